@@ -24,7 +24,8 @@ LAYERS = (
     {"evaluation", "diagnostics", "algorithms", "platforms"},
     {"environments"},
     {"grading", "policies"},
-    {"sandbox", "problems"},
+    {"problems"},
+    {"sandbox"},
 )
 # Every package may import these; they import no package. All may import the single modules.
 SINGLE_MODULES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -12,7 +13,13 @@ from greenward.config.recipe import GRPORecipe
 from greenward.errors import ProblemError
 from greenward.grading.grader import Grader
 from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.repositories import FAILING_TESTS, planted_candidates, shipped_repositories
+from greenward.problems.json_rows import read_problems
+from greenward.problems.repositories import (
+    FAILING_TESTS,
+    SWE_BENCH,
+    planted_candidates,
+    shipped_repositories,
+)
 from greenward.recipes.build import failing_references, load_verified, reference_answer
 from openai_server import OpenAIServer
 
@@ -147,6 +154,37 @@ class TestRows:
     def test_bad_rows_say_what_was_expected(self, tmp_path, clone, change, said):
         with pytest.raises(ProblemError, match=said):
             load_suite(rows(tmp_path, clone | change))
+
+    def test_long_lines_of_a_patch_take_no_time(self, tmp_path, clone):
+        start = time.process_time()
+        with pytest.raises(ProblemError, match="could not be read"):
+            load_suite(rows(tmp_path, clone | {"patch": f"+++ b/a{' ' * 50_000}x\n", "test_patch": ""}))
+        assert time.process_time() - start < 2
+
+    @pytest.mark.parametrize(
+        ("names", "said"),
+        [
+            (["/".join(["folder"] * 30)], "expected a path of"),
+            ([f"data/{number}.txt" for number in range(1001)], "at most 1000"),
+            (["tests/data"], "a folder that is a file"),
+        ],
+    )
+    def test_repositories_that_the_sandbox_does_not_take_are_bad_rows(self, tmp_path, clone, names, said):
+        folder = tmp_path / "owner__shop"
+        write(folder, dict.fromkeys(names, ""))
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "more")
+        bad = clone | {"instance_id": "bad", "base_commit": git(folder, "rev-parse", "HEAD").strip()}
+        if names == ["tests/data"]:
+            (folder / "tests/data").unlink()
+            write(folder, {"tests/data/one.txt": "1\n"})
+            git(folder, "add", ".")
+            bad["test_patch"] = git(folder, "diff", "--cached", "--no-renames")
+        path = tmp_path / "rows.jsonl"
+        path.write_text(f"{json.dumps(bad)}\n{json.dumps(clone)}\n")
+        found = read_problems(path, SWE_BENCH, skip_bad_rows=True)
+        assert len(found) == 1
+        assert "field 'repo' cannot be run" in found.skipped[0] and said in found.skipped[0]
 
     def test_a_clone_lies_beside_the_file_itself(self, tmp_path, clone):
         (tmp_path / "owner__shop").rename(tmp_path / "elsewhere")

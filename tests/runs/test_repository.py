@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,35 @@ class TestAsGitReads:
             assert repository.commit("main") == git(tmp_path, "rev-parse", "HEAD").strip()
             assert repository.files(repository.commit("HEAD")) == {"a.py": "x = 1\n"}
 
+    def test_a_submodule_that_was_made_sparse_and_has_marks_in_its_name(self, places, tmp_path):
+        git(tmp_path, "init", "-q", "outer")
+        outer = tmp_path / "outer"
+        git(outer, "submodule", "-q", "add", str(places[0] / "plain"), 'a#b"c')
+        inner = outer / 'a#b"c'
+        for prepare in ((), ("sparse-checkout", "init")):
+            if prepare:
+                git(inner, *prepare)
+            with Repository(inner) as repository:
+                assert repository.commit("HEAD") == git(inner, "rev-parse", "HEAD").strip()
+                assert repository.is_modified() is False
+
+    def test_a_git_folder_of_another_name(self, places, tmp_path):
+        source = str(places[0] / "plain")
+        git(tmp_path, "clone", "-q", "--separate-git-dir", str(tmp_path / "away"), source, "apart")
+        with pytest.raises(RepositoryError, match="another folder") as caught:
+            Repository(tmp_path / "apart")
+        command = caught.value.remedy.rpartition(": ")[2]
+        subprocess.run(command, shell=True, cwd=tmp_path / "apart", env=ENVIRONMENT, check=True, timeout=60)
+        project = tmp_path / "project"
+        git(tmp_path, "clone", "-q", "--bare", source, "project/.bare")
+        (project / ".git").write_text("gitdir: ./.bare\n")
+        git(project, "worktree", "add", "-q", "work", "main")
+        for folder in (tmp_path / "apart", project, project / "work"):
+            with Repository(folder) as repository:
+                assert repository.commit("HEAD") == git(folder, "rev-parse", "HEAD").strip()
+                if folder != project:
+                    assert repository.is_modified() is False
+
     def test_the_state_of_the_working_folder_is_that_of_git(self, places, monkeypatch):
         root, _, _ = places
         folder = root / "clone"
@@ -225,6 +255,8 @@ class TestAsGitReads:
             "commit": git(root / "linked", "rev-parse", "HEAD").strip(),
             "modified": False,
         }
+        monkeypatch.chdir(root / "bare")
+        assert _git_state() == {"commit": git(root / "bare", "rev-parse", "HEAD").strip(), "modified": None}
         monkeypatch.chdir(root)
         assert _git_state() is None
 
@@ -366,6 +398,39 @@ class TestBounds:
             monkeypatch.setattr(module, "MAX_TREE_BYTES", 10)
             with pytest.raises(RepositoryError, match="at most 10"):
                 repository.files(commit)
+
+    def test_long_lines_of_settings_take_no_time(self, places, tmp_path):
+        git(tmp_path, "clone", "-q", str(places[0] / "plain"), "theirs")
+        config = tmp_path / "theirs/.git/config"
+        text = config.read_text()
+        for line in (f"objectformat = a{' ' * 50_000}x", f"objectformat{' ' * 50_000}x"):
+            config.write_text(f"{text}[extensions]\n\t{line}\n")
+            start = time.process_time()
+            with Repository(tmp_path / "theirs") as repository:
+                if "=" in line:
+                    with pytest.raises(RepositoryError, match="unknown kind"):
+                        repository.commit("HEAD")
+                else:
+                    assert repository.is_modified() is False
+            assert time.process_time() - start < 2
+
+    def test_paths_that_a_git_file_names_are_bounded(self, tmp_path):
+        for named in ("x" * 1000, "x" * 5000, "a/" * 3000, "x" * 100_000):
+            (tmp_path / ".git").write_text(f"gitdir: {named}\n")
+            with pytest.raises(RepositoryError) as caught:
+                Repository(tmp_path)
+            assert len(str(caught.value)) < 600
+
+    def test_files_that_a_partial_clone_lacks_are_no_files_left_out(self, places, tmp_path):
+        git(places[0] / "plain", "config", "uploadpack.allowFilter", "true")
+        source = f"file://{places[0] / 'plain'}"
+        git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", source, "partial")
+        with (
+            Repository(tmp_path / "partial") as repository,
+            pytest.raises(RepositoryError, match="objects are missing") as caught,
+        ):
+            repository.files(repository.commit("v1"))
+        assert "--filter" in caught.value.remedy
 
     def test_what_git_prints_is_bounded(self, places):
         with (

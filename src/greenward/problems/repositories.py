@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from greenward.errors import ProblemError, RepositoryError
+from greenward.errors import ProblemError, RepositoryError, SandboxError
 from greenward.problems.data_files import DATA
 from greenward.problems.json_rows import Format, Row
 from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
@@ -22,7 +22,8 @@ from greenward.problems.mining.tree import module_of, read_python_files
 from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
-from greenward.runs.repository import Repository
+from greenward.runs.repository import MAX_FILE_BYTES, Repository
+from greenward.sandbox.workspace import check_files, module_name
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"
@@ -30,7 +31,6 @@ FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first on
 FIXED_FILES = "fixed_files"  # a column: what the reference changes beside `path`
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 _TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
-_DIFF_PATH = re.compile(r"^\+\+\+ b/(.+?)\s*$", re.MULTILINE)
 _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
 
 
@@ -64,8 +64,8 @@ def shipped_repositories() -> ProblemSet:
 def _row_problem(row: Row) -> Problem:
     """The problem of one row. Clones lie in the folder of the file, as `owner__name` or `name`.
 
-    Raises `BadRow`, among others for a clone or commit that is missing and a test that is no unittest's or
-    pytest's.
+    Raises `BadRow`, among others for a clone or commit that is missing, a repository whose files the sandbox
+    does not take, and a test that is no unittest's or pytest's.
     """
     repo, commit = row.text("repo"), row.text("base_commit")
     folder = row.file.parent
@@ -80,7 +80,7 @@ def _row_problem(row: Row) -> Problem:
     if not re.fullmatch(r"[\w./-]*\w", commit) or commit.startswith("-"):
         raise row.error("base_commit", "must be a commit")
     patch, test_patch = row.text("patch"), str(row.values.get("test_patch") or "")
-    changed, tested = _DIFF_PATH.findall(patch), _DIFF_PATH.findall(test_patch)
+    changed, tested = _changed_paths(patch), _changed_paths(test_patch)
     try:
         with Repository(clones[0]) as repository:
             tree = repository.commit(commit)
@@ -88,11 +88,18 @@ def _row_problem(row: Row) -> Problem:
             fixed = repository.files(repository.patched(tree, patch), changed) if changed else {}
             with_tests = repository.files(repository.patched(tree, test_patch), tested) if tested else {}
     except RepositoryError as error:
-        raise row.error("repo", f"could not be read: {error.message}", remedy=error.remedy) from None
+        raise row.error(
+            "repo", f"could not be read: {error.message.rstrip('.')}", remedy=error.remedy
+        ) from None
     own = next((path for path in changed if path.endswith(".py") and path in {*base} & {*fixed}), None)
     if own is None:
         raise row.error("patch", "changes no Python file of the repository")
     tests = {path: text for path, text in base.items() if _TEST_FILE.search(path)} | with_tests
+    try:
+        module_name(own)
+        check_files({**base, **tests}, MAX_FILE_BYTES)
+    except SandboxError as error:
+        raise row.error("repo", f"cannot be run: {error.message.rstrip('.')}") from None
     failing, passing = (tuple(_test_names(row, name, tests)) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
     if not failing:
         raise row.error("FAIL_TO_PASS", "names no test: nothing would tell a repair from none")
@@ -113,6 +120,11 @@ def _row_problem(row: Row) -> Problem:
 
 _EXAMPLE = '{"instance_id": …, "repo": "owner/name", "base_commit": …, "patch": …, "FAIL_TO_PASS": […], …}'
 SWE_BENCH = Format("SWE-bench and SWE-Gym", _FIELDS, _EXAMPLE, _row_problem)
+
+
+def _changed_paths(patch: str) -> list[str]:
+    mark = "+++ b/"
+    return [line.removeprefix(mark).rstrip() for line in patch.split("\n") if line.startswith(mark)]
 
 
 def _test_names(row: Row, field: str, tests: Mapping[str, str]) -> Iterator[str]:

@@ -25,7 +25,9 @@ from greenward.user_files import read_untrusted
 MAX_FILE_BYTES = 1 << 20
 MAX_TREE_BYTES = 256 << 20  # of all files of a commit that are read
 _MAX_OUTPUT_BYTES = 64 << 20  # of a git command that lists
-_MAX_FACT_BYTES = 16 << 20  # of a file with references or settings
+_MAX_FACT_BYTES = 8 << 10  # of a file with one reference or path
+_MAX_SETTINGS_BYTES, _MAX_REFERENCES_BYTES = 1 << 20, 16 << 20
+_MAX_PATH_CHARS = 4096
 _MAX_INDEX_BYTES = 256 << 20
 _MAX_MEMORY_BYTES, _MAX_WRITTEN_BYTES = 2 << 30, 512 << 20  # of a git process
 _SECONDS = 120.0
@@ -62,7 +64,7 @@ class Repository(Closing["Repository"]):
         self._git_folder = self._find_git_folder()
         self._common = self._git_folder  # where objects and references are
         with contextlib.suppress(FileNotFoundError):
-            self._common = _place(self._git_folder, self._fact(self._git_folder, "commondir"))
+            self._common = self._place(self._git_folder, self._fact(self._git_folder, "commondir"))
             if self._git_folder.resolve().parent != self._common / "worktrees":
                 raise self._error("its commondir leads elsewhere")
 
@@ -98,7 +100,8 @@ class Repository(Closing["Repository"]):
         """The text files of a commit or tree by their paths, or those among `paths`.
 
         Left out are links, submodules, files of more than `MAX_FILE_BYTES` or that are not UTF-8, and paths
-        that are not plain. Raises `RepositoryError`, also for more than `MAX_TREE_BYTES`.
+        that are not plain. Raises `RepositoryError`, also if objects of files are missing, as in a partial
+        clone, and for more than `MAX_TREE_BYTES`.
         """
         listed = self._git("ls-tree", "-r", "-z", "--long", "--full-tree", tree)
         found: dict[str, tuple[str, int]] = {}
@@ -106,9 +109,14 @@ class Repository(Closing["Repository"]):
             facts, _, name = entry.partition(b"\t")
             mode, _, blob, size = facts.decode("ascii").split()
             path = _plain_path(name)
-            if path is None or not mode.startswith("100") or not size.isdigit() or int(size) > MAX_FILE_BYTES:
+            if path is None or not mode.startswith("100") or (paths is not None and path not in paths):
                 continue
-            if paths is None or path in paths:
+            if not size.isdigit():
+                raise self._error(
+                    f"objects are missing (a partial clone): {path!r:.100} has none",
+                    remedy="Clone it without --filter.",
+                )
+            if int(size) <= MAX_FILE_BYTES:
                 found[path] = blob, int(size)
         total = sum(size for _, size in found.values())
         if total > MAX_TREE_BYTES:
@@ -126,8 +134,11 @@ class Repository(Closing["Repository"]):
         """Whether tracked files differ from HEAD, in the work tree or the index; submodules do not count.
 
         What filters would make of a file is not known: where only the index can say that it is unchanged, a
-        file of Git LFS counts as modified. Raises `RepositoryError`, also if it takes longer than `seconds`.
+        file of Git LFS counts as modified. Raises `RepositoryError`, also for a bare repository, and if it
+        takes longer than `seconds`.
         """
+        if self._git_folder == self.folder or self._setting("bare", self._git_folder) == "true":
+            raise self._error("it has no work tree")
         own = Path(self._own.name)
         (own / "HEAD").write_text(f"{self.commit('HEAD')}\n", encoding="ascii")
         with contextlib.suppress(FileNotFoundError), self._reading():
@@ -150,16 +161,23 @@ class Repository(Closing["Repository"]):
         raise self._error("there is no git repository")
 
     def _linked_folder(self) -> Path:
-        """The folder that a `.git` file names, if that folder names this work tree, too."""
+        """The folder that a `.git` file names, if it lies in the work tree or names the work tree, too."""
+        own = self.folder.resolve()
         with contextlib.suppress(FileNotFoundError):
-            found = _place(self.folder, self._fact(self.folder, ".git").removeprefix("gitdir:"))
-            if (found / "commondir").exists():
-                back = _place(found, self._fact(found, "gitdir")).parent
-            else:
-                back = _place(found, _setting("worktree", self._fact(found, "config")) or os.devnull)
-            if back == self.folder.resolve():
+            found = self._place(self.folder, self._fact(self.folder, ".git").removeprefix("gitdir:"))
+            if found.is_relative_to(own) and os.path.isdir(found):
                 return found
-        raise self._error("its .git file names the repository of another folder")
+            if os.path.exists(found / "commondir"):
+                back = self._place(found, self._fact(found, "gitdir")).parent
+            else:
+                settings = (self._setting("worktree", found, file) for file in ("config.worktree", "config"))
+                back = self._place(found, next(filter(None, settings), os.devnull))
+            if back == own:
+                return found
+        raise self._error(
+            "its .git file names the repository of another folder",
+            remedy='If that repository belongs to this folder, run in it: git config core.worktree "$PWD"',
+        )
 
     def _read_reference(self, name: str) -> str | None:
         for _ in range(_MAX_SYMBOLIC):
@@ -177,7 +195,7 @@ class Repository(Closing["Repository"]):
     @cached_property
     def _packed_references(self) -> dict[str, str]:
         try:
-            lines = self._fact(self._common, "packed-refs").splitlines()
+            lines = self._fact(self._common, "packed-refs", _MAX_REFERENCES_BYTES).splitlines()
         except FileNotFoundError:
             return {}
         pairs = (line.partition(" ") for line in lines if line[:1] not in ("#", "^"))
@@ -186,13 +204,12 @@ class Repository(Closing["Repository"]):
     @cached_property
     def _own(self) -> tempfile.TemporaryDirectory[str]:
         """An empty repository that borrows their objects. Raises `RepositoryError`."""
-        objects, format_ = self._common / "objects", "sha1"
+        objects = self._common / "objects"
         if not objects.is_dir():
             raise self._error("it has no objects")
         with self._reading():
             self._demand_own_files(objects)
-        with contextlib.suppress(FileNotFoundError):
-            format_ = _setting("objectformat", self._fact(self._common, "config")) or format_
+        format_ = self._setting("objectformat", self._common) or "sha1"
         if format_ not in ("sha1", "sha256"):
             raise self._error(f"its hashes are of an unknown kind, {format_!r:.40}")
         made = tempfile.TemporaryDirectory(prefix="greenward-git-")
@@ -292,10 +309,26 @@ class Repository(Closing["Repository"]):
                 raise self._error(f"git {arguments[0]}: {reason or f'it ended with {process.returncode}'}")
         return output
 
-    def _fact(self, folder: Path, name: str) -> str:
+    def _fact(self, folder: Path, name: str, most_bytes: int = _MAX_FACT_BYTES) -> str:
         """The text of a small file. Raises `FileNotFoundError` where there is none, `RepositoryError`."""
         with self._reading():
-            return read_untrusted(folder, name, _MAX_FACT_BYTES).decode("utf-8", "surrogateescape")
+            return read_untrusted(folder, name, most_bytes).decode("utf-8", "surrogateescape")
+
+    def _setting(self, name: str, folder: Path, file: str = "config") -> str | None:
+        """The value of a setting of the repository itself; None if it has none. Raises `RepositoryError`."""
+        with contextlib.suppress(FileNotFoundError):
+            for line in self._fact(folder, file, _MAX_SETTINGS_BYTES).split("\n"):
+                key, _, value = line.partition("=")
+                if key.strip().lower() == name:
+                    return re.sub(r'\\(.)|"', r"\1", value.strip())
+        return None
+
+    def _place(self, folder: Path, stated: str) -> Path:
+        """The folder that a file in `folder` names. Raises `RepositoryError`."""
+        path = stated.strip().replace("\0", "")
+        if len(path) > _MAX_PATH_CHARS:
+            raise self._error(f"it names a path of more than {_MAX_PATH_CHARS} characters")
+        return Path(os.path.realpath(folder / path))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -337,11 +370,6 @@ def _bounded_output(process: subprocess.Popen[bytes], most_bytes: int, seconds: 
     raise TimeoutError(f"takes more than {seconds:.0f} s")
 
 
-def _place(folder: Path, stated: str) -> Path:
-    """The folder that a file in `folder` names."""
-    return Path(os.path.realpath(folder / stated.strip().replace("\0", "")))
-
-
 def _plain_path(name: bytes) -> str | None:
     """The path of a file as text; None for one that could lead elsewhere or be shown as another."""
     try:
@@ -351,9 +379,3 @@ def _plain_path(name: bytes) -> str | None:
     parts = path.split("/")
     is_plain = path.isprintable() and "\\" not in path
     return path if is_plain and not any(one.lower() in ("", ".", "..", ".git") for one in parts) else None
-
-
-def _setting(name: str, text: str) -> str | None:
-    """The value of a setting of the repository itself, from the text of its configuration."""
-    found = re.search(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE | re.IGNORECASE)
-    return found[1].strip('"') if found else None
