@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import json
+from pathlib import Path
 
 import pytest
 
 from greenward.grading.hidden_code import hides_code
+
+DATA = Path(__file__).parents[2] / "../shared/data"
 
 
 @pytest.mark.parametrize(
@@ -116,3 +121,16 @@ def test_text_that_is_run_and_names_that_are_assembled_are_hidden_code(code: str
 )
 def test_what_is_written_out_or_depends_on_arguments_is_not_hidden(code: str) -> None:
     assert not hides_code(ast.parse(code))
+
+
+def test_of_the_public_references_only_the_one_that_calls_eval_is_hidden() -> None:
+    mbpp, humaneval = DATA / "mbpp/mbpp.jsonl", DATA / "humaneval/HumanEval.jsonl.gz"
+    if not (mbpp.exists() and humaneval.exists()):
+        pytest.skip(f"needs {mbpp} and {humaneval}")
+    codes = [json.loads(line)["code"] for line in mbpp.read_text(encoding="utf-8").splitlines()]
+    rows = map(json.loads, gzip.decompress(humaneval.read_bytes()).splitlines())
+    codes += [row["prompt"] + row["canonical_solution"] for row in rows]
+    hidden = [code for code in codes if hides_code(ast.parse(code))]
+    assert len(codes) > 1000
+    assert [code for code in hidden if "return eval(" not in code] == []
+    assert len(hidden) == 1

@@ -18,8 +18,8 @@ _OF_INTERPRETER = frozenset({
 """Attributes that lead to code objects or to the namespace of what runs text."""
 _INNER = _OF_INTERPRETER | {
     "CDLL", "ForwardRef", "PyDLL", "SourceFileLoader", "SourcelessFileLoader", "_eval_type", "cdll",
-    "evaluate_forward_ref", "get_annotations", "get_type_hints", "pydll", "pythonapi", "spec_from_file_location",
-    "spec_from_loader", "zipimporter",
+    "evaluate_forward_ref", "get_annotations", "get_type_hints", "pydll", "pythonapi",
+    "spec_from_file_location", "spec_from_loader", "zipimporter",
 }  # fmt: skip
 _REFUSED = frozenset({"exec", "eval", "builtins"}) | _INNER
 _RUN_TEXT = frozenset({"bdb", "cProfile", "code", "codeop", "pdb", "profile", "runpy", "trace"})  # modules
@@ -51,8 +51,8 @@ def hides_code(tree: ast.Module) -> bool:
     Hidden is what `exec` and `eval` and their like would run; the module of the built-in functions as a
     value; a module that is imported by a computed name; and an attribute or an entry of a namespace whose
     name the program assembles from its own text, as in `getattr(x, "ex" + "ec")`. Names that depend on what a
-    function is given, as in `getattr(self, "visit_" + kind)`, are not. Hidden is also what a program writes to
-    a file and imports. It takes linear time.
+    function is given, as in `getattr(self, "visit_" + kind)`, are not. Hidden is also what a program
+    writes to a file and imports. It takes linear time.
     """
     return _Reader(list(ast.walk(tree))).hides_code()
 
