@@ -123,6 +123,7 @@ def test_what_is_written_out_or_depends_on_arguments_is_not_hidden(code: str) ->
     assert not hides_code(ast.parse(code))
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_of_the_public_references_only_the_one_that_calls_eval_is_hidden() -> None:
     mbpp, humaneval = DATA / "mbpp/mbpp.jsonl", DATA / "humaneval/HumanEval.jsonl.gz"
     if not (mbpp.exists() and humaneval.exists()):
