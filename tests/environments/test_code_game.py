@@ -150,11 +150,55 @@ def test_no_degenerate_program_wins_even_against_a_predictor_that_is_always_wron
         "def f():\n    yield\nprint(str(f())[-6:-1])",
     ],
 )
-def test_two_runs_find_what_is_not_deterministic_without_reading_the_program(
+def test_runs_find_what_is_not_deterministic_without_reading_the_program(
     judge, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program_judge, "refusal", lambda code: None)
     assert judge.judge([program + "\n"]) == [ProgramResult("unstable")]
+
+
+RECURSION = "d = [0]\ndef f(*_):\n    d[0] += 1\n    return {}\n{}\nprint(d[0]{})"
+CATCHES = "try:\n    f()\nexcept RecursionError:\n    pass"
+DIFFERENCE = "a, b = [int(str(x).split('0x')[1][:-1], 16) for x in ({})]\nprint(b - a)"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        RECURSION.format("f()", CATCHES, ""),
+        RECURSION.format("max([1], key=f)", CATCHES, ""),
+        RECURSION.format("max([1], key=lambda x: f())", CATCHES, ""),
+        RECURSION.format("max([1], key=lambda x: f())", CATCHES, " % 2"),
+        RECURSION.format("sorted([1], key=f)", CATCHES, " % 2"),
+        RECURSION.format("list(map(f, [1]))", "try:\n    f()\nexcept Exception:\n    pass", ""),
+        RECURSION.format("f()", "def g():\n    try:\n        f()\n    finally:\n        return 1\ng()", " % 2"),
+        RECURSION.format("f()", "def g():\n    try:\n        yield\n    finally:\n        f()\nfor x in g():\n    break", ""),
+        "n = 1\ntry:\n    while True:\n        text = 'a' * n\n        n *= 2\nexcept MemoryError:\n    print(n)",
+        "import math\nprint(str(math)[-9:])",
+        "import collections\nprint(len(str(collections.abc)) % 2)",
+        "def f(): pass\ndef g(): pass\n" + DIFFERENCE.format("f, g"),
+        "f, g = [lambda: 0 for i in range(2)]\n" + DIFFERENCE.format("f, g"),
+        "class A: pass\n" + DIFFERENCE.format("A(), A()"),
+        "def f(): pass\nprint(str(f)[-7:-3])",
+    ],
+)  # fmt: skip
+def test_what_a_program_learns_of_its_interpreter_is_never_valid(judge, program: str) -> None:
+    assert refusal(program) is None
+    results = judge.judge([f"n = {number}\n{program}" for number in range(4)])
+    assert not any(result.valid for result in results)
+
+
+@pytest.mark.parametrize("bit", [4, 6, 9])
+def test_one_bit_of_an_address_is_seldom_valid(judge, bit: int) -> None:
+    program = f"def f(): pass\nprint(int(str(f).split('0x')[1][:-1], 16) >> {bit} & 1)"
+    results = judge.judge([f"n = {number}\n{program}" for number in range(32)])
+    assert sum(result.valid for result in results) < 24  # 8 are to be expected at most
+
+
+@pytest.mark.parametrize("depth", [100, 400])
+def test_recursion_that_ends_is_valid(judge, depth: int) -> None:
+    program = f"def f(n):\n    return n and 1 + f(n - 1)\nprint(f({depth}))"
+    assert judge.judge([program]) == [ProgramResult("valid", str(depth))]
 
 
 @pytest.mark.parametrize(

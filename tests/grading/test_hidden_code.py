@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import json
+from pathlib import Path
 
 import pytest
 
 from greenward.grading.hidden_code import hides_code
+
+DATA = Path(__file__).parents[2] / "../shared/data"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,37 @@ from greenward.grading.hidden_code import hides_code
         "import marshal\nmarshal.loads(b'x')",
         "import code\ncode.interact()",
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'x'])",
+        "import subprocess\nsubprocess.run(['python3', '-c', 'x'])",
+        "print.__self__.eval('x')",
+        "p = len\np.__self__.exec('x')",
+        "vars(print.__self__)['exec']('x')",
+        "from functools import reduce\nreduce(getattr, ['__self__', 'eval'], print)('x')",
+        "from functools import reduce\nreduce(getattr, names, print)('x')",
+        "import operator\nlist(map(operator.attrgetter, names))",
+        "def find(name): return getattr(print.__self__, name)\nfind('eval')('x')",
+        "def find(x, name): return getattr(x, name)\nfind(find(print, '__self__'), 'eval')('x')",
+        "build = compile\nbuild('x', '', 'exec')",
+        "import bdb\nbdb.Bdb().runeval('x')",
+        "import doctest\ndoctest.pdb.run('x')",
+        "import cProfile\ncProfile.run('x')",
+        "from cProfile import run\nrun('x')",
+        "import pdb\npdb.run('x')",
+        "import trace\ntrace.Trace().run('x')",
+        "__import__('pdb').run('x')",
+        "import typing\ntyping.ForwardRef('x')._evaluate({}, {}, frozenset())",
+        "from typing import get_type_hints as hints\ndef f(a: 'x'): pass\nhints(f)",
+        "import inspect\ndef f(a: 'x'): pass\ninspect.signature(f, eval_str=True)",
+        "import ctypes\nctypes.pythonapi.PyRun_SimpleString(b'x')",
+        "from ctypes import pythonapi as api\napi.PyRun_SimpleString(b'x')",
+        "import _pickle\n_pickle.loads(b'x')",
+        "import pickle\ndata = b'x'\npickle.loads(data)",
+        "import io, pickle\npickle.Unpickler(io.BytesIO(b'x')).load()",
+        "def f(): pass\nsetattr(f, '__code__', other)",
+        "def f(): pass\nf.__class__(f.__code__.replace(co_code=b'x'), {})()",
+        "open('m.py', 'w').write('x')\nimport m",
+        "from pathlib import Path\nPath('m' + '.' + 'py').write_text('x')\nimport m",
+        "import importlib\nopen('bisect.py', mode='w').write('x')\nimportlib.import_module('bisect')",
+        "from importlib.machinery import SourceFileLoader as Loader\nLoader('m', 'm').load_module()",
     ],
 )
 def test_text_that_is_run_and_names_that_are_assembled_are_hidden_code(code: str) -> None:
@@ -70,7 +106,32 @@ def test_text_that_is_run_and_names_that_are_assembled_are_hidden_code(code: str
         "import operator\nsorted(xs, key=operator.attrgetter('a.b'))",
         "def compile(a): return a\ncompile(3)",
         "super().__getattribute__(name)",
+        "def getattr(a): return a\nlist(map(getattr, xs))",
+        "model.eval()",
+        "import subprocess\nsubprocess.run(['ls', '-l'])\nsubprocess.run('ls')",
+        "import asyncio\nasyncio.run(main('x'))",
+        "class Robot:\n    def run(self, moves): return moves\nRobot().run('LR')",
+        "import re\nfrom re import compile\nlist(map(compile, patterns)) + list(map(re.compile, patterns))",
+        "import ctypes\nctypes.c_int32(5).value",
+        "import pickle\npickle.load(open('data', 'rb')), pickle.loads(pickle.dumps('x'))",
+        "import types\nisinstance(f, types.FunctionType)",
+        "open('out.txt', 'w').write('x')\nimport math",
+        "import numpy\nopen('in.txt').read()",
     ],
 )
 def test_what_is_written_out_or_depends_on_arguments_is_not_hidden(code: str) -> None:
     assert not hides_code(ast.parse(code))
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_of_the_public_references_only_the_one_that_calls_eval_is_hidden() -> None:
+    mbpp, humaneval = DATA / "mbpp/mbpp.jsonl", DATA / "humaneval/HumanEval.jsonl.gz"
+    if not (mbpp.exists() and humaneval.exists()):
+        pytest.skip(f"needs {mbpp} and {humaneval}")
+    codes = [json.loads(line)["code"] for line in mbpp.read_text(encoding="utf-8").splitlines()]
+    rows = map(json.loads, gzip.decompress(humaneval.read_bytes()).splitlines())
+    codes += [row["prompt"] + row["canonical_solution"] for row in rows]
+    hidden = [code for code in codes if hides_code(ast.parse(code))]
+    assert len(codes) > 1000
+    assert [code for code in hidden if "return eval(" not in code] == []
+    assert len(hidden) == 1

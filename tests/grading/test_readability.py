@@ -121,6 +121,9 @@ def test_skipping_the_formatter_line_by_line_gives_nothing(whole):
         "run = exec\nrun({!r})\n",
         "import builtins\n\ngetattr(builtins, 'ex' + 'ec')({!r})\n",
         "vars(__import__('built' + 'ins'))['exec']({!r})\n",
+        "print.__self__.exec({!r})\n",
+        "import bdb\n\nbdb.Bdb().run({!r})\n",
+        "from pathlib import Path\n\nPath('helper.py').write_text({!r})\nfrom helper import add\n",
     ],
 )
 def test_bad_code_that_is_run_from_text_does_not_read_better(whole, hidden):

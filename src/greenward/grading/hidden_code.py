@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from greenward.problems.python_source import dotted_name
 
 _BUILTINS = ("builtins", "__builtins__")
-_INNER = frozenset({"__builtins__", "__globals__", "__loader__", "f_builtins", "f_globals"})
+_OF_INTERPRETER = frozenset({
+    "__builtins__", "__code__", "__globals__", "__loader__", "__self__", "ag_code", "cr_code", "f_builtins",
+    "f_code", "f_globals", "gi_code",
+})  # fmt: skip
+"""Attributes that lead to code objects or to the namespace of what runs text."""
+_INNER = _OF_INTERPRETER | {
+    "CDLL", "ForwardRef", "PyDLL", "SourceFileLoader", "SourcelessFileLoader", "_eval_type", "cdll",
+    "evaluate_forward_ref", "get_annotations", "get_type_hints", "pydll", "pythonapi",
+    "spec_from_file_location", "spec_from_loader", "zipimporter",
+}  # fmt: skip
 _REFUSED = frozenset({"exec", "eval", "builtins"}) | _INNER
-_RUN_TEXT = frozenset({"code", "codeop", "runpy"})  # modules
-_CALLED_WITH_TEXT = frozenset(
-    {"marshal.loads", "pickle.loads", "timeit.Timer", "timeit.repeat", "timeit.timeit"}
-)
+_RUN_TEXT = frozenset({"bdb", "cProfile", "code", "codeop", "pdb", "profile", "runpy", "trace"})  # modules
+_METHODS_RUN_TEXT = frozenset({"_evaluate", "eval", "exec", "run", "runcall", "runctx", "runeval"})
+_CALLED_WITH_TEXT = frozenset({
+    "_pickle.Unpickler", "_pickle.load", "_pickle.loads", "marshal.load", "marshal.loads", "pickle.Unpickler",
+    "pickle.load", "pickle.loads", "timeit.Timer", "timeit.repeat", "timeit.timeit",
+})  # fmt: skip
 _MADE_OF_CODE = frozenset({"types.CodeType", "types.FunctionType", "types.LambdaType"})
 _IMPORT = frozenset({"__import__", "importlib.import_module"})
 _BY_NAME = frozenset({"operator.attrgetter", "operator.methodcaller"})
+_ONLY_CALLED = frozenset({"compile", "getattr"}) | _BY_NAME
+"""Functions that are given a name or a text: where they are handed on as values, it is not seen which."""
 _NAMESPACES = frozenset({"globals", "locals", "vars"})
 _ARRANGE = frozenset({
     "dict", "enumerate", "frozenset", "items", "keys", "list", "set", "sorted", "split", "tuple", "values",
     "zip",
 })  # fmt: skip
 """Functions and methods that make no new text out of texts."""
+_TEXTS = (ast.BinOp, ast.Constant, ast.JoinedStr)
+_DEFINITIONS = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef)
+_WRITING = frozenset({"a", "ab", "a+", "r+", "w", "w+", "wb", "wt", "x", "xb"})
 _Vertex = str | ast.expr
 
 
@@ -34,7 +51,8 @@ def hides_code(tree: ast.Module) -> bool:
     Hidden is what `exec` and `eval` and their like would run; the module of the built-in functions as a
     value; a module that is imported by a computed name; and an attribute or an entry of a namespace whose
     name the program assembles from its own text, as in `getattr(x, "ex" + "ec")`. Names that depend on what a
-    function is given, as in `getattr(self, "visit_" + kind)`, are not. It takes linear time.
+    function is given, as in `getattr(self, "visit_" + kind)`, are not. Hidden is also what a program
+    writes to a file and imports. It takes linear time.
     """
     return _Reader(list(ast.walk(tree))).hides_code()
 
@@ -49,7 +67,8 @@ class _Reader:
         self._imported = dict(_imports(nodes))
         used_by: dict[_Vertex, list[_Vertex]] = defaultdict(list)
         is_open, is_assembled = list[_Vertex](), list[_Vertex]()
-        for targets, value in _bindings(nodes):
+        bindings = list(_bindings(nodes))
+        for targets, value in bindings:
             if value is None:
                 is_open += targets
                 continue
@@ -61,23 +80,62 @@ class _Reader:
                     is_assembled.append(value)
         self._open = _spread(is_open, used_by)
         self._assembled = _spread(is_assembled, used_by)
+        self._texts = {
+            name for targets, value in bindings if value and _writes_text(value) for name in targets
+        }
+        self._own = {name for targets, _ in bindings for name in targets}
+        self._own |= {one.name for one in nodes if isinstance(one, _DEFINITIONS)}
 
     def hides_code(self) -> bool:
         shown = {one for node in self._nodes for one in self._shown(node)}
-        return any(self._hides(node) for node in self._nodes if node not in shown)
+        return self._imports_what_it_writes() or any(
+            self._hides(node) for node in self._nodes if node not in shown
+        )
+
+    def _imports_what_it_writes(self) -> bool:
+        if not any(map(self._writes_file, self._nodes)):
+            return False
+        return any(
+            module.partition(".")[0] not in sys.stdlib_module_names for module in self._modules()
+        ) or any(isinstance(one, ast.Constant) and str(one.value).endswith(".py") for one in self._nodes)
+
+    def _modules(self) -> Iterator[str]:
+        """The modules that a program imports by names that are written out."""
+        for node in self._nodes:
+            match node:
+                case ast.Import(names=modules):
+                    yield from (one.name for one in modules)
+                case ast.ImportFrom(module=str(module)):
+                    yield module
+                case ast.Call(func=function, args=[ast.Constant(value=str(module)), *_]):
+                    if self._full_name(function) in _IMPORT:
+                        yield module
+
+    def _writes_file(self, node: ast.AST) -> bool:
+        match node:
+            case ast.Attribute(attr="write_bytes" | "write_text"):
+                return True
+            case ast.Call(func=ast.Name(id="open") | ast.Attribute(attr="fdopen" | "open"), args=arguments):
+                modes = [*arguments[:2], *(one.value for one in node.keywords if one.arg == "mode")]
+                return any(isinstance(one, ast.Constant) and one.value in _WRITING for one in modes)
+        return False
 
     def _hides(self, node: ast.AST) -> bool:
         match node:
             case ast.Name():
                 name = self._full_name(node)
-                return name in _REFUSED or name in _IMPORT
-            case ast.Attribute(value=value, attr=attribute, ctx=context):
+                only_called = name in _ONLY_CALLED and name not in self._own
+                is_inner = name.rpartition(".")[2] in _INNER
+                return name in _REFUSED or name in _IMPORT or is_inner or only_called
+            case ast.Constant(value=str(text)):
+                return text in _OF_INTERPRETER
+            case ast.Attribute(value=value, attr=attribute):
                 name = self._full_name(node)
                 return (
                     name in _REFUSED
                     or name in _IMPORT
                     or attribute in _INNER
-                    or (attribute == "__code__" and isinstance(context, ast.Store))
+                    or name in _ONLY_CALLED
                     or (attribute == "__subclasses__" and not isinstance(value, ast.Name))
                 )
             case ast.Import(names=modules):
@@ -86,13 +144,15 @@ class _Reader:
                 return module in _RUN_TEXT
             case ast.List(elts=words) | ast.Tuple(elts=words):  # of the command line of an interpreter
                 runs = any(isinstance(one, ast.Constant) and one.value == "-c" for one in words)
-                return runs and any(self._full_name(one) == "sys.executable" for one in words)
+                return runs and any(map(self._is_interpreter, words))
             case ast.Call(func=function, args=arguments, keywords=keywords):
                 name = self._full_name(function)
                 return (
                     name in _MADE_OF_CODE
                     or (name == "compile" and len(arguments) + len(keywords) > 2)
-                    or (name in _CALLED_WITH_TEXT and any(map(_holds_text, arguments)))
+                    or (name in _CALLED_WITH_TEXT and any(map(self._is_text, arguments)))
+                    or self._is_method_on_text(function, name, arguments)
+                    or any(one.arg == "eval_str" for one in keywords)
                     or any(map(self._is_hidden_name, self._names_in_call(name, function, arguments)))
                 )
             case ast.Subscript(value=value, slice=key):
@@ -104,11 +164,28 @@ class _Reader:
         match node:
             case ast.Attribute(value=value) if self._full_name(value) in _BUILTINS:
                 return (value,)
+            case ast.Call(func=function) if self._full_name(function) in _ONLY_CALLED:
+                return (function, function.value) if isinstance(function, ast.Attribute) else (function,)
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if (
-                self._full_name(function) in _IMPORT and name not in _BUILTINS
+                self._full_name(function) in _IMPORT and name not in _BUILTINS and name not in _RUN_TEXT
             ):
                 return (function,)
         return ()
+
+    def _is_interpreter(self, node: ast.expr) -> bool:
+        is_named = isinstance(node, ast.Constant) and "python" in str(node.value)
+        return is_named or self._full_name(node) == "sys.executable"
+
+    def _is_text(self, node: ast.expr) -> bool:
+        """Whether an expression is text that is written out, or a name of such text."""
+        return _writes_text(node) or (isinstance(node, ast.Name) and node.id in self._texts)
+
+    def _is_method_on_text(self, function: ast.expr, name: str, arguments: Sequence[ast.expr]) -> bool:
+        """Whether a method with the name of those that run text, not the program's own, is given a text."""
+        if not isinstance(function, ast.Attribute) or function.attr in self._own or name == "subprocess.run":
+            return False
+        is_text = any(isinstance(one, _TEXTS) and _writes_text(one) for one in arguments[:1])
+        return is_text and function.attr in _METHODS_RUN_TEXT
 
     def _names_in_call(
         self, name: str, function: ast.expr, arguments: Sequence[ast.expr]
@@ -156,6 +233,12 @@ def _assembles(node: ast.AST) -> bool:
         case ast.Constant(value=str(text)):
             return not _REFUSED.isdisjoint(re.findall(r"\w+", text))
     return False
+
+
+def _writes_text(node: ast.AST) -> bool:
+    """Whether an expression holds text that is written out, and serialises no value and opens no file."""
+    called = {dotted_name(one.func).rpartition(".")[2] for one in ast.walk(node) if isinstance(one, ast.Call)}
+    return _holds_text(node) and called.isdisjoint(("dumps", "open"))
 
 
 def _is_new_text(node: ast.AST) -> bool:

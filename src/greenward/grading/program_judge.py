@@ -4,10 +4,12 @@ A program may compute, and nothing else. Two barriers keep out what is no comput
 tree is read: it may import `PURE_MODULES` only, and use neither sets, whose order is not defined, nor the
 built-in functions that reach outside, nor attributes that lead to the interpreter, be it by the fields of a
 format, which is therefore a literal, or a name that stands for literals alone. Then it runs in the
-sandbox twice, in interpreters with different hash seeds and at different addresses, and the first time with
-another seed of `random`, another working folder, a number of objects before it that is drawn anew each time,
-and its operations counted. A valid program prints the same both times. What is kept is no result: a program
-that only by chance printed the same twice is judged anew whenever it comes again.
+sandbox four times, in interpreters with different hash seeds and different allocators. In all runs but the
+last, the memory before it is filled and freed at random and the seed of `random` is another. In the first one
+the working folder is another, operations are counted, and recursion is not limited; a program that asks for
+the text of a module, or meets the limits of memory or recursion, ends there. A valid program prints the same
+each time. What is kept is no result: a program that only by chance printed the same is judged anew whenever
+it comes again.
 """
 
 from __future__ import annotations
@@ -34,17 +36,33 @@ _REFUSED_BUILTINS = {
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # dunders, frames, code objects
 _INNER_FIELD = re.compile(rf"\.(?:{'|'.join(_INNER_ATTRIBUTES)})")
 
+_OTHER_ADDRESSES = """
+def _fill():
+    import os, random, sys
+    random.seed(os.urandom(8))
+    sizes = range(16, 512, 16)
+    held = [bytes(size) for size in sizes for _ in range(os.urandom(1)[0])]
+    held += [[] for _ in range(os.urandom(1)[0])]
+    held.sort(key=lambda one: random.random())
+    del held[::2]
+    sys.held = held
+    random.seed(104_729)
+_fill()
+del _fill
+"""
 _OTHER_CONDITIONS = """
 def _change():
-    import os, random, sys
-    random.seed(104_729)
+    import importlib, os, sys
     os.mkdir("elsewhere"), os.chdir("elsewhere")
-    sys.held = _change, [[bytes(size), []] for size in range(16, 512, 16) for _ in range(os.urandom(1)[0])]
+    sys.setrecursionlimit(1_000_000)
     leave, left = os._exit, iter(range({operations}))
+    importlib._bootstrap._module_repr = lambda module: leave({unstable})
     def trace(frame, event, argument):
         if frame.f_code.co_filename != "<answer>":
             return None
         frame.f_trace_opcodes = True
+        if event == "exception" and issubclass(argument[0], (MemoryError, RecursionError)):
+            leave({unstable})
         if next(left, None) is None:
             leave(1)
         return trace
@@ -52,6 +70,7 @@ def _change():
 _change()
 del _change
 """
+_UNSTABLE = 2  # the exit status of a program that meets what is not its text's
 
 
 @dataclass(frozen=True)
@@ -59,8 +78,9 @@ class ProgramResult:
     """What a program printed, without one newline at the end, if it is valid; else why it is not.
 
     `status` is "valid", "forbidden" (it does more than compute), "silent" (it prints nothing but white
-    space), "long_output", "unstable" (it prints something else under other conditions), "long_computation",
-    or the value of the sandbox's `Outcome`; "infrastructure" is not the program's fault.
+    space), "long_output", "unstable" (it prints something else under other conditions, or may learn of the
+    interpreter's limits or folder), "long_computation", or the value of the sandbox's `Outcome`;
+    "infrastructure" is not the program's fault.
     """
 
     status: str
@@ -90,11 +110,13 @@ class ProgramJudge(Closing["ProgramJudge"]):
     ) -> None:
         self._limits = limits
         self._max_output_bytes = max_output_bytes
-        self._conditions = _OTHER_CONDITIONS.format(operations=max_operations)
+        changed = _OTHER_CONDITIONS.format(operations=max_operations, unstable=_UNSTABLE)
+        self._runs = ((0, _OTHER_ADDRESSES + changed), (1, _OTHER_ADDRESSES), (1, _OTHER_ADDRESSES), (0, ""))
         self._executors: list[LocalExecutor] = []
         try:
-            for seed in (0, 1):
-                self._executors.append(LocalExecutor(workers, require=require, hash_seed=seed))
+            for seed, allocator in (("0", "pymalloc"), ("1", "malloc")):
+                variables = {"PYTHONHASHSEED": seed, "PYTHONMALLOC": allocator}
+                self._executors.append(LocalExecutor(workers, require=require, variables=variables))
         except BaseException:
             self.close()
             raise
@@ -108,13 +130,13 @@ class ProgramJudge(Closing["ProgramJudge"]):
         """The result of each program, in order; equal ones are run once."""
         found = {code: ProgramResult(status) for code in codes if (status := refusal(code)) is not None}
         pending = [code for code in dict.fromkeys(codes) if code not in found]
-        found |= self._run(0, pending, self._conditions)
-        again = self._run(1, [code for code in pending if found[code].valid], "")
-        for code, result in again.items():
-            if result.status == "infrastructure":
-                found[code] = result
-            elif result != found[code]:
-                found[code] = ProgramResult("unstable")
+        for executor, preamble in self._runs:
+            for code, result in self._run(executor, pending, preamble).items():
+                before = found.setdefault(code, result)
+                if result != before:
+                    is_void = result.status == "infrastructure"
+                    found[code] = result if is_void else ProgramResult("unstable")
+            pending = [code for code in pending if found[code].valid]
         return [found[code] for code in codes]
 
     def close(self) -> None:
@@ -133,7 +155,8 @@ class ProgramJudge(Closing["ProgramJudge"]):
     def _reading(self, run: RunResult) -> ProgramResult:
         """What one run says of a program."""
         if run.outcome is Outcome.EXITED:  # no program that may run can end the interpreter itself
-            return ProgramResult("long_computation")
+            met_limit = run.error_message.startswith(f"left with status {_UNSTABLE} ")
+            return ProgramResult("unstable" if met_limit else "long_computation")
         if run.outcome is not Outcome.COMPLETED:
             return ProgramResult(run.outcome.value)
         printed = run.stdout.removesuffix("\n")

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import MappingProxyType
 
 from greenward.closing import Closing
 from greenward.errors import SandboxError
@@ -40,8 +41,8 @@ class LocalExecutor(Closing["LocalExecutor"]):
 
     `require` is the least level of isolation to run at; `isolation` says which was reached and why
     no more. `layers` are those to try; leaving some out is for tests and measurements. `packages`
-    may be imported by answers besides the standard library. `hash_seed` is that of their interpreter: the
-    order of sets of text depends on it.
+    may be imported by answers besides the standard library. `variables` are added to the environment of their
+    interpreter, as `PYTHONHASHSEED`, on which the order of sets of text depends.
 
     Raises `SandboxError` for too little isolation, limits that make no sense, inputs that are not
     plain data, a worker that cannot start, and a batch begun inside an unfinished one of the same thread.
@@ -54,7 +55,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         require: Level = Level.B,
         layers: Collection[Layer] = ALL_LAYERS,
         packages: Sequence[str] = (),
-        hash_seed: int = 0,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
@@ -77,7 +78,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         self._workers_started = 0
         offered = ALL_LAYERS if LINUX else PORTABLE_LAYERS
         self._packages, self._layers = packages, offered.intersection(layers)
-        self._hash_seed = hash_seed
+        self._variables = variables
         missing = {one.value: f"it needs Linux, not {sys.platform}" for one in ALL_LAYERS - offered}
         self._idle: list[WorkerSlot] = []
         self._busy: list[WorkerSlot] = []
@@ -235,7 +236,7 @@ class LocalExecutor(Closing["LocalExecutor"]):
         def start() -> WorkerProcess:
             self._workers_started += 1
             folder = os.path.join(self._folder, str(self._workers_started))
-            return WorkerProcess(folder, layers, self._packages, self._hash_seed, commands=commands)
+            return WorkerProcess(folder, layers, self._packages, self._variables, commands=commands)
 
         return self._starter.submit(start).result()
 

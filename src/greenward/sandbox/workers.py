@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import greenward
@@ -30,6 +31,7 @@ _SECONDS_TO_END = 1.0
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
+    "PYTHONHASHSEED": "0",
     "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
 }
 # Modules register functions to run after a fork (new locks, new seeds). Every answer would spend time on
@@ -68,7 +70,7 @@ class WorkerProcess:
         folder: str,
         layers: Collection[Layer],
         packages: Sequence[str],
-        hash_seed: int = 0,
+        variables: Mapping[str, str] = MappingProxyType({}),
         *,
         commands: bool = False,
     ) -> None:
@@ -96,7 +98,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
-                    env=ENVIRONMENT | {"PYTHONHASHSEED": str(hash_seed)},
+                    env={**ENVIRONMENT, **variables},
                     cwd="/",
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
