@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import struct
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.readers.tables import parquet_rows
 from greenward.diagnostics.readers.tensorboard import _masked_crc
 from greenward.errors import DiagnosticsError, GreenwardError
 
@@ -69,6 +71,51 @@ def test_a_database_that_is_a_program_is_not_run(tmp_path, statements):
             assert "no table of metrics" in str(error)
         else:
             assert "there is no table of configs" in " ".join(run.notes)
+
+
+@pytest.mark.parametrize("side", ["journal", "wal", "shm"])
+def test_nothing_beside_a_database_is_waited_for(tmp_path, side):
+    path = database(tmp_path / "runs.db", METRICS, "insert into metrics values ('a', 1, '{\"loss\": 2}')")
+    os.mkfifo(tmp_path / f"runs.db-{side}")
+    if side == "wal":  # its rows count, so it must be read
+        with pytest.raises(DiagnosticsError, match="no regular file"):
+            read_run_signals(path)
+    else:
+        assert read_run_signals(path).values["loss"].tolist() == [2]
+
+
+def test_rows_in_a_write_ahead_log_are_read_and_nothing_is_written(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as live:
+        for statement in (
+            "pragma journal_mode = wal",
+            METRICS,
+            "insert into metrics values ('a', 1, '{\"loss\": 2}')",
+        ):
+            live.execute(statement)
+        live.commit()
+        for name in ("runs.db", "runs.db-wal"):
+            shutil.copy(tmp_path / name, theirs)
+    before = {one.name: one.read_bytes() for one in theirs.iterdir()}
+    assert read_run_signals(theirs / "runs.db").values["loss"].tolist() == [2]
+    assert {one.name: one.read_bytes() for one in theirs.iterdir()} == before
+
+
+LINKED = {
+    "metrics.jsonl": '{"step": 1, "loss": 2}\n',
+    "trainer_state.json": '{"log_history": [{"step": 1, "loss": 2}]}',
+    "progress.csv": "step,loss\n1,2\n",
+}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_between_folders_of_the_folder_that_is_read_is_followed(tmp_path, name):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "kept").write_text(LINKED[name])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to("../store/kept")
+    assert read_run_signals(tmp_path).values["loss"].tolist() == [2]
 
 
 def test_pages_that_name_one_another_end(tmp_path):
@@ -230,9 +277,33 @@ def test_a_parquet_file_that_stands_for_more_than_it_holds_is_refused(tmp_path):
         path = tmp_path / f"{what}.parquet"
         parquet.write_table(table, path, compression="zstd", use_dictionary=what != "unpacked")
         with bounded(), pytest.raises(DiagnosticsError, match=what):
-            read_run_signals(path)
+            list(parquet_rows(path))
+        if what != "rows":  # a log needs its columns of numbers only
+            assert read_run_signals(path).steps[0] in (0, 1)
     # A dictionary of one long text, which each row holds.
     sound = arrow.table({"step": list(range(3000)), "text": ["x" * 100_000] * 3000, "loss": [0.5] * 3000})
     parquet.write_table(sound, tmp_path / "sound.parquet", compression="zstd")
     del sound
-    assert len(read_run_signals(tmp_path / "sound.parquet").steps) == 3000
+    with bounded():
+        assert len(read_run_signals(tmp_path / "sound.parquet").steps) == 3000
+        assert next(parquet_rows(tmp_path / "sound.parquet"))["loss"] == 0.5
+    many = arrow.table(
+        {"step": range(90_000), **{f"a{i}": arrow.nulls(90_000, "double") for i in range(300)}}
+    )
+    parquet.write_table(many, tmp_path / "many.parquet", compression="zstd")
+    with bounded(), pytest.raises(DiagnosticsError, match="27090000 values"):
+        read_run_signals(tmp_path / "many.parquet")
+
+
+def test_the_numbers_of_a_parquet_file_are_read_whatever_their_names(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "step": [1, 2],
+        "loss.mean": np.array([0.5, 1.5], np.float16),
+        "a": [1.0, 2.0],  # by this name, pyarrow would read the next one, too
+        "a.b": ["x", "y"],
+        "nested": [{"c": 1.0}, {"c": 2.0}],
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "log.parquet")
+    assert read_run_signals(tmp_path / "log.parquet").values.keys() == {"loss.mean"}

@@ -9,6 +9,7 @@ import pytest
 from synthetic_runs import healthy, write_run
 
 from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.readers.rollouts import read_rollouts
 
 STEPS = 120
 
@@ -60,3 +61,13 @@ def test_a_dominant_answer_is_found_with_few_tasks_in_a_step(tmp_path, tasks, sh
         said = found["dominant-answer"]
         assert abs(said.onset.step - 61) <= 12 / tasks and "'return 0'" in said.measured
         assert float(said.measured.split("%")[0]) == pytest.approx(100 * share, abs=12)
+
+
+def test_numbers_that_no_float_can_hold_are_left_out(tmp_path):
+    file = tmp_path / "1.jsonl"
+    rows = (
+        {"reward": 10**400, "tokens": 10**400, "rewards": {"a": 0.5}, "answer": "abc"},
+        {"reward": 2, "tokens": 7},
+    )
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(one.reward, one.length) for one in read_rollouts(file)] == [(0.5, 3.0), (2.0, 7.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import sys
 
 import numpy as np
@@ -178,6 +179,30 @@ def test_complex_tensors_differ_by_their_imaginary_parts_too(tmp_path):
         save_file({"w": torch.tensor([value])}, tmp_path / f"{name}.safetensors")
     ((change,), _) = diff_checkpoints(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     assert (change.norm, change.change) == (5.0, 8.0)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F4", 2), ("F6_E2M3", 3)])
+def test_values_that_torch_cannot_read_are_one_error(tmp_path, dtype, size):
+    header = json.dumps({"w": {"dtype": dtype, "shape": [4], "data_offsets": [0, size]}}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\1" * size)
+    with pytest.raises(CheckpointError, match=r"cannot be read|not a sound"):
+        diff_checkpoints(path, path)
+
+
+def test_links_of_a_checkpoint_stay_in_its_folder(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "secret.safetensors")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "a.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    with pytest.raises(CheckpointError, match="leads out"):
+        diff_checkpoints(theirs, theirs)
+    cached = tmp_path / "models--a" / "snapshots" / "1"  # the hub's cache
+    cached.mkdir(parents=True)
+    (tmp_path / "secret.safetensors").rename(tmp_path / "models--a" / "blob")
+    (cached / "model.safetensors").symlink_to("../../blob")
+    assert diff_checkpoints(cached, cached)[0][0].change == 0
+    assert diff_checkpoints(cached / "model.safetensors", cached)[0][0].change == 0
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):

@@ -122,6 +122,59 @@ def test_special_files_and_links_out_of_a_folder(tmp_path):
     assert len(load_json(tmp_path / "link.jsonl")) == 1
 
 
+def test_bad_rows_take_linear_time(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"task_id": 1}\n' + "x\n" * 80_000)  # 17 s, when each counted the lines before it
+    began = time.process_time()
+    with pytest.raises(ProblemError):
+        load_file(path)
+    path.write_text(json.dumps(ROW) + "\n" + '{"a":\n' * 40_000)  # each is the beginning of all that follow
+    with pytest.raises(ProblemError):
+        load_file(path, skip_bad_rows=True)
+    assert time.process_time() - began < 15
+
+
+def test_objects_over_several_lines_and_in_one_line_are_told_from_bad_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    values = [{"a": 1, "b": [1, {"c": "}\n{"}]}, {}, {"d": ["x"] * 50}]
+    compact, spread = map(json.dumps, values), (json.dumps(value, indent=1) for value in values)
+    path.write_text(" ".join(compact) + '\n\n{"cut": \n' + "\n".join(spread) + " x\n {} \n")
+    bad = []
+    rows = list(json_rows.read_rows(path, "rows", on_bad=bad.append))
+    assert [row.values for row in rows] == [*values, *values, {}]
+    lines = path.read_text().split("\n")
+    spread_empty = lines.index("{}") + 1
+    assert [row.line for row in rows] == [1, 1, 1, 4, spread_empty, spread_empty + 1, len(lines) - 1]
+    assert [error.message.split(":")[0].split(", ", 1)[1] for error in bad] == [
+        f"line {spread_empty}, column 1",
+        f"line {len(lines) - 2}, column 3",
+    ]
+    assert "in the row that begins in line 3" in bad[0].message
+
+
+@pytest.mark.parametrize("form", ['{{"task_id": "a", "x": [{}[]]}}\n', "[[{}[]]]"])
+def test_the_values_of_a_row_are_bounded(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(json_rows, "MAX_VALUES", 1000)
+    path = tmp_path / "rows.json"
+    path.write_text(form.format("[]," * 2000))
+    with pytest.raises(ProblemError, match="more than 1000 values"):
+        load_file(path)
+    path.write_text(json.dumps({**ROW, "docstring": '[{,\\" \\' * 2000}))  # those of a text do not count
+    assert len(load_file(path)) == 1
+    path.write_text("".join(f"{json.dumps({**ROW, 'task_id': str(i)})}\n" for i in range(1000)))
+    assert len(load_file(path)) == 1000
+
+
+def test_bad_rows_that_are_skipped_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_rows, "MAX_BAD_ROWS", 10)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + "1\n" * 10)
+    assert len(load_file(path, skip_bad_rows=True).skipped) == 10
+    path.write_text(json.dumps(ROW) + "\n" + "1\n" * 11)
+    with pytest.raises(ProblemError, match="more than 10 rows cannot be used"):
+        load_file(path, skip_bad_rows=True)
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch /tmp/never",)

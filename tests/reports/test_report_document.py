@@ -37,7 +37,7 @@ from greenward.reports.document import (
 )
 from greenward.reports.render_html import render_html
 from greenward.reports.render_terminal import print_report, spark_line
-from greenward.reports.render_text import render_json, render_markdown
+from greenward.reports.render_text import inline, render_json, render_markdown
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e```\n| x | [a](http://b)"
 
@@ -262,3 +262,7 @@ def test_markup_and_escapes_in_any_text_of_a_table_are_shown_as_they_are():
     assert shown.count("[link=https://evil.example][red]x[/red]") >= 7
     assert "\x1b]8;" not in shown
     assert "\x1b[31m" not in shown
+
+
+def test_tildes_open_no_block_of_code():
+    assert inline("~~~ text") == r"\~\~\~ text"

@@ -191,3 +191,11 @@ def test_means_are_of_each_role_and_of_answers_that_have_a_reward(tmp_path):
             directory.write_rollouts(1, kept)
     assert [row[3] for row in table(tmp_path / "game")] == ["first -1 · second 1", "–"]
     assert [row[3] for row in table(tmp_path / "one")] == ["0.5", "–"]
+
+
+def test_a_reward_that_no_float_can_hold_is_left_out(tmp_path):
+    rows = [{**answer(0), "rewards": {"policy": 10**400}}, answer(5)]
+    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+        directory.write_rollouts(1, rows)
+    assert len(shown(tmp_path / "run")) == 2
+    assert len(shown(tmp_path / "run", RolloutFilter(reward_min=0.0))) == 1

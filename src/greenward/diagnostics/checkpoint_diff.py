@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from greenward.errors import CheckpointError
 from greenward.reports.document import Fact, Report, Table, section
 from greenward.runs.files import to_json
-from greenward.user_files import UNEXPECTED
+from greenward.user_files import UNEXPECTED, leads_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,15 +39,19 @@ def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
     """What reads the values of each tensor of a safetensors file, or of those in a folder, by name.
 
     Raises:
-        CheckpointError: there are none, or a file is not what it seems.
+        CheckpointError: there are none, a file is not what it seems, or a link that leads out of the folder.
     """
     from safetensors import SafetensorError, safe_open
+
+    from greenward.policies.tokenizer import boundary
 
     files = [path] if path.is_file() else [one for one in sorted(path.glob("*.safetensors")) if one.is_file()]
     if not files:
         raise CheckpointError(f"{path} holds no safetensors file")
     found: dict[str, Callable[[], Tensor]] = {}
     for file in files:
+        if file != path and leads_out(file, boundary(path)):
+            raise CheckpointError(f"{file} is a link that leads out of {path}")
         try:
             opened = safe_open(file, framework="pt")
             found |= {name: partial(opened.get_tensor, name) for name in sorted(opened.keys())}
@@ -57,20 +61,27 @@ def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
 
 
 def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
-    """(changes, the largest relative first; names that only one has, or that differ in size)."""
+    """(changes, the largest relative first; names that only one has, or that differ in size).
+
+    Raises `CheckpointError`, also for values of a type that torch does not read or convert.
+    """
     import torch
+    from safetensors import SafetensorError
 
     first, second = open_weights(a), open_weights(b)
     changes, unmatched = [], sorted(first.keys() ^ second.keys())
     for name in first.keys() & second.keys():
-        x, y = first[name](), second[name]()
-        size = x.numel()
-        if (size, x.is_complex()) != (y.numel(), y.is_complex()):
-            unmatched.append(name)
-            continue
-        if x.is_complex():
-            x, y = torch.view_as_real(x), torch.view_as_real(y)
-        x, y = x.double().flatten(), y.double().flatten()
+        try:
+            x, y = first[name](), second[name]()
+            size = x.numel()
+            if (size, x.is_complex()) != (y.numel(), y.is_complex()):
+                unmatched.append(name)
+                continue
+            if x.is_complex():
+                x, y = torch.view_as_real(x), torch.view_as_real(y)
+            x, y = x.double().flatten(), y.double().flatten()
+        except (SafetensorError, RuntimeError, *UNEXPECTED) as error:
+            raise CheckpointError(f"the values of {name!r:.200} cannot be read: {str(error)[:200]}") from None
         norm, norms = float(x.norm()), float(x.norm() * y.norm())
         cosine = float(x @ y) / norms if norms else math.nan
         changes.append(TensorChange(name, size, norm, float((y - x).norm()), cosine))

@@ -214,10 +214,14 @@ def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
 
 
 def _format_of(path: Path) -> Format:
-    bad: list[BadRow] = []
+    bad: list[str] = []
     fields: set[str] = set()
+
+    def keep_first(error: BadRow) -> None:
+        bad[:] = bad or [error.message]
+
     try:
-        for row in read_rows(path, example="the rows of a format", non_finite=True, on_bad=bad.append):
+        for row in read_rows(path, example="the rows of a format", non_finite=True, on_bad=keep_first):
             for known in FORMATS:
                 if row.values.keys() >= set(known.fields):
                     return known
@@ -228,7 +232,7 @@ def _format_of(path: Path) -> Format:
         named = ", ".join(sorted(fields))[:500]
         what = f"{path}: no row has the fields of a supported format; they have {named}."
     else:
-        what = bad[0].message if bad else f"{path}: there is no problem in the file."
+        what = bad[0] if bad else f"{path}: there is no problem in the file."
     raise ProblemError(what, remedy=SUPPORTED)
 
 

@@ -11,8 +11,9 @@ import io
 import json
 import keyword
 import math
+import re
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ T = TypeVar("T")
 MAX_BYTES = 4 << 30  # of a file of problems
 MAX_UNPACKED_BYTES = 64 << 20  # of a compressed file, whatever its size
 MAX_UNPACKED_RATIO = 100  # unpacked bytes for each byte of a larger one
+MAX_VALUES = 1 << 22  # of a row, or of an array of rows: an empty list has 3 bytes in JSON, and 64 in memory
+MAX_BAD_ROWS = 10_000  # that are skipped
+_MAX_REREAD = 16  # times its length that a file is parsed in vain, by rows that end many lines later
 
 _WHITESPACE = " \t\r\n"
 
@@ -171,10 +175,20 @@ def read_problems(
 
     With `skip_bad_rows`, rows that cannot be used are left out, and `ProblemSet.skipped` says what is wrong
     with each. Otherwise such a row raises `BadRow`, as does an id that occurs twice. Raises `ProblemError`
-    for a file without a problem.
+    for a file without a problem, or with more than `MAX_BAD_ROWS` rows to skip.
     """
-    skipped: list[BadRow] = []
-    on_bad = skipped.append if skip_bad_rows else refuse
+    skipped: list[str] = []
+
+    def on_bad(error: BadRow) -> None:
+        if not skip_bad_rows:
+            raise error from None
+        if len(skipped) == MAX_BAD_ROWS:
+            raise ProblemError(
+                f"{path}: more than {MAX_BAD_ROWS} rows cannot be used. The first: {skipped[0]}",
+                remedy=f"Expected rows of {format.example}.",
+            )
+        skipped.append(error.message)
+
     by_id: dict[str, tuple[Row, Problem]] = {}
     for row in rows or read_rows(path, format.example, non_finite=format.non_finite, on_bad=on_bad):
         try:
@@ -197,26 +211,26 @@ def read_problems(
         _join_pairs(by_id, format.pair, on_bad)
     if not by_id:
         raise ProblemError(
-            skipped[0].message if skipped else f"{path}: there is no problem in the file.",
+            skipped[0] if skipped else f"{path}: there is no problem in the file.",
             remedy=f"Expected rows of {format.example}.",
         )
     return ProblemSet(
         (problem for _, problem in by_id.values()),
         name=path.name.removesuffix(".gz").rpartition(".")[0] or path.name,
-        skipped=tuple(error.message for error in skipped),
+        skipped=tuple(skipped),
     )
 
 
 def _join_pairs(by_id: dict[str, tuple[Row, Problem]], pair: Pair, on_bad: Callable[[BadRow], None]) -> None:
     """Replaces the problems of neighbouring rows by the pair that they make; drops those that make none."""
-    waiting = list(by_id.items())
+    waiting = deque(by_id.items())
     by_id.clear()
     while waiting:
-        (task_id, (row, problem)), *waiting = waiting
+        task_id, (row, problem) = waiting.popleft()
         other_id, (other_row, other) = waiting[0] if waiting else (task_id, (row, problem))
         made = pair((row, problem), (other_row, other)) if other_row.number == row.number + 1 else None
         if made is not None:
-            del waiting[0]
+            waiting.popleft()
         if made is None or problem.prompt == other.prompt:
             why = "missing" if made is None else "the same"
             on_bad(BadRow(f"{row.file}, {row.place}: the other version of this function is {why}."))
@@ -257,14 +271,9 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
     """
     start = _skip_space(text, 0)
     if not text.startswith("[", start):
-        while start < len(text):
-            try:
-                value, end = _decode(text, start, decoder)
-            except json.JSONDecodeError as error:
-                value, end = error, text.find("\n", start) + 1 or len(text)
-            yield start, value
-            start = _skip_space(text, end)
+        yield from _elements_in_lines(text, start, decoder)
         return
+    _check_values(text, start)
     start = _skip_space(text, start + 1)
     closed = text.startswith("]", start)
     while not closed:
@@ -281,21 +290,69 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
         raise json.JSONDecodeError("text after the closing bracket", text, end)
 
 
-def _decode(text: str, start: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
+def _elements_in_lines(text: str, start: int, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
+    """(position, value) of each element of a sequence, which are parsed in a window of the text.
+
+    The window is the line in which an element begins, and is doubled while the element does not end in it: an
+    error takes time to count the lines of all that is parsed.
+    """
+    first = first_end = 0  # of the line
+    number, reread = 1, 0
+    window = checked = ""
+    while start < len(text):
+        if start >= first_end:
+            line = text.rfind("\n", first_end, start) + 1 or first_end
+            number += text.count("\n", first, line)
+            first, first_end = line, _line_end(text, start)
+            window = text[first:first_end]
+        try:
+            if window is not checked:
+                _check_values(window, start - first, number)
+                checked = window
+            value, end = _decode(window, start - first, decoder, number)
+        except json.JSONDecodeError as error:
+            if error.pos >= len(window.rstrip()) and first + len(window) < len(text):
+                window = text[first : _line_end(text, first + 2 * len(window))]
+                continue
+            reread += len(window) - (first_end - first)
+            if reread > _MAX_REREAD * len(text):
+                raise
+            yield start, error
+            start = _skip_space(text, first_end)
+        else:
+            yield start, value
+            start = _skip_space(text, first + end)
+
+
+def _line_end(text: str, position: int) -> int:
+    return text.find("\n", position) + 1 or len(text)
+
+
+def _check_values(text: str, start: int, first_line: int = 1) -> None:
+    """Raises `json.JSONDecodeError` for more than `MAX_VALUES` commas and brackets outside of strings."""
+    if sum(map(text.count, ",[{")) > MAX_VALUES:
+        bare = re.sub(r'"[^"]*"', "", text.replace("\\\\", "").replace('\\"', ""))
+        if sum(map(bare.count, ",[{")) > MAX_VALUES:
+            said = f"more than {MAX_VALUES} values in one row or array; JSON Lines may have more in all"
+            error = json.JSONDecodeError(said, text, start)
+            error.lineno += first_line - 1
+            raise error
+
+
+def _decode(text: str, start: int, decoder: json.JSONDecoder, first_line: int = 1) -> tuple[Any, int]:
+    """(value, its end) at a position of a text whose first line has this number in the file."""
     try:
         value, end = decoder.raw_decode(text, start)
         check_nesting(value, text.count("[", start, end) + text.count("{", start, end))
         return value, end
-    except json.JSONDecodeError as error:
-        line = text.count("\n", 0, start) + 1
-        if error.lineno == line:
-            raise
-        # The line was cut short, and the parser noticed it only in the next one.
-        raise json.JSONDecodeError(
-            f"{error.msg}, in the row that begins in line {line}", text, error.pos
-        ) from None
-    except (ValueError, RecursionError) as error:  # NaN, an endless integer, brackets without end
-        raise json.JSONDecodeError(str(error), text, start) from None
+    except (ValueError, RecursionError) as error:  # also NaN, an endless integer, brackets without end
+        if not isinstance(error, json.JSONDecodeError):
+            error = json.JSONDecodeError(str(error), text, start)
+        error.lineno += first_line - 1
+        line = text.count("\n", 0, start) + first_line
+        if error.lineno > line:  # the line was cut short, and the parser noticed it only in the next one
+            error.msg += f", in the row that begins in line {line}"
+        raise error from None
 
 
 def _not_json(path: Path, error: json.JSONDecodeError) -> str:

@@ -49,7 +49,7 @@ def render_json(report: document.Report) -> str:
 def inline(text: str) -> str:
     """One line of text in which nothing acts as Markdown or HTML. Intervals keep their brackets."""
     line = " ".join(visible(text).split())
-    return re.sub(r"([\\`*_{}<>|#]|\](?=[(\[:]))", r"\\\1", line)
+    return re.sub(r"([\\`*_{}<>|#~]|\](?=[(\[:]))", r"\\\1", line)
 
 
 def code_block(text: str, language: str = "") -> str:

@@ -206,4 +206,8 @@ def _task_id(row: Row) -> str:
 def _numbers(row: Row, key: str) -> dict[str, float]:
     found = row.get(key)
     items = found.items() if isinstance(found, dict) else ()
-    return {str(name): float(value) for name, value in items if isinstance(value, (int, float))}
+    return {
+        str(name): float(value)
+        for name, value in items
+        if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
+    }

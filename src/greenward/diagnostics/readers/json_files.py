@@ -46,7 +46,7 @@ def _line_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 def _lines(files: list[Path], notes: list[str]) -> Iterator[Row]:
     for path in files:
-        source = JsonRows(path, lenient=True)
+        source = JsonRows(path.resolve(), lenient=True)  # links are checked where logs are found
         for row in source:
             row = flat(row)
             if "name" in row and "value" in row:
@@ -80,7 +80,7 @@ def _document_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 def _document(path: Path, notes: list[str]) -> Any:
     try:
-        return parse_json_text(read_file(path, within=path.parent))
+        return parse_json_text(read_file(path))
     except (OSError, ValueError):
         notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out")
         return None

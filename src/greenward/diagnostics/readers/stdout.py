@@ -18,7 +18,7 @@ _LINE = 100_000  # bytes that are looked at
 def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     step = 0
     for path in files:
-        with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+        with open_file(path, MAX_LOG_BYTES) as file:
             for line in lines(file, _LINE):
                 for part in line.decode("utf-8", "replace").split("\r"):
                     text = part.strip()

@@ -44,7 +44,7 @@ def _rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
-    with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+    with open_file(path, MAX_LOG_BYTES) as file:
         while head := file.read(12):
             if len(head) == 12:
                 size, crc = struct.unpack("<QI", head)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from greenward.diagnostics.readers.log import MAX_CELL, Format, Log, Row, flat
 from greenward.errors import DiagnosticsError
+from greenward.user_files import open_file
 from greenward.user_text import parse_json_text
 
 _MAGIC = b"SQLite format 3\0"
+_MOST_BYTES = 1 << 30  # of a database, and of its log
 # Of SQLite's virtual machine: reading a row takes some dozens, and a row at least some dozen bytes.
 _LEAST_WORK, _WORK_PER_BYTE, _TICK = 200_000, 20, 1000
+
+
+@contextmanager
+def _private_copy(path: Path) -> Iterator[Path]:
+    """A copy of a database with its write-ahead log. Raises `OSError` as `open_file` does.
+
+    SQLite would write its files beside the database, and wait for a FIFO there.
+    """
+    real = path.resolve()
+    with TemporaryDirectory() as folder:
+        for side in ("", "-wal"):
+            source = real.with_name(real.name + side)
+            if os.path.lexists(source) or not side:
+                with (
+                    open_file(source, _MOST_BYTES, within=real.parent) as file,
+                    open(Path(folder, f"copy{side}"), "wb") as copy,
+                ):
+                    shutil.copyfileobj(file, copy)
+        yield Path(folder, "copy")
 
 
 def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
@@ -26,10 +50,13 @@ def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[A
     A plain table is asked for, whose cells are stored as they are; the steps of work and the characters
     that are read are bounded by the size of the file.
     """
-    size = sum(one.stat().st_size for one in (path, path.with_name(f"{path.name}-wal")) if one.is_file())
-    work, chars = _LEAST_WORK + _WORK_PER_BYTE * size, size
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with (
+            _private_copy(path) as copy,
+            closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as database,
+        ):
+            size = chars = sum(one.stat().st_size for one in copy.parent.iterdir())
+            work = _LEAST_WORK + _WORK_PER_BYTE * size
             if sys.version_info >= (3, 11):
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL)
             ticks = iter(range(work // _TICK))

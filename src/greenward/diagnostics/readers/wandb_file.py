@@ -81,7 +81,7 @@ def _items(message: bytes, number: int) -> Row:
 def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
     wrong, torn = 0, False
     parts: list[bytes] = []
-    with open_file(path, MAX_LOG_BYTES, within=path.parent) as file:
+    with open_file(path, MAX_LOG_BYTES) as file:
         if not file.read(_HEADER).startswith(_MAGIC):
             notes.append(f"{path.name}: not a file of W&B; it was left out")
             return
