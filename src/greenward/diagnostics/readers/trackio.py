@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +19,7 @@ from greenward.user_text import parse_json_text
 
 _MAGIC = b"SQLite format 3\0"
 _MOST_BYTES = 1 << 30  # of a database, and of its log
+_TRIES = 3
 # Of SQLite's virtual machine: reading a row takes some dozens, and a row at least some dozen bytes.
 _LEAST_WORK, _WORK_PER_BYTE, _TICK = 200_000, 20, 1000
 
@@ -28,19 +28,23 @@ _LEAST_WORK, _WORK_PER_BYTE, _TICK = 200_000, 20, 1000
 def _private_copy(path: Path) -> Iterator[Path]:
     """A copy of a database with its write-ahead log. Raises `OSError` as `open_file` does.
 
-    SQLite would write its files beside the database, and wait for a FIFO there.
+    SQLite would write its files beside the database, and wait for a FIFO there. A trainer may move the log
+    into the database while they are copied.
     """
     real = path.resolve()
     with TemporaryDirectory() as folder:
-        for side in ("", "-wal"):
-            source = real.with_name(real.name + side)
-            if os.path.lexists(source) or not side:
+        for attempt in range(_TRIES):
+            copied, changed = Path(folder, str(attempt)), real.stat().st_mtime_ns
+            for side in ("", "-wal"):
                 with (
-                    open_file(source, _MOST_BYTES, within=real.parent) as file,
-                    open(Path(folder, f"copy{side}"), "wb") as copy,
+                    suppress(FileNotFoundError),
+                    open_file(real.with_name(real.name + side), _MOST_BYTES, within=real.parent) as file,
+                    open(f"{copied}{side}", "wb") as copy,
                 ):
                     shutil.copyfileobj(file, copy)
-        yield Path(folder, "copy")
+            if real.stat().st_mtime_ns == changed:
+                break
+        yield copied
 
 
 def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
