@@ -179,7 +179,6 @@ class TestFolders:
         append_line(tmp_path / "fork" / "warm_start" / "metrics.jsonl", "{}")
         assert len((path / "warm_start" / "metrics.jsonl").read_text().splitlines()) == 2
 
-
     @pytest.mark.parametrize(
         "place", ["checkpoints", "rollouts", "evaluations", "checkpoints/step_000001", "notes"]
     )
