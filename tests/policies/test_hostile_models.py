@@ -345,6 +345,9 @@ BOMBS = {
     "slices": "{% set l = [1] * 15000 %}{% set m = [" + "l[1:], " * 2000 + "] %}",
     "a search from the end": "{{ ('a' * 900000).rfind('b' ~ 'a' * 450000) }}",
     "a field again and again": "{% set a = 'a' * 900000 %}{{ ('%(a)s' * 100000) % {'a': a} }}",
+    "a field of a list": "{{ ['%1000000000d']|format(1) }}",
+    "many wide fields": "{{ ('%99999d' * 10000) % 1 }}",
+    "a precision": "{{ 1.5|round(100000000, 'ceil') }}",
     "a width that is given": "{{ '{:{w[0]}}'.format('a', w=['999999999']) }}",
     "a wide indentation": "{{ ('a\n' * 100000)|indent(900000) }}",
     "a wide indentation of JSON": "{{ ([1] * 10000)|tojson(indent=900000) }}",
@@ -380,6 +383,15 @@ def test_slow_operations_end_a_template(monkeypatch):
 
 def test_a_namespace_that_holds_itself_is_printed():
     assert render("{% set n = namespace() %}{% set n.a = [n, n] %}{{ n.a }}") == "[<Namespace>, <Namespace>]"
+
+
+def test_large_numbers_are_rendered():
+    source = (
+        "{{ x|string }} {{ x is number }} {{ '%d' % x }} {{ '{}: {}'.format(x, t) }} {{ '%s'|format(t) }}"
+    )
+    assert render(source, x=1764290000, t="id 123456789") == (
+        "1764290000 True 1764290000 1764290000: id 123456789 id 123456789"
+    )
 
 
 def test_long_conversations_are_rendered():

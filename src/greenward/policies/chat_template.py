@@ -30,12 +30,14 @@ MAX_SECONDS = 5  # of CPU, in rendering once
 MAX_SIZE = 1_000_000  # bytes of any value on the way, and GROWTH times those of the conversation
 GROWTH = 4
 _ELEMENT = 64  # bytes of an element of a container, besides its own
-_WIDTH = re.compile(r"\d{6,}|%[^a-zA-Z%]*\*")  # in a format of text
-_WIDTH_GIVEN = re.compile(r"\{[^{}]*:[^{}]*\{")  # by another argument
+_FIELDS = {"%": "%", "format": "{"}  # the operator, as which a filter is named `format`, and the method
+_NUMBERS = re.compile(r"\d+")
+_WIDTH_GIVEN = re.compile(r"%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{")  # by another argument
+_SIZED_BY_NUMBER = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice", "round"})
 _MULTIPLY = frozenset({"replace", "join", "indent", "tojson", "rfind", "rindex", "rsplit", "rpartition"})
 _JINJAS_OWN = frozenset({"_loop_vars", "_block_vars"})  # arguments that it adds to calls in loops and blocks
 _UNBOUNDED = frozenset(  # in time or size, and in no template that we know
-    {"urlize", "striptags", "wordwrap", "pprint", "encode", "decode", "translate", "expandtabs"}
+    {"urlize", "striptags", "wordwrap", "pprint", "encode", "decode", "translate", "expandtabs", "format_map"}
 )
 
 
@@ -77,7 +79,7 @@ def _compiled(source: str) -> Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], finalize=_printed
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    table: dict[str, Any]
+    table: Any
     for table in (environment.filters, environment.tests):
         table |= {name: _bounded(name, one) for name, one in table.items()}
     environment.filters |= {_EACH: _each, _JOINED: _joined, _MEASURED: _measured}
@@ -122,7 +124,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
-            _before_call("format", (left, right), {})
+            _before_call("%", (left, right), {})
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             _limit(_int_size(left.bit_length() * abs(right)))
         elif operator == "*" and not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
@@ -169,7 +171,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function, assigned=())
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        args = _before_call(name, args, kwargs)
+        args = _before_call("%" if name == "format" else name, args, kwargs)
         made = _measured(function(*args, **kwargs))
         return _each(made) if isinstance(made, Iterator) else made
 
@@ -207,16 +209,19 @@ def _before_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     if name == "join":
         args = tuple(list(one) if isinstance(one, Iterator) else one for one in args)
         _limit(_size(args))
-    given = (*args, *kwargs.values())
-    _limit(max((one for one in given if isinstance(one, int)), default=1))
-    if name.startswith("format") and isinstance(given[0], str):
-        if any(_WIDTH.search(one) for one in given if isinstance(one, str)) or (
-            _WIDTH_GIVEN.search(given[0]) and not all(isinstance(one, (str, int)) for one in given)
-        ):
-            raise TemplateError("a format of text has too large a width")
-        _limit((given[0].count("%") + given[0].count("{")) * _size(given[1:]))
+    first, *others = (*args, *kwargs.values())
+    if name in _SIZED_BY_NUMBER:
+        _limit(max((one for one in others if isinstance(one, int)), default=1))
     elif name in _MULTIPLY:
-        _limit(_product(name, *given))
+        _limit(_product(name, first, *others))
+    elif name in _FIELDS:
+        form, fields = str(first), str(first).count(_FIELDS[name])
+        widths = sum(map(int, _NUMBERS.findall(form)))
+        if _WIDTH_GIVEN.search(form):
+            if not all(isinstance(one, (str, int)) for one in others):
+                raise TemplateError("a format of text has a width that is not known")
+            widths += fields * sum(map(int, _NUMBERS.findall(str(others))))
+        _limit(widths + fields * _size(others))
     return args
 
 
@@ -243,14 +248,17 @@ def _extent(value: Any) -> int:
 
 def _measured(value: Any) -> Any:
     """`value`, which was just made, perhaps of parts that were there."""
-    _limit(_size(value))
-    is_container = isinstance(value, Collection) and not isinstance(value, (str, bytes))
-    _work(_ELEMENT * len(value) if is_container else _size(value))
+    size = _size(value)
+    _limit(size)
+    is_container = not isinstance(value, (str, bytes, int)) and isinstance(value, Collection)
+    _work(_ELEMENT * len(value) if is_container else size)
     return value
 
 
 def _size(value: Any, most: int | None = None) -> int:
     """The bytes of a value as if none of its parts were shared. Ends soon after `most` or the limit."""
+    if isinstance(value, str):
+        return getsizeof(value)
     most = _budget.get().largest if most is None else most
     size, rest = 0, [value]
     while rest and size <= most:

@@ -194,7 +194,7 @@ class Tokenizer:
         content = read_file(path, within=boundary(folder))
         with _without_panics(f"expected a tokenizer in {path}"):
             backend = tokenizers.Tokenizer.from_buffer(content)
-            _demand_bounded_growth(backend, path)
+        _demand_bounded_growth(backend, path)
         backend.no_truncation()
         backend.no_padding()
         config = read_json(folder / "tokenizer_config.json", missing_ok=True)
