@@ -37,7 +37,8 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
     """
     real = os.path.realpath(path)
     if within is not None and leads_out(path, within):
-        raise OSError(errno.ELOOP, f"it is a link that leads out of {within}", str(path))
+        said = f"it is a link that leads out of {within}; copy the file, or name the folder that it leads to"
+        raise OSError(errno.ELOOP, said, str(path))
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)

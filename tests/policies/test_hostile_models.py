@@ -8,6 +8,7 @@ import shutil
 import struct
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from jinja2 import TemplateError
@@ -15,6 +16,7 @@ from jinja2 import TemplateError
 from greenward.config.sections import ShapeConfig
 from greenward.diagnostics.checkpoint_diff import diff_checkpoints
 from greenward.errors import CheckpointError
+from greenward.policies import chat_template
 from greenward.policies.chat_template import render
 from greenward.policies.policy import Policy
 from greenward.policies.tokenizer import Tokenizer
@@ -126,6 +128,64 @@ def test_a_pattern_that_backtracks_without_end_is_an_error_of_the_model(saved, c
         Tokenizer.load(saved).encode("a" * 40 + "b")
 
 
+def replaced(pattern, content, times=1):
+    return [{"type": "Replace", "pattern": pattern, "content": content}] * times
+
+
+A = {"String": "a"}
+GROWING = {
+    "replacements": replaced(A, "aa", 40),
+    "a long replacement": replaced(A, "a" * 2000),
+    "a pattern that matches nothing": replaced({"Regex": ""}, "b" * 2000),
+    "beginnings": [{"type": "Prepend", "prepend": "a" * 50}] * 2,
+    "a compatible form again and again": [*replaced(A, "\ufdfa"), {"type": "NFKC"}] * 5,
+}
+
+
+@pytest.mark.parametrize("steps", GROWING.values(), ids=GROWING)
+def test_steps_of_a_tokenizer_that_repeat_text_are_refused(saved, steps):
+    edit(saved / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": steps})
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json can make a text .* times as long"):
+        Tokenizer.load(saved)
+
+
+def test_the_other_steps_of_a_tokenizer_are_bounded_too(saved):
+    path = saved / "tokenizer.json"
+    sound = path.read_text()
+    space = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+    bytes_again = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    pair = [text, {"Sequence": {"id": "B", "type_id": 0}}]
+    for part in (
+        {"decoder": {"type": "Sequence", "decoders": replaced(A, "aa", 16)}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [space] * 20}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [bytes_again] * 20}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing", "single": [text] * 2000, "pair": pair, "special_tokens": {},
+            }
+        },
+    ):  # fmt: skip
+        edit(path, **part)
+        with pytest.raises(CheckpointError, match="times as long"):
+            Tokenizer.load(saved)
+        path.write_text(sound)
+
+
+def test_the_steps_of_published_tokenizers_are_taken(saved):
+    lower = [{"type": "NFC"}, *replaced({"Regex": r"\s+"}, " "), {"type": "Lowercase"}]  # CLIP
+    llama = [{"type": "Prepend", "prepend": "\u2581"}, *replaced({"String": " "}, "\u2581")]
+    albert = [
+        *replaced({"String": "``"}, '"'),
+        {"type": "NFKD"},
+        {"type": "StripAccents"},
+        {"type": "Lowercase"},
+    ]
+    for steps in (lower, llama, albert):
+        edit(saved / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": steps})
+        assert Tokenizer.load(saved).encode("x = 1")
+
+
 def with_header(path, header, data=b"\0" * 64, size=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if size is None else size) + text + data)
@@ -171,16 +231,24 @@ def test_an_index_names_files_beside_it_only(saved, tmp_path):
     for wrong in ([], "x", {"a": {}}):
         index.write_text(json.dumps({"weight_map": wrong}))
         assert not loads(saved)
+
+
+def test_weights_may_be_links_to_safetensors_anywhere(saved, tmp_path):
+    weights = saved / "model.safetensors"
+    shutil.move(weights, tmp_path / "mine.safetensors")
     weights.symlink_to(tmp_path / "mine.safetensors")
-    index.write_text(json.dumps({"weight_map": {NAME: weights.name}}))
-    with pytest.raises(CheckpointError, match="leads out"):
+    assert loads(saved)
+    secret = "password of the host " * 100_000
+    (tmp_path / "mine.safetensors").write_text(secret)
+    with pytest.raises(CheckpointError, match="expected whole safetensors") as error:
         Policy.from_folder(saved, device="cpu")
+    assert "password" not in str(error.value)
 
 
 def test_links_and_special_files_in_a_model_folder(saved, tmp_path):
     (tmp_path / "secret").write_text("{{ 'mine' }}")
     (saved / "chat_template.jinja").symlink_to(tmp_path / "secret")
-    with pytest.raises(CheckpointError, match="leads out"):
+    with pytest.raises(CheckpointError, match=r"leads out.*copy the file, or name the folder"):
         Tokenizer.load(saved)
     (saved / "chat_template.jinja").unlink()
     for name in ("config.json", "tokenizer.json", "generation_config.json", "model.safetensors"):
@@ -193,15 +261,37 @@ def test_links_and_special_files_in_a_model_folder(saved, tmp_path):
     assert loads(saved)
 
 
-def test_the_hubs_cache_keeps_files_as_links_to_its_blobs(saved, tmp_path):
+@pytest.fixture
+def snapshot(saved, tmp_path):
+    """A model in a cache of the Hub, whose files are links to blobs; once more in a folder of the snapshot."""
     cache = tmp_path / "models--o--n"
     snapshot = cache / "snapshots" / "1"
-    snapshot.mkdir(parents=True)
+    (snapshot / "sub").mkdir(parents=True)
     (cache / "blobs").mkdir()
     for file in saved.iterdir():
         shutil.copy(file, cache / "blobs" / file.name)
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
-    assert loads(snapshot)
+        (snapshot / "sub" / file.name).symlink_to(f"../../../blobs/{file.name}")
+    return snapshot
+
+
+def test_a_model_in_the_hubs_cache_is_read_under_any_name(snapshot, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(snapshot)
+    for folder in (snapshot, snapshot / "sub", tmp_path / "link"):
+        assert loads(folder)
+    for place, name in ((snapshot, "."), (snapshot.parent, "1"), (snapshot.parent.parent, "snapshots/1")):
+        monkeypatch.chdir(place)
+        assert loads(Path(name))
+
+
+def test_a_folder_that_is_only_named_like_the_hubs_cache_ends_at_itself(snapshot):
+    blobs = snapshot.parent.parent / "blobs"
+    blobs.rename(blobs.with_name("mine"))
+    for file in snapshot.glob("*.json"):
+        file.unlink()
+        file.symlink_to(f"../../mine/{file.name}")
+    with pytest.raises(CheckpointError, match="leads out"):
+        Tokenizer.load(snapshot)
 
 
 def test_manifests_of_checkpoints(tmp_path):
@@ -241,6 +331,33 @@ BOMBS = {
     "a block that doubles": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set t %}{{ n.s }}{{ n.s }}"
     "{% endset %}{% set n.s = t %}{% endfor %}",
     "replacements": "{% set a = 'a' * 1000000 %}{{ a|replace('a', a) }}",
+    "a list of itself": "{% set a = [1] %}" + "{% set a = [a, a] %}" * 25 + "{{ a }}",
+    "a list of itself as JSON": "{% set a = [1] %}" + "{% set a = [a, a] %}" * 25 + "{{ a|tojson }}",
+    "a tuple of itself as a key": "{% set a = (1,) %}" + "{% set a = (a, a) %}" * 40 + "{{ {a: 1} }}",
+    "a table of itself": "{% set a = {} %}" + "{% set a = {'x': a, 'y': a} %}" * 40 + "{{ a == a }}",
+    "views of a table": "{% set a = {} %}"
+    + "{% set a = {'x': a.items(), 'y': a.items()} %}" * 40
+    + "{{ a }}",
+    "the arguments of a macro": "{% macro f(n) %}{% if n %}{{ f(n - 1, varargs, varargs) }}{% else %}"
+    "{{ varargs }}{% endif %}{% endmacro %}{{ f(60, 1) }}",
+    "batches of batches": "{% for b in [1]|batch(9999, [1]*99) %}{% for c in [b]|batch(9999, b) %}{{ c == c }}"
+    "{% endfor %}{% endfor %}",
+    "slices": "{% set l = [1] * 15000 %}{% set m = [" + "l[1:], " * 2000 + "] %}",
+    "a search from the end": "{{ ('a' * 900000).rfind('b' ~ 'a' * 450000) }}",
+    "a field again and again": "{% set a = 'a' * 900000 %}{{ ('%(a)s' * 100000) % {'a': a} }}",
+    "a field of a list": "{{ ['%1000000000d']|format(1) }}",
+    "many wide fields": "{{ ('%99999d' * 10000) % 1 }}",
+    "a precision": "{{ 1.5|round(100000000, 'ceil') }}",
+    "a width that is given": "{{ '{:{w[0]}}'.format('a', w=['999999999']) }}",
+    "a wide indentation": "{{ ('a\n' * 100000)|indent(900000) }}",
+    "a wide indentation of JSON": "{{ ([1] * 10000)|tojson(indent=900000) }}",
+    "a long separator": "{{ (range(15000)|map('string'))|join('a' * 900000) }}",
+    "a division": "{% set x = 2 ** 9000000 %}{{ x // (2 ** 4500001 + 1) > 1 }}",
+    "a list that is printed": "{% set l = [1] * 5000 %}{% for i in range(9999) %}{{ l }}{% endfor %}",
+    "a slow encoding": "{{ ('é' * 9000).encode('punycode') }}",
+    "links in a text": "{{ ('(' * 90000)|urlize }}",
+    "an error of Python": "{{ cycler() }}",
+    "a long template": "{{ 1 }}" * 100_000,
     "the interpreter": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "another file": "{% include '/etc/hostname' %}",
     "division": "{{ 1 / 0 }}",
@@ -253,6 +370,42 @@ def test_chat_templates_end(source):
     with pytest.raises(TemplateError):
         render(source, messages=[])
     assert time.process_time() - began < 20
+
+
+def test_slow_operations_end_a_template(monkeypatch):
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.3)
+    rounds = "{% for i in range(9999) %}{% for j in range(9999) %}"
+    for slow in ("{% if 2 in l %}{% endif %}", "{{ l.count(2) }}", "{{ [2]|select('in', l)|list }}"):
+        source = "{% set l = [1] * 15000 %}" + rounds + slow + "{% endfor %}{% endfor %}"
+        with pytest.raises(TemplateError, match=r"more than 0\.3 seconds"):
+            render(source)
+
+
+def test_a_namespace_that_holds_itself_is_printed():
+    assert render("{% set n = namespace() %}{% set n.a = [n, n] %}{{ n.a }}") == "[<Namespace>, <Namespace>]"
+
+
+def test_large_numbers_are_rendered():
+    source = (
+        "{{ x|string }} {{ x is number }} {{ '%d' % x }} {{ '{}: {}'.format(x, t) }} {{ '%s'|format(t) }}"
+    )
+    assert render(source, x=1764290000, t="id 123456789") == (
+        "1764290000 True 1764290000 1764290000: id 123456789 id 123456789"
+    )
+
+
+def test_long_conversations_are_rendered():
+    source = (
+        "{% for m in messages %}{% if loop.index0 == messages|length - 1 %}<last>{% endif %}"
+        "{% set rest = messages[loop.index:] %}<|im_start|>{{ m.role + '\n' + m.content.replace('<|', '< |') }}"
+        "{{ m.content.rsplit('</think>')[-1]|indent(4)|trim }}<|im_end|>\n{% endfor %}"
+        "{{ messages|map(attribute='role')|join('-------') }}"
+        "{% for t in tools %}{{ t|tojson(indent=4, separators=(',', ': ')) }}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": f"{n}: some <|words|> of a talk.\n" * 100} for n in range(200)]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": {"type": "string"}}}}] * 100
+    text = render(source, messages=messages, tools=tools)
+    assert len(text) > 1_000_000 and text.count("< |words|>") == 20_000
 
 
 def test_chat_templates_of_models_are_rendered_as_before():

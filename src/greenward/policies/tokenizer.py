@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from greenward.user_text import parse_json_text
 END = "<|endoftext|>"
 PAD = "<|pad|>"
 _MOST_IDS = 1 << 31
+_MOST_GROWTH = 1500  # of a text, in characters, by what comes before or after the model of a tokenizer
 _ANSWER = "the assistant's answer"  # stands for it while a template is rendered
 
 # A newline takes the indentation after it, a word its leading space: short Python is then about one
@@ -190,6 +194,7 @@ class Tokenizer:
         content = read_file(path, within=boundary(folder))
         with _without_panics(f"expected a tokenizer in {path}"):
             backend = tokenizers.Tokenizer.from_buffer(content)
+        _demand_bounded_growth(backend, path)
         backend.no_truncation()
         backend.no_padding()
         config = read_json(folder / "tokenizer_config.json", missing_ok=True)
@@ -254,9 +259,53 @@ def _without_panics(failure: str) -> Iterator[None]:
         raise
 
 
+_CHARACTERS_MADE_OF_ONE = {  # at most, by the steps of tokenizers that can make more than one
+    "BertNormalizer": 12, "NFD": 4, "NFC": 3, "NFKD": 18, "NFKC": 18, "Lowercase": 2, "ByteLevel": 5,
+    "Metaspace": 2, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2,
+}  # fmt: skip
+
+
+def _demand_bounded_growth(backend: tokenizers.Tokenizer, path: Path) -> None:
+    """Raises `CheckpointError` if the steps before or after the model can make a short text very long."""
+    for parts in (
+        (backend.normalizer, backend.pre_tokenizer, backend.post_processor),
+        (backend.decoder,),
+    ):
+        steps = [json.loads(part.__getstate__()) for part in parts if part is not None]
+        if (growth := prod(map(_growth, steps))) > _MOST_GROWTH:
+            raise CheckpointError(
+                f"{path} can make a text {growth:.3g} times as long; at most {_MOST_GROWTH} times is allowed",
+                remedy="Its steps (Replace, Prepend, ...) repeat text: take them out, or use another model.",
+            )
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """How many characters or ids a step of a tokenizer makes of one, at most."""
+    match step:
+        case {"type": "Sequence"}:
+            (parts,) = (value for value in step.values() if isinstance(value, list))
+            return prod(map(_growth, parts), start=1.0)
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1.0, len(content) / len(pattern))
+        case {"type": "Replace", "content": str(content)}:  # a pattern can match between characters
+            return 1.0 + len(content)
+        case {"type": "Prepend", "prepend": str(content)}:
+            return 1.0 + len(content)
+        case {"type": "Precompiled", "precompiled_charsmap": str(table)}:  # a trie and what it leads to
+            table_bytes = base64.b64decode(table)
+            texts = table_bytes[4 + int.from_bytes(table_bytes[:4], "little") :].decode("utf-8", "replace")
+            return float(max(map(len, texts.split("\0")), default=1) or 1)
+        case {"type": "TemplateProcessing", "single": list(pieces), "special_tokens": dict(special)}:
+            named = [piece.get("SpecialToken", {}).get("id") for piece in pieces]  # None for the text
+            return max(1.0, sum(1 if id_ is None else len(special[id_]["ids"]) - 1 for id_ in named))
+    return float(_CHARACTERS_MADE_OF_ONE.get(step["type"], 1))
+
+
 def boundary(folder: Path) -> Path:
     """The folder that links in a model folder may not leave. In the hub's cache they lead to its blobs."""
-    return folder.parent.parent if folder.parent.name == "snapshots" else folder
+    real = Path(os.path.realpath(folder))
+    snapshots = (parent for parent in real.parents if parent.name == "snapshots")
+    return next((one.parent for one in snapshots if (one.parent / "blobs").is_dir()), real)
 
 
 def read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
