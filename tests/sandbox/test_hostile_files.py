@@ -151,22 +151,10 @@ for number in range({count}):
     os.write(os.open(".", os.O_TMPFILE | os.O_RDWR), b"x" * (1 << 20))
 time.sleep({seconds})
 """
-MAPPED = """
-import mmap, os, time
-held = []
-for number in range({count}):
-    with open("file", "w+b") as file:
-        file.truncate(1 << 20)
-        held.append(mmap.mmap(file.fileno(), 1 << 20))
-    held[-1][:] = b"x" * (1 << 20)
-    os.unlink("file")
-os.closerange(5, 300)  # `mmap` has its own
-time.sleep({seconds})
-"""
 
 
 class TestFilesWithoutAName:
-    @pytest.mark.parametrize("way", [UNLINKED, TMPFILE, MAPPED], ids=["unlinked", "O_TMPFILE", "mapped"])
+    @pytest.mark.parametrize("way", [UNLINKED, TMPFILE], ids=["unlinked", "O_TMPFILE"])
     def test_those_of_an_answer_count(self, executor, way):
         result = run(executor, way.format(count=40, seconds=10))
         assert result.outcome is not Outcome.COMPLETED and result.wall_seconds < 5, result
