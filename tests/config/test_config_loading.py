@@ -352,6 +352,12 @@ class TestKinds:
             load_recipe(file)
 
 
+def test_the_first_of_many_mistakes_are_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe("kind: grpo\n" + "".join(f"wrong_{number}: 1\n" for number in range(3000)))
+    assert "wrong_0" in str(caught.value) and str(caught.value).endswith("and 2980 more")
+
+
 def test_a_key_of_an_earlier_version_has_its_present_name() -> None:
     recipe = parse_recipe("warm_start: {misconception_rate: 0.25}", ["warm_start.max_steps=5"])
     assert recipe.warm_start is not None

@@ -24,6 +24,7 @@ _EXPECTED = {
     "model": "a section (keys and values)",
     "dict": "a section (keys and values)",
 }
+_MOST_MISTAKES = 20  # that one error tells; to look for the nearest key takes milliseconds each
 
 
 @cache
@@ -64,8 +65,12 @@ def only_keys_of(
 
 
 def explain(error: ValidationError, text: RecipeText, kind: str) -> ConfigError:
-    """One `ConfigError` with one line for each part of `error`, in the order of the config classes."""
-    return ConfigError("\n".join(_message(item, text, kind) for item in error.errors(include_url=False)))
+    """One `ConfigError` with a line for each of the first mistakes, in the order of the config classes."""
+    mistakes = error.errors(include_url=False)
+    messages = [_message(item, text, kind) for item in mistakes[:_MOST_MISTAKES]]
+    if len(mistakes) > _MOST_MISTAKES:
+        messages.append(f"and {len(mistakes) - _MOST_MISTAKES} more")
+    return ConfigError("\n".join(messages))
 
 
 def _message(item: Any, text: RecipeText, kind: str) -> str:
