@@ -199,8 +199,9 @@ def test_links_of_a_checkpoint_stay_in_its_folder(tmp_path):
         diff_checkpoints(theirs, theirs)
     cached = tmp_path / "models--a" / "snapshots" / "1"  # the hub's cache
     cached.mkdir(parents=True)
-    (tmp_path / "secret.safetensors").rename(tmp_path / "models--a" / "blob")
-    (cached / "model.safetensors").symlink_to("../../blob")
+    (tmp_path / "models--a" / "blobs").mkdir()
+    (tmp_path / "secret.safetensors").rename(tmp_path / "models--a" / "blobs" / "1")
+    (cached / "model.safetensors").symlink_to("../../blobs/1")
     assert diff_checkpoints(cached, cached)[0][0].change == 0
     assert diff_checkpoints(cached / "model.safetensors", cached)[0][0].change == 0
 
