@@ -159,7 +159,7 @@ class TrainingLoop:
                 self.failure = None if interruption.requested() else error
                 self.interrupted = True
             if self.interrupted and self.steps_done:
-                self._checkpoint(waits_for_disk=self.failure is not None)
+                self._checkpoint()
 
     def _train(self) -> None:
         while True:
@@ -297,7 +297,7 @@ class TrainingLoop:
             "policy_version": self.trainer.policy.version,
         }
 
-    def _checkpoint(self, *, waits_for_disk: bool = True) -> None:
+    def _checkpoint(self) -> None:
         """Save the state at the end of the last finished step, if it is not saved yet."""
         place = self.directory.checkpoints / step_name(self.steps_done)
         if distributed.from_first(place.is_dir):
@@ -322,15 +322,7 @@ class TrainingLoop:
 
         kept = self.keep_checkpoints, self.keep_spaced_checkpoints
         distributed.from_first(
-            partial(
-                save_checkpoint,
-                self.directory,
-                self.steps_done,
-                write,
-                *kept,
-                keep_best=self.keep_best,
-                waits_for_disk=waits_for_disk,
-            )
+            partial(save_checkpoint, self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
         )
 
     def _restore(self) -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from greenward import interruption
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
@@ -36,7 +37,6 @@ def save_checkpoint(
     spaced: int = 0,
     *,
     keep_best: bool = False,
-    waits_for_disk: bool = True,
 ) -> Path:
     """Save a checkpoint, which `write` puts into an empty folder, and keep the newest `keep` ones.
 
@@ -44,11 +44,11 @@ def save_checkpoint(
     `keep_best`, the one that `find_checkpoint` calls the best stays, too.
 
     The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
-    before it. Without `waits_for_disk` nothing is forced to disk, and the checkpoint before is kept in any
+    before it. Once a stop was asked for, nothing is forced to disk, and the checkpoint before is kept in any
     case: should the power fail, the manifest tells a damaged one. Raises `RunError` when the file system
     refuses; earlier checkpoints are untouched.
     """
-    if waits_for_disk:
+    if not interruption.requested():
         run.metrics.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / temporary_name(final)
@@ -58,7 +58,7 @@ def save_checkpoint(
         try:
             temporary.mkdir()
             write(temporary)
-            _seal(temporary, step, waits_for_disk=waits_for_disk)
+            _seal(temporary, step)
             if final.exists():
                 remove_tree(final)
             os.replace(temporary, final)
@@ -76,10 +76,9 @@ def save_checkpoint(
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
-        if waits_for_disk:
-            fsync(run.checkpoints)
+        _force(run.checkpoints)
     best = _best(run.path) if keep_best else None
-    older = steps_in(run.checkpoints)[: -max(keep, 1 if waits_for_disk else 2)]
+    older = steps_in(run.checkpoints)[: -max(keep, 2 if interruption.requested() else 1)]
     kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
     for one, path in older:
         if one not in kept and path.name != best:
@@ -214,18 +213,23 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _seal(folder: Path, step: int, *, waits_for_disk: bool) -> None:
-    """Write the manifest, once every file was forced to disk if it `waits_for_disk`."""
+def _force(path: Path) -> None:
+    """Force a file or folder to disk, for which nobody waits who has asked for a stop."""
+    if not interruption.requested():
+        fsync(path)
+
+
+def _seal(folder: Path, step: int) -> None:
+    """Write the manifest, once every file was forced to disk."""
     entries = sorted(folder.rglob("*"))
     names = [file.relative_to(folder).as_posix() for file in entries if file.is_file()]
 
     def sealed(name: str) -> dict[str, Any]:
-        if waits_for_disk:
-            fsync(folder / name)
+        _force(folder / name)
         return {"bytes": (folder / name).stat().st_size, "sha256": sha256_of([folder / name])}
 
     with ThreadPoolExecutor(2) as threads:
         files = dict(zip(names, threads.map(sealed, names), strict=True))
     write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
-    for inner in filter(Path.is_dir, entries) if waits_for_disk else ():
-        fsync(inner)
+    for inner in filter(Path.is_dir, entries):
+        _force(inner)
