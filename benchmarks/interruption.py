@@ -256,8 +256,8 @@ def measure(work: Work, folder: Path, seconds: float, rng: random.Random) -> Mom
 
 
 def _judge(command: Command, moment: Moment) -> None:
-    code = 0 if "all steps are finished" in command.said else 130
-    if command.process.returncode != code:
+    ends_anyway = "all steps are finished" in command.said
+    if command.process.returncode != 130 and not (ends_anyway and command.process.returncode == 0):
         moment.wrong.append(f"exit code {command.process.returncode}: {command.said[-1000:]}")
     if "Traceback" in command.said or "Exception ignored" in command.said:
         moment.wrong.append(command.said[-2000:])
