@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
-import torch
 
 from greenward.algorithms.loop import load_trainer_state
 from greenward.config.loading import load_recipe
@@ -16,6 +14,7 @@ from greenward.policies.policy import Policy
 from greenward.recipes.requirements import check_needs
 from greenward.recipes.train import dry_run, train
 from greenward.runs.metrics import read_metrics
+from nested_states import equal
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 
 pytest.importorskip("peft")
@@ -44,16 +43,6 @@ RUNS = {
 def metrics(run):
     rows = read_metrics(run / "metrics.jsonl").rows
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
-
-
-def equal(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from recording import call
 
 from greenward import interruption
 from greenward.runs.metrics import read_metrics, without_timing
+from nested_states import equal
 from tiny_model import DATA, ON_THE_STARTER, REINFORCED
 
 STEPS = 3
@@ -104,16 +105,6 @@ def content(run: Path) -> dict[str, Any]:
 def state(run: Path) -> dict[str, Any]:
     found = torch.load(run / "checkpoints/last/trainer.pt", weights_only=True)
     return {key: found[key] for key in ("trainer", "weights", "steps_done", "policy_version")}
-
-
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
 
 
 def stop_and_go_on(
