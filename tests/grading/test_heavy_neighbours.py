@@ -55,7 +55,7 @@ def sizes(monkeypatch):
 
 @pytest.mark.slow
 def test_no_innocent_answer_suffers_from_heavy_neighbours(monkeypatch, sizes):
-    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 1.5)
     answers = []
     for kind, problem in PROBLEMS.items():
         heavy, innocent = (HEAVY_PROGRAMS, PROGRAM) if kind == "stdio" else (HEAVY, INNOCENT)

@@ -78,7 +78,7 @@ def test_a_batch_inside_a_batch_is_refused_instead_of_waiting_for_ever():
 
 @pytest.mark.parametrize("attack", ["SIGKILL", "SIGSTOP", "SIGTERM"])
 def test_an_answer_that_attacks_its_worker_is_blamed_and_the_others_are_not(attack, monkeypatch):
-    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 1.5)
     hostile = job(f"import os, signal, time\nos.kill(os.getppid(), signal.{attack})\ntime.sleep(5)")
     with barely_protected(2) as executor:
         outcomes = {i: r.outcome for i, r in executor.run([GOOD, hostile, GOOD, GOOD])}

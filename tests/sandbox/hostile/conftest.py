@@ -32,7 +32,6 @@ def world():
 def arena(request):
     """Workers with the layers named by the parameter; skips where the machine does not have them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.3)
         patch.setattr("greenward.sandbox.attempts.CONTROL_SECONDS", 0.2)
         with Arena(LAYER_SETS[request.param]) as arena:
             if arena.missing:
