@@ -9,11 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from greenward import interruption
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import with_defaults
 from greenward.errors import RunError
@@ -204,6 +207,29 @@ def test_a_full_disk_says_what_was_being_written_and_harms_nothing(tmp_path, mon
     assert not list((tmp_path / "run").rglob("*.tmp"))
     run.metrics.append(2, {"loss": 0.5})
     run.close()
+
+
+def test_large_files_are_forced_by_a_process_for_which_a_stop_does_not_wait(monkeypatch, tmp_path):
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(files._LARGE_BYTES))
+    files.force([large])
+    assert large.stat().st_size == files._LARGE_BYTES
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        files.force([large, Path(os.devnull)])  # it cannot be forced
+
+    goes_on = tmp_path / "goes_on"
+    wait = f"import pathlib, time; time.sleep(3); pathlib.Path({str(goes_on)!r}).touch()"
+    monkeypatch.setattr(files, "_FORCE", wait)
+    with interruption.stoppable(lambda: "", may_stop=lambda: False):
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        files.force([large])
+        assert not goes_on.exists()
+        timer.join()
+    deadline = time.monotonic() + 60
+    while not goes_on.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert goes_on.exists()
 
 
 def test_an_evaluation_is_one_line_of_json(tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 from greenward import interruption
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
-from greenward.runs.files import fsync, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
+from greenward.runs.files import force, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
 from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
 from greenward.user_files import expecting
 
@@ -48,8 +48,7 @@ def save_checkpoint(
     case: should the power fail, the manifest tells a damaged one. Raises `RunError` when the file system
     refuses; earlier checkpoints are untouched.
     """
-    if not interruption.requested():
-        run.metrics.sync()
+    run.metrics.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / temporary_name(final)
     for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed
@@ -76,7 +75,7 @@ def save_checkpoint(
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
-        _force(run.checkpoints)
+        force([run.checkpoints])
     best = _best(run.path) if keep_best else None
     older = steps_in(run.checkpoints)[: -max(keep, 2 if interruption.requested() else 1)]
     kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
@@ -213,23 +212,18 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _force(path: Path) -> None:
-    """Force a file or folder to disk, for which nobody waits who has asked for a stop."""
-    if not interruption.requested():
-        fsync(path)
-
-
 def _seal(folder: Path, step: int) -> None:
     """Write the manifest, once every file was forced to disk."""
     entries = sorted(folder.rglob("*"))
-    names = [file.relative_to(folder).as_posix() for file in entries if file.is_file()]
+    files = [path for path in entries if path.is_file()]
 
-    def sealed(name: str) -> dict[str, Any]:
-        _force(folder / name)
-        return {"bytes": (folder / name).stat().st_size, "sha256": sha256_of([folder / name])}
+    def described(file: Path) -> dict[str, Any]:
+        return {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
 
-    with ThreadPoolExecutor(2) as threads:
-        files = dict(zip(names, threads.map(sealed, names), strict=True))
-    write_json(folder / MANIFEST, {"step": step, "files": files}, indent=1)
-    for inner in filter(Path.is_dir, entries):
-        _force(inner)
+    with ThreadPoolExecutor(3) as threads:
+        forced = threads.submit(force, files)
+        names = [file.relative_to(folder).as_posix() for file in files]
+        manifest = {"step": step, "files": dict(zip(names, threads.map(described, files), strict=True))}
+        forced.result()
+    write_json(folder / MANIFEST, manifest, indent=1)
+    force([path for path in entries if path.is_dir()])

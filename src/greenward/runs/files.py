@@ -16,15 +16,27 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from greenward import interruption
 from greenward.errors import RunError
 from greenward.user_files import MAX_LOG_BYTES, lines, open_file, read_file
 from greenward.user_text import parse_json_text
 
+_LARGE_BYTES = 8 << 20
+_FORCE = """
+import os, sys
+for path in sys.argv[1:]:
+    try:
+        os.fsync(os.open(path, os.O_RDONLY))
+    except OSError as error:
+        sys.exit(error.errno)
+"""
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -68,15 +80,14 @@ def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None
         try:
             with open(descriptor, "wb") as file:
                 file.write(content)
-                file.flush()
-                if forced:
-                    os.fsync(file.fileno())
+            if forced:
+                force([temporary])
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         if forced:
-            fsync(path.parent)
+            force([path.parent])
 
 
 TEMPORARY = ".*.tmp"
@@ -106,13 +117,34 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(f"{dump_json(row)}\n" for row in rows).encode())
 
 
-def fsync(path: Path) -> None:
-    """Force a file to disk, or the names inside a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def force(paths: Sequence[Path]) -> None:
+    """Force files, or the names inside folders, to disk; once a stop was asked for, nobody waits for it.
+
+    Large files are forced by another process, because no signal ends a process inside of `fsync`; it goes on
+    when this one stops. Raises `OSError`.
+    """
+    if interruption.requested():
+        return
+    if sum(os.stat(path).st_size for path in paths) < _LARGE_BYTES:
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FORCE, *map(os.path.abspath, paths)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C is not for it
+    )
+    while not interruption.requested():
+        with suppress(subprocess.TimeoutExpired):
+            if number := process.wait(interruption.POLL_SECONDS):
+                raise OSError(number, os.strerror(number))
+            return
 
 
 def append_line(path: Path, line: str) -> None:

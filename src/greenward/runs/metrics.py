@@ -19,8 +19,8 @@ from greenward.runs.files import (
     JsonRows,
     Lines,
     append_row,
+    force,
     from_json_number,
-    fsync,
     read_jsonl,
     write_rows,
     writing,
@@ -70,7 +70,7 @@ class StepFile:
         """Force the rows onto the disk (before a checkpoint that relies on them)."""
         if self.path.exists():
             with writing(str(self.path)):
-                fsync(self.path)
+                force([self.path])
 
     def _append(self, row: Mapping[str, Any]) -> None:
         append_row(self.path, row)

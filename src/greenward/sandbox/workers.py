@@ -25,9 +25,9 @@ from greenward.sandbox.protocol import RunResult
 
 START_SECONDS = 30.0
 # A worker that is silent for so long after the wall limit counts as lost. On a busy machine it takes a second
-# until all threads of a killed answer have ended. Of a worker with real-time priority, Linux may spend 0.95 s
-# (sched_rt_runtime_us) in a busy loop in wait4, until a thread that it keeps from the processor has removed its
-# entry in /proc.
+# until all threads of a killed answer have ended. A worker with real-time priority may also spend 0.95 s
+# (sched_rt_runtime_us) in wait4: Linux waits in a busy loop for a thread that this worker keeps from the
+# processor and that has not yet removed its entry in /proc.
 GRACE_SECONDS = 3.0
 KILLED_INSIDE = 128  # a worker of which the part in namespaces was ended by signal n exits with 128 + n
 _SECONDS_TO_END = 1.0
