@@ -5,8 +5,9 @@
 Each moment is a command of its own (`train`, `eval`, `grade` or `demo`) in a process group of its own. When
 its imports are over, which its first line says, it runs for a random part of the time that the whole command
 takes. Then the group gets SIGINT, as from a terminal. Measured are the seconds until "Stopping" is read and
-until the process has ended. The same command goes on, and another random part later it gets SIGINT twice, 0.2
-seconds apart: the seconds from the second one to the end. It goes on once more, to its end, and what it has
+until the process has ended; a command that was finishing then says nothing, and ends with exit code 0. The
+same command goes on, and another random part later it gets SIGINT twice, 0.2 seconds apart: the seconds from
+the second one to the end. It goes on once more, to its end, and what it has
 written must equal what a command without interruption wrote. `demo`, whose arms beside GRPO train for a time
 and not for a number of steps, is compared by its warm start and GRPO.
 """
@@ -235,10 +236,11 @@ def measure(work: Work, folder: Path, seconds: float, rng: random.Random) -> Mom
             asked = command.interrupt()
             ended = command.wait()
             said = [at for at, line in command.lines if line.startswith("Stopping") and at >= asked]
-            moment.acknowledged, moment.ended = (said[0] - asked if said else None), ended - asked
-            _judge(command, moment)
-            if len(said) != 1:
-                moment.wrong.append(f"acknowledged {len(said)} times")
+            moment.acknowledged, moment.ended = (said[0] if said else ended) - asked, ended - asked
+            if said or command.process.returncode:
+                _judge(command, moment)
+                if len(said) != 1:
+                    moment.wrong.append(f"acknowledged {len(said)} times")
     finally:
         command.kill()
     command = work.start(folder, again=True)
