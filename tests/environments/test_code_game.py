@@ -385,6 +385,28 @@ def test_formats_read_no_attribute_that_a_program_may_not_name(program: str, sta
     assert refusal(program) == status
 
 
+MATCHED = """
+u = "_" * 2
+kind = type("M", (type,), {u + "instancecheck" + u: lambda c, o: True})
+A = kind("A", (), {u + "match_args" + u: (u + "globals" + u,)})
+match lambda: 0:
+    case A(g): print(len(g))
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        MATCHED,
+        "u = '_' * 2\nmatch '{0.' + u + 'code}':\n    case str(format=g): print(g(print))",
+        "from collections import abc\nprint(abc.sys)",
+        "import collections\nprint(collections.abc.sys)",
+    ],
+)
+def test_neither_class_patterns_nor_modules_of_modules_are_used(program: str) -> None:
+    assert refusal(program) == "forbidden"
+
+
 def test_a_program_of_a_megabyte_loses_and_stops_nothing(judge) -> None:
     huge = "print(" + "9" * (1 << 20) + ")"
     statuses = [one.status for one in judge.judge([huge, "print(" + "(" * (1 << 20), "print(1)"])]

@@ -244,6 +244,16 @@ def test_as_a_set_more_values_are_looked_at_but_not_without_end(calls):
     assert calls["_order"] == 0
 
 
+def test_as_a_set_decimals_and_fractions_are_looked_at_by_their_digits(calls):
+    comparison = Comparison(rule="same_set")
+    assert matches([Decimal("1.5")] * 50_000, [1.5], comparison)
+    assert matches([Fraction(1, 3)] * 50_000, [Fraction(1, 3)], comparison)
+    calls["_order"] = 0
+    assert not matches([Decimal("7E-4290")] * 1_000, [1], comparison)
+    assert not matches(canonical([{"a": Fraction(1, 10**4200)}]) * 2_000, [1], comparison)
+    assert calls["_order"] == 0
+
+
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"k": v}, lambda v: deque([v])])
 def test_the_deepest_values_are_compared_and_shown(wrap):
     deepest = nest(1, wrap, MAX_DEPTH)

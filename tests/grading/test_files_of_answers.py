@@ -120,6 +120,8 @@ HOSTILE = {
     "settings": dict.fromkeys(("pytest.ini", "tox.ini", "setup.cfg", "tests/pytest.ini"), NO_TESTS),
     "settings in toml": {"pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
     "other tests": {"test_more.py": FAILING, "tests/test_more.py": FAILING, "shop/more_test.py": FAILING},
+    "a file in place of the tests": {"tests": "x"},
+    "files below a test": {"tests/helper.py/a.txt": "x"},
     "caches": {"__pycache__/data.cpython-310.pyc": "o\r\r\n", "shop/__pycache__/rates.py": LIE},
 }
 # In the answer's own process the setup of these tests loads the file, too.

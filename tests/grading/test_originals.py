@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import os
+from dataclasses import replace
 
 import pytest
 
-from greenward.errors import SandboxError
+from greenward.errors import ProblemError, SandboxError
 from greenward.grading.grader import Grader
+from greenward.grading.grading_plan import make_plan
 from greenward.problems.mining.assemble import in_file, masked_problem
 from greenward.problems.mining.functions import MaskedFunction, masked_functions
 from greenward.problems.mining.tree import find_tree
+from greenward.problems.problem import Case, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
@@ -132,6 +135,16 @@ def test_only_the_answer_itself_passes(grader, source):
     assert right.passed, right.failure
     assert not [key for key, verdict in zip(bodies, wrong, strict=True) if verdict.passed]
     assert {one.status.value for one in wrong} <= {"failed", "error", "timeout"}
+
+
+@pytest.mark.parametrize("path", ["posixpath.py", "codecs.py", "runpy.py"])
+def test_a_module_that_the_interpreter_carries_is_not_asked_for(path):
+    files = {path: "def f(x):\n    raise NotImplementedError\n"}
+    problem = Problem("frozen", "", "f", cases=(Case((1,), 2),), path=path, files=files)
+    with pytest.raises(ProblemError, match="a part of the interpreter"):
+        make_plan(problem)
+    own = replace(problem, path=f"shop/{path}", files={f"shop/{path}": files[path]})
+    assert make_plan(own)
 
 
 def test_a_program_of_the_same_name_as_a_module_may_read_the_library(grader):

@@ -90,6 +90,7 @@ HOSTILE = (
     "async" + " " * 50_000, "import " + "a" * 20_000 + " " * 20_000 + "!", "a" + ",a" * 9_000 + "!", "def double(n):\n" + "\t" * 50_000,
     "<<<<<<< SEARCH\n", "=======\n", ">>>>>>> REPLACE\n", "<<<<<<< SEARCH\n=======\n", BLOCK[:-5], BLOCK * 1_100, BLOCK.replace("\n", "\r\n"),
     "<" * 99 + " SEARCH" + " " * 50_000 + "x", "<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n" * 900, "a/" * 20_000 + "\n" + BLOCK,
+    ("_" * 3_980 + ".!\n" + BLOCK) * 40, '```python\ndef double(n):\n    return f"""' + "{n}\n" * 24_000 + '"""\n```',
     HUNK, "@@ @@\n", "@@", "@@ -0,0 +1 @@\n+x", "@@ -1,999999999 +1,1 @@\n" + " \n" * 9_000, "@@ -٣,١ +١ @@\n-x\n", "\\ No newline at end of file\n", "@@ @@\n\\\n",
     "--- a\n+++ b\n", "--- a\n+++ a\nx\n", "--- \n+++ \n" + HUNK, "Binary files a and b differ\n", "@@ @@\n" + "-a\n+a\n" * 2_000,
     "line " + "1," * 9_000, "<answer>vulnerable" * 2_000, "<answer>safe, 1e999 %</answer>", "<answer>vulnerable CWE-" + "9" * 5_000 + "</answer>",

@@ -21,7 +21,8 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
     """The changes (path, text) that are of the program; None is the text of a file that is deleted.
 
     The others count for nothing: files of the problem's tests; caches; new modules that would take the place
-    of a module or package of the problem, unless that is deleted, or of a folder that holds tests only; and
+    of a module or package of the problem, unless that is deleted; new files in place of a folder that holds
+    tests only, or below a path of a test; and
     for tests that run beside the answer settings, new files with names of tests, and new files in folders
     that hold tests only.
     """
@@ -41,6 +42,8 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
             return False
         if is_new and name.endswith(".py") and _module(path) in taken:
             return False
+        if is_new and (path in only_tests or not tests.keys().isdisjoint(folders_above(path))):
+            return False  # tests and such a file cannot lie in one folder
         if not problem.in_process_tests or path == problem.path:
             return True
         if any(map(_SETTINGS.fullmatch, (*folders, name))):

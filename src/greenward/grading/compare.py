@@ -31,6 +31,7 @@ _RANKS: dict[type, int] = {list: 5, tuple: 6, deque: 9}  # in the sort order of 
 _EXACT = (int, str, bool, type(None))  # two of the same of these types are equal as in Python
 # Of a collection that is compared as a set, so many values more than were expected are looked at.
 MAX_REPEATED_VALUES = 100_000
+MAX_REPEATED_DIGITS = 4_000_000  # of decimals and fractions, which take a second to sort
 
 
 def matches(actual: Any, expected: Any, comparison: Comparison) -> bool:
@@ -132,8 +133,24 @@ def _same_set(actual: Any, expected: Any, comparison: Comparison) -> bool:
     most = count_values(expected) + MAX_REPEATED_VALUES
     if count_values(actual, at_most=most) > most:
         return False
+    if _fraction_digits(actual) > _fraction_digits(expected) + MAX_REPEATED_DIGITS:
+        return False
     exact = replace(comparison, tolerance=0.0, relative_tolerance=None)  # neighbours are two elements
     return _all_equal(_distinct(actual, exact), _distinct(expected, exact), comparison)
+
+
+def _fraction_digits(value: Any) -> int:
+    """How many digits the decimals and fractions of a flat value have as fractions."""
+    digits, waiting = 0, [value]
+    while waiting:
+        one = waiting.pop()
+        if type(one) is Decimal and one.is_finite():
+            _, figures, exponent = one.as_tuple()
+            digits += len(figures) + abs(int(exponent))
+        elif type(one) is Fraction:
+            digits += (one.numerator.bit_length() + one.denominator.bit_length()) // 3
+        waiting.extend(parts_of(one))
+    return digits
 
 
 def _distinct(values: Any, comparison: Comparison) -> list[Any]:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.machinery import FrozenImporter
 from typing import Any
 
 from greenward.errors import SandboxError
@@ -63,14 +64,21 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     """Prepares a problem; `computed` is the result of its `expected_values_job`, if it has one.
 
     Raises `ProblemError` for a problem without tests or with several kinds of tests, with an entry
-    point where there should be none or none where there should be one, with test programs that are
-    not Python, and with expected values that are not plain data or cannot be computed.
+    point where there should be none or none where there should be one, for a function of a module that
+    cannot be hidden, with test programs that are not Python, and with expected values that are not plain
+    data or cannot be computed.
     """
     kinds = [kind for kind in _MAKERS if getattr(problem, kind)]
     if len(kinds) != 1:
         raise problem.error(
             f"expected one kind of test ({', '.join(_MAKERS)}), found {' and '.join(kinds) or 'none'}.",
             remedy="Without a test every answer would pass; with several kinds it is unclear which decides.",
+        )
+    module = problem.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if problem.path in (problem.files or {}) and FrozenImporter.find_spec(module) is not None:
+        raise problem.error(
+            f"the module {module} is a part of the interpreter, where an answer could call its original.",
+            remedy="Ask for a function of another module.",
         )
     may_be_module = problem.path and kinds[0] in ("doctests", "in_process_tests")
     if (kinds[0] == "stdio_cases") is bool(problem.entry_point) and not may_be_module:

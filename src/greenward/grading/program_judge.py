@@ -34,6 +34,7 @@ _REFUSED_BUILTINS = {
     "id", "input", "license", "locals", "memoryview", "open", "quit", "set", "setattr", "vars",
 }  # fmt: skip
 _INNER_ATTRIBUTES = ("_", "ag_", "co_", "cr_", "f_", "gi_", "tb_")  # dunders, frames, code objects
+_INNER_MODULE = "abc"  # of `collections`; it holds `sys` since Python 3.13
 _INNER_FIELD = re.compile(rf"\.(?:{'|'.join(_INNER_ATTRIBUTES)})")
 
 _OTHER_ADDRESSES = """
@@ -192,14 +193,18 @@ def _reaches_outside(node: ast.AST) -> bool:
         case ast.Import(names=names):
             return any(name.name not in PURE_MODULES for name in names)
         case ast.ImportFrom(module=module, names=names):
-            return module not in PURE_MODULES or any(name.name.startswith("_") for name in names)
+            return module not in PURE_MODULES or any(_is_inner(name.name) for name in names)
         case ast.Name(id=name):
             return name in _REFUSED_BUILTINS
         case ast.Attribute(attr=name):
-            return name.startswith(_INNER_ATTRIBUTES)
-        case ast.MatchClass(kwd_attrs=names):
-            return any(name.startswith(_INNER_ATTRIBUTES) for name in names)
+            return _is_inner(name)
+        case ast.MatchClass():  # it reads the attributes that the class names in `__match_args__`
+            return True
     return False
+
+
+def _is_inner(attribute: str) -> bool:
+    return attribute.startswith(_INNER_ATTRIBUTES) or attribute == _INNER_MODULE
 
 
 def _formats_freely(tree: ast.Module) -> bool:

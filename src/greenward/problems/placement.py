@@ -116,12 +116,12 @@ def _definition(code: str, name: str, indentation: str | None = None) -> str | N
     lines = source_lines(opening + code)[node.lineno - 1 : node.end_lineno]
     if indentation is None:
         return "".join(lines)
-    inside_strings = {
-        line
+    strings = {  # in Python 3.11, each part of an f-string has the place of the whole
+        (one.lineno, one.end_lineno or 0)
         for one in ast.walk(node)
         if isinstance(one, (ast.Constant, ast.JoinedStr))
-        for line in range(one.lineno + 1, (one.end_lineno or 0) + 1)
     }
+    inside_strings = {line for first, last in strings for line in range(first + 1, last + 1)}
     own = _indentation(lines[0])
     return "".join(
         line if number in inside_strings else _indented_anew(line, own, indentation)

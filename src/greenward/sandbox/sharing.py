@@ -83,8 +83,8 @@ _REFUSED_BUILTINS = {name for name in vars(builtins) if not name.startswith("__"
 _METHODS = {
     f"__{name}__"
     for name in (
-        "abs", "add", "and", "bool", "call", "contains", "delitem", "divmod", "enter", "eq", "exit",
-        "float", "floordiv", "ge", "getitem", "gt", "hash", "iadd", "iand", "ifloordiv", "imod", "imul",
+        "abs", "add", "and", "bool", "call", "contains", "delitem", "divmod", "eq", "float",
+        "floordiv", "ge", "getitem", "gt", "hash", "iadd", "iand", "ifloordiv", "imod", "imul",
         "index", "int", "invert", "ior", "isub", "iter", "itruediv", "ixor", "le", "len", "lshift", "lt",
         "missing", "mod", "mul", "ne", "neg", "next", "or", "pos", "pow", "radd", "rand", "repr",
         "reversed", "rmod", "rmul", "ror", "round", "rshift", "rsub", "rtruediv", "rxor", "setitem",

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from greenward.grading.edits.edit import Edit, EditError, line_changes, lines_of
 from greenward.grading.verdict import Status
+from greenward.sandbox.workspace import MAX_PATH_CHARS
 
 _USUAL = 7
 _MARKER = re.compile(r"^(?:(<{5,99}) SEARCH|(={5,99})|(>{5,99}) REPLACE)[ \t]*(\r?)$", re.MULTILINE)
@@ -111,7 +112,7 @@ def _printed(block: Edit) -> str:
         raise ValueError("a SEARCH/REPLACE block holds whole lines and no line number")
     taken = {len(next(filter(None, one.groups()))) for text in texts for one in _MARKER.finditer(text)}
     length = next(length for length in range(_USUAL, 100) if length not in taken)
-    path = f"{block.path}\n" if _PLAIN_PATH.fullmatch(block.path) else f"### `{block.path}`\n"
+    path = f"{block.path}\n" if _is_plain_path(block.path) else f"### `{block.path}`\n"
     above = path if block.path else ""
     return (
         f"{above}{'<' * length} SEARCH\n{block.search}{'=' * length}\n{block.replace}{'>' * length} REPLACE\n"
@@ -134,7 +135,7 @@ def _path_above(text: str, start: int, end: int, files: Collection[str], *, crea
             return line[5:-1]
         bare = line.lstrip("#").strip().rstrip(":").strip("*`")
         bare = bare[found.end() :].strip("*`") if (found := _SAYS_FILE.match(bare)) else bare
-        path = next((one for one in (line, bare) if one in files or _PLAIN_PATH.fullmatch(one)), "")
+        path = next((one for one in (line, bare) if one in files or _is_plain_path(one)), "")
         if (
             files
             and path not in files
@@ -145,6 +146,10 @@ def _path_above(text: str, start: int, end: int, files: Collection[str], *, crea
         if path or not is_fence:
             return path
     return ""
+
+
+def _is_plain_path(text: str) -> bool:
+    return len(text) <= MAX_PATH_CHARS and _PLAIN_PATH.fullmatch(text) is not None
 
 
 def _malformed(blocks: int, problem: str) -> EditError:
