@@ -115,16 +115,22 @@ def test_a_replay_begins_before_the_onset_and_shows_the_fault_again(tmp_path, tr
         {"rewards": [{"name": "evil:f"}]},
         {"rewards": ["a.b:f.g"]},
         {"self_play": {"games": [{"name": "evil:G"}]}},
+        {"self_play": {"opponents": {"model@http://127.0.0.1:9": 1.0}}},
+        {"monitor": {"rules": "rules.yaml"}},
+        {"sandbox": {"backend": "ray"}},
+        {"sandbox": {"backend": "http", "http": {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}}},
+        {"tracking": {"mlflow": {"uri": "http://127.0.0.1:9"}}},
+        {"rollouts": {"engine": "server", "server": {"base_url": "http://127.0.0.1:9"}}},
     ],
 )
 def test_a_replay_imports_what_a_config_names_only_where_that_is_trusted(tmp_path, training, code):
     run = faulty(tmp_path / "run", max_grad_norm=5.0)
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | code))
-    with pytest.raises(DiagnosticsError, match="imports and runs"):
+    with pytest.raises(DiagnosticsError, match="imports, runs or connects to"):
         proof.replay(run, tmp_path / "refused")
     good = write_run(tmp_path / "good", healthy(2), training={"learning_rate": 1e-3, "max_steps": 500})
-    with pytest.raises(DiagnosticsError, match="imports and runs"):
+    with pytest.raises(DiagnosticsError, match="imports, runs or connects to"):
         proof.bisect_settings(run, tmp_path / "trials", good=good)
     assert training == []
     proof.replay(run, tmp_path / "again", trusts_code=True)

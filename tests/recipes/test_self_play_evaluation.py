@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from greenward import api
 from greenward.cli.main import main
 from greenward.config.loading import load_recipe
 from greenward.errors import ConfigError, RunError
+from greenward.recipes.models import find_model
 from greenward.recipes.train import train
 from greenward.runs.reading import read_recorded_run, read_summary
 from tiny_model import DATA, TINY_MODEL
@@ -86,6 +89,38 @@ def test_eval_of_one_game_takes_the_number_of_games_and_keeps_its_folder(run: Pa
     assert 0 <= found.metrics["kuhn_poker/exploitability"].value <= 2
     with pytest.raises(RunError, match="other settings"):
         api.evaluate(run, "kuhn_poker", samples=12, output=tmp_path / "kuhn", temperature=0.5)
+
+
+def test_code_that_a_run_names_is_imported_only_where_the_user_names_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers = tmp_path / "strangers"
+    shutil.copytree(run, strangers, symlinks=True)
+    config = strangers / "config.yaml"
+    config.write_text(config.read_text().replace("tictactoe", "evil_game:Game"))
+    (tmp_path / "evil_game.py").write_text("open('imported', 'w')\nclass Game: pass\n")
+    monkeypatch.chdir(tmp_path)
+    for asked in (None, "kuhn_poker"):
+        if asked is None:
+            with pytest.raises(ConfigError, match="--suite evil_game:Game"):
+                api.evaluate(strangers, output=tmp_path / "out")
+        else:
+            api.evaluate(strangers, asked, samples=2, output=tmp_path / "out")
+        assert not (tmp_path / "imported").exists()
+    with pytest.raises(ConfigError, match="cannot be played"):
+        api.evaluate(strangers, "evil_game:Game", output=tmp_path / "other")
+    assert (tmp_path / "imported").exists()
+
+
+def test_no_server_that_a_run_names_is_asked(run: Path, tmp_path: Path) -> None:
+    strangers = tmp_path / "strangers"
+    shutil.copytree(run, strangers, symlinks=True)
+    config = yaml.safe_load((strangers / "config.yaml").read_text())
+    http = {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}
+    config["sandbox"] |= {"backend": "http", "http": http}
+    (strangers / "config.yaml").write_text(yaml.safe_dump(config))
+    recipe = find_model(str(strangers)).recipe
+    assert recipe is not None and recipe.sandbox.backend == "local" and recipe.sandbox.http is None
 
 
 @pytest.mark.parametrize(

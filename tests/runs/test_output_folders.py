@@ -179,13 +179,34 @@ class TestFolders:
         append_line(tmp_path / "fork" / "warm_start" / "metrics.jsonl", "{}")
         assert len((path / "warm_start" / "metrics.jsonl").read_text().splitlines()) == 2
 
+    def test_a_fork_copies_nothing_from_outside_of_the_run(self, tmp_path):
+        path = make_run(tmp_path / "run")
+        (tmp_path / "secret").mkdir()
+        (tmp_path / "secret" / "key").write_text("secret")
+        (path / "warm_start").symlink_to(tmp_path / "secret")
+        (path / "checkpoints").mkdir(exist_ok=True)
+        (path / "checkpoints/step_000001").symlink_to(tmp_path / "secret")
+        for step in (0, 1):
+            with pytest.raises(RunError, match="leads out of the run"):
+                fork_run(path, step, tmp_path / "fork")
+        (path / "warm_start").unlink()
+        (path / "warm_start").mkdir()
+        os.mkfifo(path / "warm_start/pipe")
+        with pytest.raises(RunError, match="expected a regular file"):
+            fork_run(path, 0, tmp_path / "fork")
+
     @pytest.mark.parametrize(
-        "place", ["checkpoints", "rollouts", "evaluations", "checkpoints/step_000001", "notes"]
+        "place",
+        [
+            *("checkpoints", "rollouts", "evaluations", "checkpoints/step_000001", "notes", "tensorboard"),
+            *("warm_start", "control", "grpo/.git", "rollouts/step_000001", "evaluations/step_000001"),
+            *("alarms.jsonl", "checkpoints/step_000007"),
+        ],
     )
     def test_overwriting_deletes_nothing_of_the_users(self, tmp_path, place):
         path = make_run(tmp_path / "run")
         (path / place).mkdir(parents=True, exist_ok=True)
-        if place.startswith("checkpoints/"):
+        if place == "checkpoints/step_000001":
             (path / place / "manifest.json").write_text('{"step": 1, "files": {"weights": {}}}')
             (path / place / "weights").write_text("ours")
         (path / place / "thesis.txt").write_text("years of work")
@@ -193,7 +214,7 @@ class TestFolders:
             RunDirectory.create(path, CONFIG, overwrite=True)
         assert (path / place / "thesis.txt").read_text() == "years of work"
         (path / place / "thesis.txt").unlink()
-        if place != "notes":
+        if place in ("checkpoints", "checkpoints/step_000001", "warm_start", "tensorboard"):
             RunDirectory.create(path, CONFIG, overwrite=True).close()
 
     def test_a_refusal_leaves_no_mark_in_an_older_run(self, tmp_path):

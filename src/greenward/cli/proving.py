@@ -29,7 +29,7 @@ _TRUST = click.option(
     "--trust-code",
     "trusts_code",
     is_flag=True,
-    help="Import the functions and classes that RUN's config names.",
+    help="Use the code, commands and servers that RUN's config names.",
 )
 _TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
 

@@ -19,6 +19,7 @@ import numpy as np
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.diff import TOLERANCE
 from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.rules import PRESETS
 from greenward.diagnostics.signals import RunSignals
 from greenward.errors import ConfigError, DiagnosticsError
 from greenward.python_module import python_module
@@ -31,6 +32,9 @@ from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, 
 HORIZON = 30  # steps after the onset that a replay takes
 _OUT = "{out}"
 _LOG_CHARACTERS = 400
+_OUTSIDE = (
+    "rollouts.server.base_url", "sandbox.http", "tracking.wandb", "tracking.trackio", "tracking.mlflow",
+)  # fmt: skip
 _CODE = re.compile(r"(?!textarena:)[\w.]+:[\w.]+")
 # Settings that are tried first for a finding; the others follow in the order of the config.
 _SUSPECTS = {
@@ -154,17 +158,19 @@ def replay(
 ) -> Replay:
     """Train again from the last checkpoint before the onset of the cause (or of `finding`), up to `steps`.
 
-    Functions and classes that the run's config names are imported only if it `trusts_code`.
+    Functions and classes that the run's config names are imported, its rules with commands followed, and its
+    servers and trackers used, only if it `trusts_code`.
 
     Raises:
         DiagnosticsError: nothing is wrong with the run, it names code, or the training failed.
         RunError: the run cannot be copied.
     """
     signals, fault = _fault_of(run, finding)
-    if not trusts_code and (code := _named_code(read_config(run))):
+    if not trusts_code and (named := _named_outside(read_config(run))):
         raise DiagnosticsError(
-            f"the config of {run} names {', '.join(code)}, which a replay imports and runs",
-            remedy="If you trust that code, in the working folder and on the path, add --trust-code.",
+            f"the config of {run} names {', '.join(named)}, which a replay imports, runs or connects to",
+            remedy="If you trust this code, in the working folder and on the path, and these servers, add "
+            "--trust-code.",
         )
     onset = fault.onset.low if fault.onset else 0
     begin = max((step for step, _ in steps_in(run / CHECKPOINTS) if step < onset), default=0)
@@ -181,18 +187,24 @@ def replay(
     return Replay(target, begin, last, same[0] if same else None, first_difference(signals, again.run))
 
 
-def _named_code(config: Mapping[str, Any]) -> list[str]:
-    """The reward functions and games of one's own that a config names, as module:name."""
-    found, values = set[str](), [config.get("rewards"), config.get("self_play")]
+def _named_outside(config: Mapping[str, Any]) -> list[str]:
+    """The code, files of rules, servers and trackers that a config names."""
+    flat = dict(flattened(config))
+    found = {key: value for key, value in flat.items() if value and key.startswith(_OUTSIDE)}
+    if (rules := str(flat.get("monitor.rules", "default"))) not in PRESETS:
+        found["monitor.rules"] = rules
+    named, values = set[str](), [config.get("rewards"), config.get("self_play")]
     while values:
         value = values.pop()
         if isinstance(value, Mapping):
-            values += value.values()
+            values += [*value, *value.values()]
         elif isinstance(value, list):
             values += value
-        elif isinstance(value, str) and _CODE.fullmatch(value):
-            found.add(value)
-    return sorted(found)
+        elif isinstance(value, str) and (_CODE.fullmatch(value) or "://" in value):
+            named.add(value)
+    if flat.get("sandbox.backend", "local") != "local":
+        named.add(f"sandbox.backend={flat['sandbox.backend']}")
+    return sorted(named.union(f"{key}={str(value)[:80]}" for key, value in found.items()))
 
 
 def _fault_of(run: Path, name: str | None) -> tuple[RunSignals, Finding]:

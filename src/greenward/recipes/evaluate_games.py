@@ -11,6 +11,7 @@ from typing import Any
 from greenward.config.recipe import SelfPlayRecipe
 from greenward.environments.games.environment import Table
 from greenward.environments.games.prompts import MovePrompts
+from greenward.environments.games.textarena_game import PREFIX
 from greenward.errors import ConfigError
 from greenward.evaluation.folder import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.evaluation.games import evaluate_game
@@ -31,11 +32,19 @@ OPTIONS = ("checkpoint", "temperature", "seed", "dtype", "device")
 
 
 def asked_games(model: FoundModel, suite: str | None) -> Sequence[str]:
-    """The games that `suite` means for a model, without it those of its run; none for a suite of code."""
+    """The games that `suite` means for a model, without it those of its run; none for a suite of code.
+
+    Raises `ConfigError` where the run names code of a game, which is imported for who names it only.
+    """
     if not isinstance(model.recipe, SelfPlayRecipe):
         return ()
     own = [config.name for config in model.recipe.self_play.games]
     if suite is None:
+        if code := [name for name in own if ":" in name and not name.startswith(PREFIX)]:
+            raise ConfigError(
+                f"{model.name} plays {', '.join(code)}, whose code would be imported and run here.",
+                remedy=f"If you trust that code, name it: --suite {code[0]}",
+            )
         return own
     return [suite] if suite in (*own, *GAMES) else ()
 

@@ -100,5 +100,8 @@ def _found(name: str, folder: Path) -> FoundModel:
     run = folder.resolve().parent.parent
     in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
     recipe = language_model(load_recipe(run / "config.yaml")) if in_run else None
+    if recipe is not None:  # a run may be a stranger's: nothing is sent to the servers that it names
+        local = recipe.sandbox.model_copy(update={"backend": "local", "http": None})
+        recipe = recipe.model_copy(update={"sandbox": local})
     step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
     return FoundModel(name, folder, recipe, step)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -310,8 +311,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
     `greenward train TARGET/config.yaml --output TARGET --resume` goes on from there.
 
     Raises:
-        RunError: no such checkpoint, `target` exists, a key that the config has not, or the file system
-        refused.
+        RunError: no such checkpoint, `target` exists, a key that the config has not, a link that leads out of
+        the run, or the file system refused.
     """
     if check_folder(target, "run"):
         raise RunError(f"{target} exists already", remedy="Choose another folder, or delete it.")
@@ -327,6 +328,9 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
     checkpoint = run / CHECKPOINTS / step_name(step)
     if step and not checkpoint.is_dir():
         raise RunError(f"{run} has no checkpoint of step {step}")
+    for folder in (checkpoint, run / "warm_start"):
+        if not os.path.realpath(folder).startswith(f"{os.path.realpath(run)}{os.sep}"):
+            raise RunError(f"{folder} leads out of the run, so it is not copied")
     claim_folder(target, "run")
     with writing(str(target)):
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
@@ -349,6 +353,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
 
 
 def _link(source: str, target: str) -> str:
+    if not stat.S_ISREG(os.lstat(source).st_mode):
+        raise RunError(f"{source}: expected a regular file")
     if CHECKPOINTS in Path(source).parts:  # a log is appended to, which must not change that of the other run
         with suppress(OSError):  # another file system
             os.link(source, target)

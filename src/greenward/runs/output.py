@@ -29,11 +29,15 @@ MARK = ".greenward.json"
 _REPORTS = ("report.html", "report.md", "report.json", "rollouts.html", "rollouts-*.html")
 _TRACKERS = ("tensorboard", "wandb", "mlruns", "mlartifacts", "mlflow.db")
 _MANIFEST = "manifest.json"  # of a checkpoint: it names its files
+_CHECKPOINTS = "checkpoints"
 _OF_STEPS: Mapping[str, tuple[str, ...]] = {
-    "rollouts": (),
-    "evaluations": (),
-    "checkpoints": (".step_*", "last", "best", "pinned.json"),
+    "rollouts": ("step_*",),
+    "evaluations": ("step_*",),
+    _CHECKPOINTS: ("step_*", ".step_*", "last", "best", "pinned.json"),
+    "tensorboard": ("events.out.tfevents.*",),
 }
+_RUNS_OF_A_RUN = ("warm_start", "grpo", "rejection", "control")
+_FAILED_AT_ONCE: tuple[list[str], ...] = ([], ["failure.txt"])  # what a run has that failed before it began
 _MOST_BYTES = 16 << 20  # of a record that tells the kind of a folder
 _DEEPEST_RUN = 3  # folders between that of a sweep and one of its runs
 _MOST_NAMES = 3  # of what a refused folder holds, in the message
@@ -53,8 +57,7 @@ KINDS: Mapping[Kind, _Description] = MappingProxyType(
             (
                 "config.yaml", "provenance.json", "metrics.jsonl", "predictions.jsonl", "alarms.jsonl",
                 "faults.json", "summary.json", "failure.txt", "random_search.json", "replay.html",
-                "rollouts", "evaluations", "checkpoints", "warm_start", "grpo", "rejection", "control",
-                *_TRACKERS,
+                "rollouts", "evaluations", "checkpoints", *_RUNS_OF_A_RUN, *_TRACKERS,
             ),
         ),
         "runs": _Description("a demo, a sweep or a bisection", ()),
@@ -215,26 +218,31 @@ def _not_written_here(path: Path, kind: Kind) -> Iterator[Path]:
         raise RunError(f"{path} is being written by another process.", remedy="Wait for it, or stop it.")
     own = (MARK, LOCK, TEMPORARY, *_REPORTS, *KINDS[kind].names)
     for entry in os.scandir(path):
-        inner = Path(entry.path)
-        found = _kind_of(inner) if entry.is_dir(follow_symlinks=False) and kind in ("run", "runs") else None
+        inner, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+        found = _kind_of(inner) if is_folder and kind in ("run", "runs") else None
         is_named = any(fnmatch.fnmatchcase(entry.name, name) for name in own)
         if found in ("run", "runs") and (is_named or kind == "runs"):
             yield from _not_written_here(inner, found)
         elif not is_named:
             yield inner
-        elif kind == "run" and entry.name in _OF_STEPS and entry.is_dir(follow_symlinks=False):
-            yield from _not_of_steps(inner, _OF_STEPS[entry.name])
+        elif is_folder and kind == "run" and entry.name in _OF_STEPS:
+            yield from _not_of_steps(inner)
+        elif is_folder and kind in ("run", "evaluation", "problems") and entry.name not in _TRACKERS:
+            is_run_that_failed = entry.name in _RUNS_OF_A_RUN and os.listdir(inner) in _FAILED_AT_ONCE
+            if not is_run_that_failed:  # a folder with the name of a file, or of a run
+                yield inner
 
 
-def _not_of_steps(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
-    """What lies in a folder of a run that holds something for each step, and is not of these names."""
+def _not_of_steps(folder: Path) -> Iterator[Path]:
+    """What lies in a folder of a run that holds something for each step, and is not what a run writes."""
     for entry in os.scandir(folder):
-        if not any(fnmatch.fnmatchcase(entry.name, name) for name in ("step_*", TEMPORARY, *names)):
+        is_folder = entry.is_dir(follow_symlinks=False)
+        is_named = any(fnmatch.fnmatchcase(entry.name, name) for name in (TEMPORARY, *_OF_STEPS[folder.name]))
+        if not is_named or (is_folder and folder.name != _CHECKPOINTS):
             yield Path(entry.path)
-        elif entry.is_dir(follow_symlinks=False) and (
-            files := _record(Path(entry.path, _MANIFEST)).get("files")
-        ):
-            written = {_MANIFEST, *files}
+        elif is_folder and not entry.name.startswith("."):  # not one that was being written
+            files = _record(Path(entry.path, _MANIFEST)).get("files")
+            written = {_MANIFEST, *(files if isinstance(files, dict) else ())}
             inner = (Path(root, name) for root, _, found in os.walk(entry.path) for name in found)
             yield from (one for one in inner if one.relative_to(entry.path).as_posix() not in written)
 
@@ -310,8 +318,8 @@ def _are_runs(path: Path, depth: int) -> bool:
             if entry.name in (*_REPORTS, MARK, LOCK):
                 continue
             kind = _kind_of(Path(entry.path), depth) if entry.is_dir(follow_symlinks=False) else "file"
-            if kind is None and os.listdir(entry.path) in ([], ["failure.txt"]):
-                continue  # a run that failed before it began
+            if kind is None and os.listdir(entry.path) in _FAILED_AT_ONCE:
+                continue
             found.add(kind)
             if not found <= {"run", "runs"}:
                 return False
