@@ -314,7 +314,8 @@ class TrainingLoop:
                 ThreadPoolExecutor(1) as other,
             ):
                 saved = other.submit(self._evaluated.save, folder)
-                torch.save(state, Path(beside, STATE_FILE))
+                with _without_checksums():
+                    torch.save(state, Path(beside, STATE_FILE))
                 saved.result()
                 os.replace(Path(beside, STATE_FILE), folder / STATE_FILE)
             card = model_card(self.directory.path, self.steps_done)
@@ -360,6 +361,17 @@ def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) 
         "reward/avg_batch_reward": metrics["reward/mean"],
         "reward/successful_predictions_count": float(successes),
     }
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Inside, `torch.save` computes no CRC-32; the manifest of a checkpoint has a SHA-256 of each file."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
