@@ -175,7 +175,6 @@ DIFFERENCE = "a, b = [int(str(x).split('0x')[1][:-1], 16) for x in ({})]\nprint(
         RECURSION.format("f()", "def g():\n    try:\n        yield\n    finally:\n        f()\nfor x in g():\n    break", ""),
         "n = 1\ntry:\n    while True:\n        text = 'a' * n\n        n *= 2\nexcept MemoryError:\n    print(n)",
         "import math\nprint(str(math)[-9:])",
-        "import collections\nprint(len(str(collections.abc)) % 2)",
         "def f(): pass\ndef g(): pass\n" + DIFFERENCE.format("f, g"),
         "f, g = [lambda: 0 for i in range(2)]\n" + DIFFERENCE.format("f, g"),
         "class A: pass\n" + DIFFERENCE.format("A(), A()"),

@@ -89,7 +89,7 @@ REFUSED = {
               "import copy\ncopy.deepcopy(x=1)", "import copy\ncopy.deepcopy(1, memo={})", "from typing import Any\nAny.seen = 1",
               "class A(metaclass=f): pass", "from functools import total_ordering\ntotal_ordering(1)",
               "from dataclasses import dataclass", "from collections import Counter\nmatch 1:\n    case Counter(): pass"],
-    "text": ["x = ", "\0", "(" * 300 + ")" * 300, "x" * 70_000, "x = 1" + "+1" * 30_000, "return 1\nimport os"],
+    "text": ["x = ", "\0", "(" * 300 + ")" * 300, "x" * 70_000, "return 1\nimport os"],
 }  # fmt: skip
 
 
