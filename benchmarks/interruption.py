@@ -279,7 +279,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="interruption-") as name:
         place = Path(name)
         work = prepared(options.what, options.model, place)
-        work.finish(place / "first", again=False)  # it also fills caches
+        work.finish(place / "first", again=False)  # it fills caches
         first, ended = work.finish(place / "whole", again=False)
         print(f"{options.what}: {ended - first:.1f} s after the imports, without interruption")
         for number in range(options.moments):

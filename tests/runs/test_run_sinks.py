@@ -209,6 +209,14 @@ def test_a_tracker_that_hangs_at_the_end_does_not_hold_the_run(monkeypatch):
     ended.set()
 
 
+def test_a_file_of_keys_that_is_no_file_or_has_no_end_is_left_alone(tmp_path):
+    os.mkfifo(tmp_path / ".env")
+    load_keys(tmp_path)
+    (tmp_path / ".env").unlink()
+    (tmp_path / ".env").symlink_to("/dev/zero")
+    load_keys(tmp_path)
+
+
 def test_keys_come_from_a_file_that_sets_nothing_else(tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY", "LD_PRELOAD", "WANDB_BASE_URL"):
         monkeypatch.setenv(name, "")

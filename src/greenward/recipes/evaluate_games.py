@@ -34,7 +34,7 @@ OPTIONS = ("checkpoint", "temperature", "seed", "dtype", "device")
 def asked_games(model: FoundModel, suite: str | None) -> Sequence[str]:
     """The games that `suite` means for a model, without it those of its run; none for a suite of code.
 
-    Raises `ConfigError` where the run names code of a game, which is imported for who names it only.
+    Raises `ConfigError` where only the run names the class of a game, since importing it would run code.
     """
     if not isinstance(model.recipe, SelfPlayRecipe):
         return ()

@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from greenward.user_files import read_file
+
 KEYS = (
     "WANDB_API_KEY",
     "HF_TOKEN",
@@ -21,6 +23,7 @@ _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _LINE = re.compile(r"""\s*(?:export\s+)?(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s#]*))""")
 _IN_URL = re.compile(r"(://[^:@/\s]*:)[^@/\s]+@")
 _SHORTEST = 8
+_MOST_BYTES = 1 << 16  # of `.env`, which may be a stranger's
 
 
 def load_keys(folder: Path = Path()) -> None:
@@ -29,7 +32,7 @@ def load_keys(folder: Path = Path()) -> None:
     Nothing else in the file has an effect: a folder of somebody else cannot redirect a client.
     """
     try:
-        text = (folder / ".env").read_text(encoding="utf-8", errors="replace")
+        text = read_file(folder / ".env", _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return
     for match in filter(None, map(_LINE.match, text.splitlines())):
