@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from greenward.runs.metrics import read_metrics, without_timing
 
@@ -214,7 +215,10 @@ def _run_difference(found: Path, expected: Path) -> str:
     for state in states:
         for name in ("training_seconds", "wall_seconds", "callbacks"):  # these measure time
             state.pop(name)
-    return "" if _equal(*states) else f"{found.name}: the state of the trainer differs"
+    if not _equal(*states):
+        return f"{found.name}: the state of the trainer differs"
+    weights = [load_file(run / "checkpoints/last/model.safetensors") for run in (found, expected)]
+    return "" if _equal(*weights) else f"{found.name}: the weights differ"
 
 
 def _equal(one: Any, other: Any) -> bool:

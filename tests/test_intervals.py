@@ -162,6 +162,15 @@ def test_pass_at_k_does_not_overflow_for_many_answers() -> None:
     assert pass_at_k(100_000, 1, 100) == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize(
+    ("passed", "k", "expected"),
+    [(10**9, 1, 0.001), (1, 10**9, 0.001), (3, 10**11, 0.271), (10**12, 10**9, 1), (10**11, 10**11, 1)],
+)
+def test_pass_at_k_of_huge_counts_takes_no_huge_time(passed: int, k: int, expected: float) -> None:
+    """Of so many answers, k drawn with replacement are all different."""
+    assert pass_at_k(10**12, passed, k) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("arguments", [(3, 4, 1), (3, -1, 1), (3, 1, 0)])
 def test_pass_at_k_refuses_counts_that_mean_nothing(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="means nothing"):

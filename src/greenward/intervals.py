@@ -30,6 +30,7 @@ Z_95 = 1.959963984540054  # the standard normal's 0.975 quantile
 _RATE_PSEUDO_PROBLEMS = Z_95**2 / 2  # at each end
 _DIFFERENCE_PSEUDO_PROBLEMS = 1.0
 _ROUNDING = 1e-12  # sums of equal shares differ by less
+_LOST = 2.0**-54  # 1 less a smaller number is 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,15 @@ def pass_at_k(samples: int, passed: int, k: int) -> float | None:
         raise ValueError(f"pass@{k} of {passed} passed among {samples} answers means nothing")
     if samples < k:
         return None
-    return 1.0 - math.prod(1.0 - k / i for i in range(samples - passed + 1, samples + 1))
+    if samples - passed < k:
+        return 1.0
+    few, many = sorted((passed, k))  # in which the formula is symmetric
+    none_passes = 1.0
+    for i in range(samples - few + 1, samples + 1):
+        none_passes *= 1.0 - many / i
+        if none_passes < _LOST:
+            break
+    return 1.0 - none_passes
 
 
 def rate(numerators_P: np.ndarray, denominators_P: np.ndarray | None = None) -> Estimate:

@@ -16,6 +16,7 @@ import yaml
 MAX_NESTING = 100
 MAX_YAML_CHARS = 1 << 18
 MAX_VALUES = 100_000  # of a YAML document, each alias and merge key counted as what it stands for
+MAX_JSON_VALUES = 1 << 22  # an empty list has 3 bytes in JSON, and 64 in memory
 MAX_DIGITS = 4300  # of a number in a YAML document, as Python has it for integers
 
 RENAMED_KEYS = {("warm_start", "misconception_rate"): "error_rate"}
@@ -29,10 +30,12 @@ def parse_json_text(text: str | bytes) -> Any:
     """The value of a JSON text, as `json.loads` gives it.
 
     Raises `ValueError`: `json.JSONDecodeError` for what is not JSON, is nested more than `MAX_NESTING`
-    levels deep or holds an integer that Python does not convert; `UnicodeDecodeError`.
+    levels deep, has more than `MAX_JSON_VALUES` values or holds an integer that Python does not convert;
+    `UnicodeDecodeError`.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))
+    check_values(text, 0)
     try:
         value = json.loads(text)
         check_nesting(value, text.count("[") + text.count("{"))
@@ -156,6 +159,20 @@ def _measure(node: yaml.Node, measured: dict[int, tuple[int, int] | None]) -> tu
         refuse(f"its aliases and merge keys stand for more than {MAX_VALUES} values")
     measured[id(node)] = values, levels
     return values, levels
+
+
+def check_values(text: str, start: int, first_line: int = 1) -> None:
+    """Raises `json.JSONDecodeError` for more than `MAX_JSON_VALUES` commas and brackets outside of strings.
+
+    `start` is where the JSON begins, in a text whose first line has the number `first_line` in its file.
+    """
+    if sum(map(text.count, ",[{")) > MAX_JSON_VALUES:
+        bare = re.sub(r'"[^"]*"', "", text.replace("\\\\", "").replace('\\"', ""))
+        if sum(map(bare.count, ",[{")) > MAX_JSON_VALUES:
+            said = f"more than {MAX_JSON_VALUES} values in one document; JSON Lines may have more in all"
+            error = json.JSONDecodeError(said, text, start)
+            error.lineno += first_line - 1
+            raise error
 
 
 def check_nesting(value: Any, containers: int) -> None:

@@ -169,11 +169,11 @@ def test_another_shape_of_network_is_refused_by_layer(tmp_path) -> None:
     DQNAgent(3, 4, settings()).save(tmp_path)
     for other in (DQNAgent(3, 5, settings()), DQNAgent(3, 4, settings(hidden_dim=8))):
         with pytest.raises(CheckpointError, match="does not fit"):
-            other.load(tmp_path)
+            other.load_weights(tmp_path)
     with pytest.raises(CheckpointError, match="no checkpoint of kind dqn"):
-        DQNAgent(3, 4, settings()).load(tmp_path / "none")
+        DQNAgent(3, 4, settings()).load_weights(tmp_path / "none")
     same = DQNAgent(3, 4, settings(), seed=5)
-    same.load(tmp_path)
+    same.load_weights(tmp_path)
     assert torch.equal(same.online.advantage.weight, DQNAgent(3, 4, settings()).online.advantage.weight)
 
 

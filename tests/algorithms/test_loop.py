@@ -21,12 +21,17 @@ from greenward.runs.tracker_sinks import MetricSink
 
 
 class FakePolicy:
+    saves_exactly = False
+
     def __init__(self):
         self.weight = torch.zeros(1)
         self.version = 0
 
     def save(self, folder):
         (folder / "weight.json").write_text(json.dumps(self.weight.item()))
+
+    def load_weights(self, folder):
+        self.weight = torch.tensor([json.loads((folder / "weight.json").read_text())])
 
     def state_dict(self):
         return {"weight": self.weight}
@@ -93,9 +98,13 @@ def rows(folder):
     return [without_timing(row) for row in read_metrics(folder / "metrics.jsonl").rows]
 
 
+@pytest.mark.parametrize("saves_exactly", [False, True])
 @pytest.mark.parametrize("crash_at", [2, 8])
-def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_files(tmp_path, crash_at):
+def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_files(
+    tmp_path, monkeypatch, crash_at, saves_exactly
+):
     """Checkpoints are at steps 5 and 10; the rows after the last one are written anew."""
+    monkeypatch.setattr(FakePolicy, "saves_exactly", saves_exactly)
     run_loop(tmp_path / "whole", RandomWalk())
     with pytest.raises(RuntimeError, match="power cut"):
         run_loop(tmp_path / "cut", RandomWalk(crash_at=crash_at))
@@ -105,6 +114,8 @@ def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_fil
     for name in ("step_000000", "step_000003", "step_000012"):
         file = f"evaluations/{name}.json"
         assert (tmp_path / "cut" / file).read_text() == (tmp_path / "whole" / file).read_text()
+    # What the folder holds exactly is not written twice.
+    assert ("weights" in load_trainer_state(tmp_path / "cut/checkpoints/last")) != saves_exactly
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,7 @@ def test_rows_that_cannot_be_right_are_refused(tmp_path, rows, message):
 @pytest.mark.parametrize(
     "record",
     [
-        {"rows": [{"task_id": "a"}]},
-        {"rows": [7]},
+        {"rows": [{"task_id": "a", "samples": 1, "passed": 1}]},
         {"eval": {"a": [{"base_status": "pass"}, 3]}},
         {"eval": {"a": 3}},
     ],
@@ -176,6 +175,25 @@ def test_a_record_of_another_form_is_refused(tmp_path, record):
     (tmp_path / "record.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match="not of the form of an evaluation"):
         read_evaluation(tmp_path / "record.json")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"task_id": "a"}, 7]
+    + [
+        {"task_id": "a", "samples": n, "passed": c} for n, c in ((3, 5), (3, -1), (10**15, 10**15), (True, 0))
+    ],
+)
+def test_a_row_that_counts_what_cannot_be_is_refused(tmp_path, row):
+    (tmp_path / "record.json").write_text(json.dumps({"rows": [row]}))
+    with pytest.raises(RunError, match="does not count the answers"):
+        read_evaluation(tmp_path / "record.json")
+
+
+def test_a_record_may_keep_fewer_answers_than_it_counts(tmp_path):
+    row = {"task_id": "a", "samples": 7, "passed": 5, "answers": [{"status": "passed"}] * 3}
+    (tmp_path / "record.json").write_text(json.dumps({"rows": [row]}))
+    assert read_evaluation(tmp_path / "record.json").problems == {"a": AnswerCounts(7, 5, 0)}
 
 
 def test_a_path_without_an_evaluation_is_refused(tmp_path):

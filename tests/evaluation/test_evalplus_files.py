@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from greenward import user_text
 from greenward.errors import ProblemError
+from greenward.evaluation import evalplus_files
 from greenward.evaluation.evalplus_files import extracted, read_samples
 from greenward.problems.problem import Case, Problem, ProblemSet
 
@@ -105,6 +107,21 @@ def test_folders_of_evalplus_are_read(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert read(tmp_path) == [("Suite/0", 0, "zero"), ("Suite/1", 2, "two"), ("Suite/1", 10, "ten")]
+
+
+def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(evalplus_files, "MAX_ANSWERS", 10)
+    monkeypatch.setattr(user_text, "MAX_JSON_VALUES", 100)
+    path = tmp_path / "samples.jsonl"
+    for rows, answers in ((1, 10), (5, 2)):
+        path.write_text(f"{json.dumps({'task_id': 'Suite/0', 'solution': [None] * answers})}\n" * rows)
+        assert len(read(path)) == 10
+        path.write_text(path.read_text() + '{"task_id": "Suite/1", "solution": null}\n')
+        with pytest.raises(ProblemError, match="more than 10 answers"):
+            read(path)
+    path.write_text(json.dumps({"task_id": "Suite/0", "solution": [None] * 200}) + "\n")
+    with pytest.raises(ProblemError, match=r"line 1: .*more than 100 values"):
+        read(path)
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from greenward.config.sections import ModelConfig, ShapeConfig
+from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.errors import CheckpointError, RunError
 from greenward.policies import checkpoint
 from greenward.policies.group_batch import GroupBatch
@@ -31,6 +31,20 @@ def test_a_saved_policy_comes_back_bit_for_bit(tokenizer, saved):
     found = Policy.load(ModelConfig(id=str(saved), device="cpu")).state_dict()
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_weights_in_the_type_of_the_arithmetic_are_exact_only_in_float32(tokenizer, tmp_path):
+    for seed, dtype in enumerate(("float32", "bfloat16")):
+        policy = Policy.random(SHAPE, tokenizer, seed=seed, dtype=dtype, device="cpu")
+        policy.save(tmp_path / dtype)
+        other = Policy.random(SHAPE, tokenizer, seed=2, dtype=dtype, device="cpu")
+        other.load_weights(tmp_path / dtype)
+        expected, found = policy.state_dict(), other.state_dict()
+        is_exact = all(torch.equal(expected[name], found[name]) for name in expected)
+        assert expected.keys() == found.keys() and is_exact == policy.saves_exactly == (dtype == "float32")
+    policy = Policy.random(SHAPE, tokenizer, seed=0, device="cpu")
+    policy.add_adapter(LoraConfig(), seed=0)
+    assert not policy.saves_exactly
 
 
 def test_a_run_directory_stands_for_its_last_checkpoint(saved, tmp_path):

@@ -98,8 +98,11 @@ def test_html_pages_link_to_each_other_and_replace_those_of_an_earlier_filter(ru
             attributes["href"] for tag, attributes in Page((run / name).read_text()).tags if tag == "a"
         }
         assert targets <= set(names) - {name} and targets
+    (run / "rollouts-of-mine.html").write_text("mine")
+    (run / "rollouts-2024.html").write_text("mine")
     Rollouts(run, RolloutFilter(1, 1), 7).write_html(run)
-    assert sorted(path.name for path in run.glob("rollouts*.html")) == ["rollouts-2.html", "rollouts.html"]
+    left = ["rollouts-2.html", "rollouts-2024.html", "rollouts-of-mine.html", "rollouts.html"]
+    assert sorted(path.name for path in run.glob("rollouts*.html")) == left
 
 
 def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):

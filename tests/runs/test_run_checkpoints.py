@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.checkpoints import (
+    MANIFEST,
     checkpoint_step,
     find_checkpoint,
     latest_checkpoint,
@@ -83,11 +85,45 @@ def test_when_all_are_damaged_a_run_does_not_silently_start_over(run):
         latest_checkpoint(run)
 
 
+def write_evaluation(run, step, value):
+    estimate = {"value": value, "low": 0.0, "high": 1.0}
+    run.write_evaluation(step, {"step": step, "metrics": {"pass@1": estimate}})
+
+
+@pytest.mark.parametrize(
+    "record", [{"step": 20}, {"step": "x", "metrics": {}}, {"step": 20, "metrics": {"pass@1": {"value": []}}}]
+)
+def test_an_evaluation_that_says_nothing_is_not_the_best(run, record):
+    write_evaluation(run, 10, 0.5)
+    for step in (10, 20):
+        save_checkpoint(run, step, filler("a"))
+    run.write_evaluation(20, record)
+    assert find_checkpoint(run.path, "best").name == "step_000010"
+
+
+@pytest.mark.parametrize("rows", [[{"success": True}], [{"success": True, "task_id": []}]])
+def test_an_evaluation_of_another_form_is_named(run, rows):
+    save_checkpoint(run, 10, filler("a"))
+    run.write_evaluation(10, {"step": 10, "metrics": {}, "rows": rows})
+    with pytest.raises(RunError, match="the evaluations of a run"):
+        find_checkpoint(run.path, "best")
+
+
+@pytest.mark.parametrize("name", ["a" * 1000, "a/" * 3000, "\0", "../x"])
+def test_a_manifest_that_names_no_file_of_the_checkpoint_is_damaged(run, name):
+    path = save_checkpoint(run, 10, filler("a"))
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": "a"}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError):
+        verify(path)
+
+
 def test_the_best_is_that_of_the_highest_held_out_pass_rate_among_the_kept(run):
     for step, value in ((10, 0.9), (20, 0.5), (30, 0.7), (40, 0.7), (50, 0.6)):
-        run.write_evaluation(step, {"step": step, "metrics": {"pass@1": {"value": value}}})
+        write_evaluation(run, step, value)
         save_checkpoint(run, step, filler("a"), keep=4)
-    run.write_evaluation(60, {"step": 60, "metrics": {"pass@1": {"value": 1.0}}})
+    write_evaluation(run, 60, 1.0)
     assert find_checkpoint(run.path, "best").name == "step_000040"
     assert find_checkpoint(run.path, "last").name == "step_000050"
     assert find_checkpoint(run.path, "step_000020").name == "step_000020"

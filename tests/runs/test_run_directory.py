@@ -81,6 +81,25 @@ def test_resume_with_another_config_names_each_key(tmp_path):
     RunDirectory.create(tmp_path / "run", CONFIG, resume=True).close()  # a refused resume keeps no lock
 
 
+@pytest.mark.parametrize("sessions", [5, None, [1], [[]], {"a": 1}])
+def test_a_run_whose_provenance_was_changed_resumes(tmp_path, sessions):
+    begin(tmp_path / "run")
+    (tmp_path / "run/provenance.json").write_text(json.dumps({"sessions": sessions, "note": "mine"}))
+    with RunDirectory.create(tmp_path / "run", CONFIG, resume=True) as run:
+        run.add_provenance(more=1)
+    record = json.loads((tmp_path / "run/provenance.json").read_text())
+    assert [one["more"] for one in record["sessions"]] == [1] and record["note"] == "mine"
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", "!!binary aGVsbG8=", "!!set {a, b}"])
+def test_a_config_with_values_that_json_has_not_is_another_config(tmp_path, value):
+    begin(tmp_path / "run")
+    config = tmp_path / "run/config.yaml"
+    config.write_text(config.read_text() + f"extra_key: {value}\n")
+    with pytest.raises(RunError, match="extra_key: "):
+        RunDirectory.create(tmp_path / "run", CONFIG, resume=True)
+
+
 def test_resume_allows_a_longer_run_and_other_trackers(tmp_path):
     RunDirectory.create(tmp_path / "run", CONFIG).close()
     other = changed(

@@ -186,6 +186,23 @@ def test_a_page_in_a_browser_cannot_send_programs(open_url):
     assert (status, reply["detail"]) == (415, "the body must be application/json")
 
 
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "10.0.0.1", "", "[", "127.0.0.1.evil.example"]
+)
+def test_a_server_without_a_token_is_not_called_by_another_name(open_url, host):
+    """A page may give its own name the address of this machine, and then speak to this server."""
+    program = {"code": "print(1)", "language": "python"}
+    status, reply = post(f"{open_url}/run_code", program, Host=host)
+    assert status == 403 and "localhost" in reply["detail"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1", "[::1]:80"])
+def test_a_server_without_a_token_is_called_by_the_names_of_the_loopback(open_url, host):
+    program = {"code": "print(1)", "language": "python"}
+    status, reply = post(f"{open_url}/run_code", program, Host=host)
+    assert (status, reply["run_result"]["stdout"]) == (200, "1\n")
+
+
 def test_a_huge_body_is_refused_and_no_host_is_lost_by_it(token_url):
     program = {"code": "#" * (2 << 20), "language": "python"}
     status, reply = post(f"{token_url}/run_code", program, Authorization=f"Bearer {TOKEN}")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from recording import call
+from safetensors.torch import load_file
 
 from greenward import interruption
 from greenward.runs.metrics import read_metrics, without_timing
@@ -104,7 +105,8 @@ def content(run: Path) -> dict[str, Any]:
 
 def state(run: Path) -> dict[str, Any]:
     found = torch.load(run / "checkpoints/last/trainer.pt", weights_only=True)
-    return {key: found[key] for key in ("trainer", "weights", "steps_done", "policy_version")}
+    kept = {key: found[key] for key in ("trainer", "steps_done", "policy_version")}
+    return {**kept, "weights": load_file(run / "checkpoints/last/model.safetensors")}
 
 
 def stop_and_go_on(

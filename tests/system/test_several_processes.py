@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from recording import train
+from safetensors.torch import load_file
 
 from greenward.runs.metrics import read_metrics, without_timing
 from tiny_model import REINFORCED
@@ -64,10 +65,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(run / "checkpoints/last/trainer.pt", weights_only=True)[
-        "weights"
-    ]
-    return found
+    return load_file(run / "checkpoints/last/model.safetensors")
 
 
 def answers(run: Path) -> list[Any]:

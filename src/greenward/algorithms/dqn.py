@@ -287,7 +287,9 @@ class DQNAgent(Stateful):
     def save(self, folder: Path | str) -> None:
         torch.save(self.online.state_dict(), Path(folder) / WEIGHTS)
 
-    def load(self, folder: Path | str) -> None:
+    saves_exactly = True
+
+    def load_weights(self, folder: Path | str) -> None:
         """Read the weights from a folder. Raises `CheckpointError` where they are missing or do not fit."""
         file = Path(folder) / WEIGHTS
         if not file.is_file():

@@ -52,18 +52,26 @@ class StepRecord:
 
 
 class Trained(Protocol):
-    """What is trained: weights that can be saved and restored. `version` counts the updates behind them."""
+    """What is trained: weights that can be saved and restored. `version` counts the updates behind them.
+
+    With `saves_exactly`, `load_weights` restores from a folder of `save` what `state_dict` gave then.
+    """
 
     version: int
 
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def saves_exactly(self) -> bool: ...
+
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state: Any) -> Any: ...
 
     def save(self, folder: Path, /) -> None: ...
+
+    def load_weights(self, folder: Path, /) -> None: ...
 
 
 class Trainer(Protocol):
@@ -292,7 +300,6 @@ class TrainingLoop:
             "callbacks": {one.name: one.state_dict() for one in self._callbacks},
             "steps_done": self.steps_done,
             "training_seconds": self.training_seconds,
-            # The folder holds weights in the model's dtype; resuming needs the exact ones.
             "weights": self.trainer.policy.state_dict(),
             "policy_version": self.trainer.policy.version,
         }
@@ -306,6 +313,9 @@ class TrainingLoop:
         state = state | {"wall_seconds": self.wall_seconds}
         if self._step_start.has_copies:
             self.trainer.policy.load_state_dict(state["weights"])
+        policy = self.trainer.policy
+        if distributed.size() == 1 and self._evaluated is policy and policy.saves_exactly:
+            del state["weights"]  # the largest part of the state would be written twice
 
         def write(folder: Path) -> None:
             # A model replaces the folder that it is saved to, while the state is written beside it.
@@ -333,7 +343,10 @@ class TrainingLoop:
             self.directory.truncate_after(0)
             return
         state = load_trainer_state(checkpoint)
-        self.trainer.policy.load_state_dict(state["weights"])
+        if "weights" in state:
+            self.trainer.policy.load_state_dict(state["weights"])
+        else:
+            self.trainer.policy.load_weights(checkpoint)
         self.trainer.policy.version = state["policy_version"]
         self.trainer.load_state_dict(state["trainer"])
         for callback in self._callbacks:

@@ -27,7 +27,7 @@ from greenward.evaluation.significance import (
 from greenward.grading.verdict import Status
 from greenward.intervals import Estimate, paired_difference, pass_at_k, rate
 from greenward.runs.files import read_json
-from greenward.runs.reading import by_problem, read_evaluations
+from greenward.runs.reading import by_problem, counts_answers, read_evaluations
 from greenward.user_files import expecting
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
@@ -227,8 +227,12 @@ def _of_file(path: Path) -> StoredEvaluation:
 def _of_record(path: Path, record: Mapping[str, Any]) -> StoredEvaluation:
     rows = []
     for row in record["rows"]:
+        if not counts_answers(row):
+            raise RunError(f"{path}: this row does not count the answers to a problem: {str(row)[:80]}")
         lost = sum(one["status"] == Status.INFRASTRUCTURE.value for one in row["answers"])
-        rows.append((row["task_id"], 0, AnswerCounts(len(row["answers"]), row["passed"], lost)))
+        # Earlier versions did not count the lost ones; a record may keep fewer answers than it counts.
+        answers = max(row["samples"], len(row["answers"]))
+        rows.append((row["task_id"], 0, AnswerCounts(answers, row["passed"], lost)))
     settings = {name: record[name] for name in ("samples", "temperature") if name in record}
     return StoredEvaluation(str(path), record.get("suite"), _by_task(path, rows), settings)
 

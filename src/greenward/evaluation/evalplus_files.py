@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from greenward.user_text import parse_json_text
 Extract = Literal["auto", "always", "never"]
 OnUnknown = Callable[[ProblemError], None]
 
+MAX_ANSWERS = 200_000  # at once; each takes about 4 KB of memory
 EVALPLUS_RESULTS = "eval_results.json"
 _EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
@@ -53,7 +55,10 @@ def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refus
     """
     demand_samples(path)
     read = _of_folder if path.is_dir() else _of_file
-    samples = list(read(path, problems, on_unknown))
+    samples = list(islice(read(path, problems, on_unknown), MAX_ANSWERS + 1))
+    if len(samples) > MAX_ANSWERS:
+        remedy = "Put them into several files, and grade one after the other."
+        raise ProblemError(f"{path}: there are more than {MAX_ANSWERS:,} answers in it.", remedy=remedy)
     if not samples:
         raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
     return samples

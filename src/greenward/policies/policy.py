@@ -165,6 +165,16 @@ class Policy(Sampler):
         except RuntimeError as error:
             raise CheckpointError(f"the saved weights are not of this model's shape: {error}") from error
 
+    @property
+    def saves_exactly(self) -> bool:
+        """Whether `load_weights` restores from a folder of `save` just what `state_dict` gave."""
+        is_decoder = isinstance(self.model, Decoder) and not adapter.is_adapted(self.model)
+        return is_decoder and self.dtype == torch.float32
+
+    def load_weights(self, folder: Path | str) -> None:
+        """Restore the weights of a decoder without an adapter from a folder that `save` wrote."""
+        checkpoint.load_weights(self.model, Path(folder))
+
     def trainable_copy(self) -> Policy:
         """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
         return self._copy(adapter.shared_copy(self.model))

@@ -11,7 +11,6 @@ import io
 import json
 import keyword
 import math
-import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,14 +22,13 @@ from greenward.errors import ProblemError
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.python_source import parse
 from greenward.user_files import UNEXPECTED, read_file
-from greenward.user_text import check_nesting
+from greenward.user_text import check_nesting, check_values
 
 T = TypeVar("T")
 
 MAX_BYTES = 4 << 30  # of a file of problems
 MAX_UNPACKED_BYTES = 64 << 20  # of a compressed file, whatever its size
 MAX_UNPACKED_RATIO = 100  # unpacked bytes for each byte of a larger one
-MAX_VALUES = 1 << 22  # of a row, or of an array of rows: an empty list has 3 bytes in JSON, and 64 in memory
 MAX_BAD_ROWS = 10_000  # that are skipped
 _MAX_REREAD = 16  # times its length that a file is parsed in vain, by rows that end many lines later
 
@@ -273,7 +271,7 @@ def _elements(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]
     if not text.startswith("[", start):
         yield from _elements_in_lines(text, start, decoder)
         return
-    _check_values(text, start)
+    check_values(text, start)
     start = _skip_space(text, start + 1)
     closed = text.startswith("]", start)
     while not closed:
@@ -307,7 +305,7 @@ def _elements_in_lines(text: str, start: int, decoder: json.JSONDecoder) -> Iter
             window = text[first:first_end]
         try:
             if window is not checked:
-                _check_values(window, start - first, number)
+                check_values(window, start - first, number)
                 checked = window
             value, end = _decode(window, start - first, decoder, number)
         except json.JSONDecodeError as error:
@@ -326,17 +324,6 @@ def _elements_in_lines(text: str, start: int, decoder: json.JSONDecoder) -> Iter
 
 def _line_end(text: str, position: int) -> int:
     return text.find("\n", position) + 1 or len(text)
-
-
-def _check_values(text: str, start: int, first_line: int = 1) -> None:
-    """Raises `json.JSONDecodeError` for more than `MAX_VALUES` commas and brackets outside of strings."""
-    if sum(map(text.count, ",[{")) > MAX_VALUES:
-        bare = re.sub(r'"[^"]*"', "", text.replace("\\\\", "").replace('\\"', ""))
-        if sum(map(bare.count, ",[{")) > MAX_VALUES:
-            said = f"more than {MAX_VALUES} values in one row or array; JSON Lines may have more in all"
-            error = json.JSONDecodeError(said, text, start)
-            error.lineno += first_line - 1
-            raise error
 
 
 def _decode(text: str, start: int, decoder: json.JSONDecoder, first_line: int = 1) -> tuple[Any, int]:

@@ -70,7 +70,7 @@ class ProgramEvaluation(EvaluationSession):
                 remedy="Evaluate it with the version of greenward that trained it.",
             )
         self._agent = build_agent(recipe, self._mdp)
-        self._agent.load(folder)
+        self._agent.load_weights(folder)
         self._episodes = samples if samples > 1 else DEFAULT_EPISODES
         self._epsilon = recipe.evaluation.epsilon if epsilon is None else epsilon
         self._seed = options.get("seed") or 0

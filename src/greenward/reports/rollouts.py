@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from greenward.reports.document import (
 from greenward.reports.figures import bounded, share, shown_answer, words
 from greenward.reports.render_html import render_html
 from greenward.runs.files import write_atomically
-from greenward.runs.output import claim_folder
+from greenward.runs.output import OTHER_PAGES, claim_folder
 from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
 from greenward.user_files import expecting
 
-MAX_PAGES = 50  # of HTML, which are all written
+MAX_PAGES = 50  # of HTML, which are all written: `OTHER_PAGES` have two digits
 
 Row = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ class Rollouts:
     def write_html(self, folder: Path) -> Path:
         """Write rollouts.html, rollouts-2.html … into `folder` in place of older ones; returns the first."""
         claim_folder(folder, "report")
-        for old in folder.glob("rollouts-*.html"):
+        for old in chain.from_iterable(map(folder.glob, OTHER_PAGES)):
             old.unlink()
         for page in range(1, min(self.pages, MAX_PAGES) + 1):
             write_atomically(folder / _page_name(page), render_html(self.report(page, linked=True)).encode())

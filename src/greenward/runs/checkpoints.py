@@ -19,8 +19,15 @@ from greenward import interruption
 from greenward.errors import CheckpointError, RunError
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import force, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
-from greenward.runs.reading import CHECKPOINTS, read_evaluations, step_name, steps_in
-from greenward.user_files import expecting
+from greenward.runs.reading import (
+    CHECKPOINTS,
+    EVALUATIONS,
+    read_evaluations,
+    sound_evaluation,
+    step_name,
+    steps_in,
+)
+from greenward.user_files import expecting, expects
 
 MANIFEST = "manifest.json"
 PINNED = "pinned.json"
@@ -88,11 +95,13 @@ def save_checkpoint(
 def _best(run: Path) -> str | None:
     """The kept checkpoint with the highest pass@1 on the held-out problems, None where none was evaluated."""
     kept = {step: path.name for step, path in steps_in(run / CHECKPOINTS)}
-    rates = {
-        record["step"]: record["metrics"]["pass@1"]["value"]
-        for record in read_evaluations(run)
-        if "pass@1" in record["metrics"] and record["step"] in kept
-    }
+    with expecting("the evaluations of a run", run / EVALUATIONS, RunError):
+        evaluations = filter(None, map(sound_evaluation, read_evaluations(run)))
+        rates = {
+            record["step"]: record["metrics"]["pass@1"]["value"]
+            for record in evaluations
+            if "pass@1" in record["metrics"] and record["step"] in kept
+        }
     return kept[max(rates, key=lambda step: (rates[step], step))] if rates else None
 
 
@@ -172,16 +181,16 @@ def find_checkpoint(run: Path, which: str) -> Path:
     return run / CHECKPOINTS / which
 
 
+@expects("a checkpoint", CheckpointError)
 def verify(path: str | Path) -> None:
     """Check every file of a checkpoint against its manifest.
 
     Raises `CheckpointError` naming a file that is missing, cut short or changed.
     """
-    with expecting("the manifest of a checkpoint", Path(path) / MANIFEST, CheckpointError):
-        files = {
-            Path(path) / name: (int(one["bytes"]), str(one["sha256"]))
-            for name, one in _manifest(Path(path))["files"].items()
-        }
+    files = {
+        Path(path) / name: (int(one["bytes"]), str(one["sha256"]))
+        for name, one in _manifest(Path(path))["files"].items()
+    }
     for file, (bytes_saved, digest) in files.items():
         if not file.is_relative_to(path) or ".." in file.parts[len(Path(path).parts) :]:
             raise CheckpointError(f"{file} is outside of the checkpoint")

@@ -59,6 +59,7 @@ from greenward.runs.reading import (
     is_run,
     read_config,
     read_evaluations,
+    read_sessions,
     read_summary,
     step_name,
     steps_in,
@@ -151,7 +152,8 @@ class RunDirectory(Closing["RunDirectory"]):
                     (path / name).mkdir(exist_ok=True)
                 for evaluation in () if exists else evaluations:
                     evaluation.unlink()
-            record = read_json(path / PROVENANCE) or {"sessions": []}
+            record = read_json(path / PROVENANCE) or {}
+            record["sessions"] = read_sessions(path)
             sessions = record["sessions"] if exists else []
             facts: dict[str, Any] = {**COMPUTED_BY, **computed_by}
             for key, value in facts.items():
@@ -245,7 +247,7 @@ def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) 
     before, after = dict(flattened(old)), dict(flattened(new))
 
     def shown(values: Mapping[str, Any], key: str) -> str:
-        return json.dumps(values[key]) if key in values else "not set"
+        return json.dumps(values[key], default=str) if key in values else "not set"
 
     changes = {
         key: f"{shown(before, key)} -> {shown(after, key)}"

@@ -26,7 +26,8 @@ from greenward.runs.lock import LOCK, is_being_written
 Kind = Literal["run", "runs", "evaluation", "problems", "report", "model", "logs"]
 
 MARK = ".greenward.json"
-_REPORTS = ("report.html", "report.md", "report.json", "rollouts.html", "rollouts-*.html")
+OTHER_PAGES = "rollouts-[0-9].html", "rollouts-[0-9][0-9].html"
+_REPORTS = ("report.html", "report.md", "report.json", "rollouts.html", *OTHER_PAGES)
 _TRACKERS = ("tensorboard", "wandb", "mlruns", "mlartifacts", "mlflow.db")
 _MANIFEST = "manifest.json"  # of a checkpoint: it names its files
 _CHECKPOINTS = "checkpoints"
@@ -315,7 +316,7 @@ def _are_runs(path: Path, depth: int) -> bool:
     found = set()
     try:
         for entry in os.scandir(path):
-            if entry.name in (*_REPORTS, MARK, LOCK):
+            if any(fnmatch.fnmatchcase(entry.name, name) for name in (*_REPORTS, MARK, LOCK)):
                 continue
             kind = _kind_of(Path(entry.path), depth) if entry.is_dir(follow_symlinks=False) else "file"
             if kind is None and os.listdir(entry.path) in _FAILED_AT_ONCE:

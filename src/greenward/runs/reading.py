@@ -31,6 +31,7 @@ WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 MAX_STEP = 10**12
+MAX_SAMPLES = 10**6  # answers to a problem
 _STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
 
 
@@ -263,14 +264,15 @@ def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
     found = by_problem(record)
     rows = found["rows"] if isinstance(found.get("rows"), list) else ()
     sound = {key: _estimates(found.get(key)) for key in ("metrics", "rates")}
-    return {**found, **sound, "rows": [row for row in rows if isinstance(row, dict) and _counts(row)]}
+    return {**found, **sound, "rows": list(filter(counts_answers, rows))}
 
 
-def _counts(row: Mapping[str, Any]) -> bool:
+def counts_answers(row: Any) -> bool:
+    """Whether a row of `by_problem` counts the answers to a problem."""
+    if not isinstance(row, dict) or "task_id" not in row:
+        return False
     samples, passed = row.get("samples"), row.get("passed")
-    return (
-        "task_id" in row and isinstance(samples, int) and isinstance(passed, int) and 0 <= passed <= samples
-    )
+    return type(samples) is type(passed) is int and 0 <= passed <= samples <= MAX_SAMPLES
 
 
 def _estimates(found: Any) -> dict[str, dict[str, Any]]:

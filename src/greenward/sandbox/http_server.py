@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from greenward.errors import ConfigError, SandboxError
 from greenward.sandbox import wire
@@ -42,8 +43,8 @@ _RETRY_AFTER = "1"
 class _Connections:
     """The open connections, the oldest first, and when each must have gone on.
 
-    There are at most `most`. A client that has given the token is trusted; the oldest other one makes room
-    for a new one, so that clients who never say anything keep nobody out.
+    There are at most `most`. A client that has given the token, or without one a whole request, is trusted;
+    the oldest other one makes room for a new one, so that clients who never say anything keep nobody out.
     """
 
     def __init__(self, most: int) -> None:
@@ -62,11 +63,11 @@ class _Connections:
             self._deadlines[connection] = time.monotonic() + seconds
             return True
 
-    def trust(self, connection: socket.socket, seconds: float = math.inf) -> None:
-        """Trusts a client from now on, and gives it so many seconds for what it does next."""
+    def grant(self, connection: socket.socket, seconds: float = math.inf, *, trusted: bool = True) -> None:
+        """Gives a client so many seconds for what it does next; it may be `trusted` from now on."""
         with self._lock:
             if connection in self._deadlines:
-                self._trusted.add(connection)
+                self._trusted.update([connection] if trusted else ())
                 self._deadlines[connection] = time.monotonic() + seconds
 
     def end_late_ones(self) -> None:
@@ -195,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
         if not self.close_connection:
-            self.server.connections.trust(self.connection, _IDLE_SECONDS)
+            self.server.connections.grant(self.connection, _IDLE_SECONDS)
 
     def log_message(self, *_: Any) -> None:
         """Nothing is logged: paths and names of clients are theirs."""
@@ -207,6 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
         """The JSON of the request, which is read only if it may come."""
         if self.server.token and not self._has_token():
             raise _Refused(401, "this server wants its token: Authorization: Bearer TOKEN")
+        # A page in a browser on this machine can give a name of its own this machine's address.
+        if not self.server.token and not self._names_loopback():
+            raise _Refused(403, "without a token, this server is called localhost, 127.0.0.1 or [::1] only")
         # Another type can be sent by any page that is open in a browser on this machine.
         if self.headers.get_content_type() != "application/json":
             raise _Refused(415, "the body must be application/json")
@@ -215,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(411, "Content-Length is needed")
         most = self.server.max_body_bytes
         seconds = _BODY_SECONDS + min(int(length), 2 * most) / _BODY_BYTES_PER_SECOND
-        self.server.connections.trust(self.connection, seconds)
+        self.server.connections.grant(self.connection, seconds, trusted=bool(self.server.token))
         if (rest := int(length)) > most:
             while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
                 rest -= len(read)  # a client reads the answer when it has sent everything
@@ -223,11 +227,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             raise ConnectionAbortedError  # it was ended, by the client or for its time
-        self.server.connections.trust(self.connection)
+        self.server.connections.grant(self.connection)
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise _Refused(400, "the body is not JSON") from None
+
+    def _names_loopback(self) -> bool:
+        with suppress(ValueError):
+            return _is_loopback(urlsplit(f"//{self.headers.get('Host')}").hostname or "")
+        return False
 
     def _has_token(self) -> bool:
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
