@@ -179,6 +179,17 @@ class TestFolders:
         append_line(tmp_path / "fork" / "warm_start" / "metrics.jsonl", "{}")
         assert len((path / "warm_start" / "metrics.jsonl").read_text().splitlines()) == 2
 
+    def test_a_fork_that_fails_leaves_nothing(self, tmp_path):
+        path = make_run(tmp_path / "run")
+        (path / "checkpoints/step_000001").mkdir(parents=True)
+        (path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 1}\n{"step": 2}\n{}\n')
+        fork_run(path, 1, tmp_path / "fork")
+        assert (tmp_path / "fork/metrics.jsonl").read_text() == '{"step": 1}\n'
+        os.mkfifo(path / "checkpoints/step_000001/model.safetensors")
+        with pytest.raises(RunError):
+            fork_run(path, 1, tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+
     def test_a_fork_copies_nothing_from_outside_of_the_run(self, tmp_path):
         path = make_run(tmp_path / "run")
         (tmp_path / "secret").mkdir()

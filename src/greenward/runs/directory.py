@@ -57,6 +57,7 @@ from greenward.runs.reading import (
     evaluation_name,
     flattened,
     is_run,
+    is_step,
     read_config,
     read_evaluations,
     read_sessions,
@@ -334,23 +335,26 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
         if not os.path.realpath(folder).startswith(f"{os.path.realpath(run)}{os.sep}"):
             raise RunError(f"{folder} leads out of the run, so it is not copied")
     claim_folder(target, "run")
-    with writing(str(target)):
-        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        write_atomically(target / CONFIG, text.encode())
-        if step:
-            shutil.copytree(
-                checkpoint, target / CHECKPOINTS / checkpoint.name, copy_function=_link, symlinks=True
-            )
-            for name in (METRICS, PREDICTIONS):
-                rows = [
-                    row for row in JsonRows(run / name, lenient=True) if row.get("step", step + 1) <= step
-                ]
-                if rows:
-                    write_rows(target / name, rows)
-            if (provenance := read_json(run / PROVENANCE)) is not None:
-                write_json(target / PROVENANCE, provenance)
-        if (run / "warm_start").is_dir():
-            shutil.copytree(run / "warm_start", target / "warm_start", copy_function=_link, symlinks=True)
+    try:
+        with writing(str(target)):
+            text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+            write_atomically(target / CONFIG, text.encode())
+            if step:
+                shutil.copytree(
+                    checkpoint, target / CHECKPOINTS / checkpoint.name, copy_function=_link, symlinks=True
+                )
+                for name in (METRICS, PREDICTIONS):
+                    every = JsonRows(run / name, lenient=True)
+                    rows = [row for row in every if is_step(row.get("step")) and row["step"] <= step]
+                    if rows:
+                        write_rows(target / name, rows)
+                if (provenance := read_json(run / PROVENANCE)) is not None:
+                    write_json(target / PROVENANCE, provenance)
+            if (run / "warm_start").is_dir():
+                shutil.copytree(run / "warm_start", target / "warm_start", copy_function=_link, symlinks=True)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)  # half a run would train on without the other half
+        raise
     return target
 
 
