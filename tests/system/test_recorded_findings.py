@@ -156,7 +156,7 @@ def _evaluation(step: int, right: int, suite: str) -> dict[str, Any]:
     } | ({"suite": suite} if suite else {})
 
 
-def _make_runs(folder: Path) -> None:
+def make_runs(folder: Path) -> None:
     replay = _healthy(0)
     replay["grad_norm"] = replay["grad_norm"] * np.where(np.arange(1, STEPS + 1) >= FAULT, 1.5, 1.0)
     short = {name: values[:20] for name, values in _healthy(0).items()}
@@ -184,7 +184,7 @@ def _of_command(command: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    _make_runs(folder)
+    make_runs(folder)
     return folder
 
 
@@ -199,7 +199,7 @@ def test_a_diagnosis_says_what_was_recorded(
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        _make_runs(Path(folder))
+        make_runs(Path(folder))
         os.chdir(folder)
         record_lines(RECORD, {"commands": {command: _of_command(command) for command in COMMANDS}})
         os.chdir(RECORD.parent)

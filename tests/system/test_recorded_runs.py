@@ -30,7 +30,7 @@ import pytest
 from recording import check, to_json, train
 
 from greenward.runs.reading import by_problem
-from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED
+from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
 NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb")
@@ -51,6 +51,23 @@ FROM_RANDOM_WEIGHTS = (
 )
 
 
+SMALL_FAMILIES = "problems.families={max_depth: 2, limit: 60}"
+FEW_QUESTIONS = "evaluation={num_questions: 2, samples: 2, k: [1], eval_interval_steps: 1}"
+GAMES_OF_A_STEP = (
+    "self_play.evaluation_games=8",
+    "evaluation.eval_interval_steps=1",
+    "training.num_generations=16",
+    "training.rollouts_per_step=8",
+)
+TINY_DQN = (
+    "preset=none",
+    "problems.generated=20",
+    "agent={hidden_dim: 16, batch_size: 16, buffer_capacity: 400, learning_starts: 20, pretraining_updates: 20}",
+    "training={num_episodes: 24, max_seconds: null, episodes_per_step: 8, updates_per_step: 2, threads: 1, rollouts_per_step: 4}",
+    "evaluation={samples: 2, eval_interval_steps: 2}",
+)
+
+
 @dataclass(frozen=True)
 class Run:
     """One recorded run: a shipped recipe and overrides of it.
@@ -62,6 +79,28 @@ class Run:
     recipe: str
     overrides: tuple[str, ...]
     first: tuple[str, ...] = ()
+
+
+def _beside_brevity(reward: str) -> str:
+    """A reward that few answers of a tiny model earn, beside one that tells all answers apart."""
+    return f"rewards=[{{name: {reward}}}, {{name: 'brevity_reward:brevity', weight: 0.5}}]"
+
+
+def _of_kind(recipe: str, *overrides: str, max_tokens: int = 24) -> Run:
+    """Two steps of a recipe from random weights, after a short warm start."""
+    return Run(
+        recipe,
+        (
+            *TINY_MODEL,
+            "model.dtype=float32",
+            "model.device=cpu",
+            "warm_start={max_steps: 4, batch_size: 16, warmup_steps: 1}",
+            f"sampling.max_tokens={max_tokens}",
+            "training={max_steps: 2, prompts_per_step: 4, num_generations: 4, micro_batch_sequences: 8, threads: 1}",
+            "sandbox={workers: 1, require: D}",
+            *overrides,
+        ),
+    )
 
 
 def _grpo(*overrides: str) -> Run:
@@ -124,6 +163,16 @@ RUNS: dict[str, Run] = {
     "fault_reward_overconfidence_and_memory_leak": _ppo("faults={reward_overconfidence: {}, memory_leak: {}}"),
     # an evaluation on a suite beside the held-out problems
     "suite_evaluation": Run("quickstart", (*REINFORCED, "training.max_steps=1", f"evaluation.suites=[{{name: {DATA / 'held_out.json'}, num_questions: 3}}]")),
+    # the other kinds of tasks
+    "repair_by_edits": _of_kind("grpo_code_repair", SMALL_FAMILIES, FEW_QUESTIONS, _beside_brevity("all_tests"), max_tokens=48),
+    "repair_with_feedback": _of_kind("repair_with_feedback", SMALL_FAMILIES, FEW_QUESTIONS, _beside_brevity("all_tests"), max_tokens=36),
+    "agent": _of_kind("grpo_agent_repair", SMALL_FAMILIES, FEW_QUESTIONS, _beside_brevity("all_tests"), max_tokens=48),
+    "spec": _of_kind("grpo_spec", SMALL_FAMILIES, FEW_QUESTIONS, "model.shape.max_positions=512", _beside_brevity("tests"), max_tokens=36),
+    "vulnerability": _of_kind("grpo_vulnerability", "evaluation={num_questions: 10, eval_interval_steps: 1}", _beside_brevity("detection"), max_tokens=8),
+    "code_game": _of_kind("grpo_code_game", "code_game={phases: [1, 1], evaluation_games: 4}", "evaluation.eval_interval_steps=2", "training.rollouts_per_step=8", max_tokens=48),
+    "self_play_tictactoe": _of_kind("spiral_self_play", *GAMES_OF_A_STEP, max_tokens=1),
+    "self_play_kuhn": _of_kind("kuhn_self_play", *GAMES_OF_A_STEP, "algorithm.kl.refresh_every=1", max_tokens=1),
+    "dqn": Run("dqn_code_generation", TINY_DQN),
     # resumed from a checkpoint
     "resumed_grpo": Run("quickstart", (*RESUMED_GRPO, "training.max_steps=3"), (*RESUMED_GRPO, "training.max_steps=1")),
     "resumed_ppo": Run("ppo_code_fix", (*RESUMED_PPO, "training.max_steps=3"), (*RESUMED_PPO, "training.max_steps=2")),
@@ -131,7 +180,7 @@ RUNS: dict[str, Run] = {
 }  # fmt: skip
 
 
-def _carry_out(run: Run, output: Path, *, interrupted: bool) -> dict[str, Any]:
+def carry_out(run: Run, output: Path, *, interrupted: bool) -> dict[str, Any]:
     if interrupted:
         train(run.recipe, output, *run.first)
         train(run.recipe, output, *run.overrides, "--resume")
@@ -182,7 +231,7 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
     run = RUNS[name]
-    found = _carry_out(run, tmp_path / "run", interrupted=bool(run.first))
+    found = carry_out(run, tmp_path / "run", interrupted=bool(run.first))
     check(json.loads(_expected(name).read_text()), found)
 
 
@@ -200,7 +249,7 @@ def _expected(name: str) -> Path:
 def _record(names: list[str]) -> None:
     for name in names or RUNS:
         with tempfile.TemporaryDirectory() as folder:
-            found = _carry_out(RUNS[name], Path(folder) / "run", interrupted=False)
+            found = carry_out(RUNS[name], Path(folder) / "run", interrupted=False)
         _expected(name).write_text(to_json(found) + "\n")
         print(f"recorded {name}")
 
