@@ -88,12 +88,12 @@ test-trackers: .venv-trackers/.installed
 	@touch $@
 
 test-distributed: .venv-distributed/.installed
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-distributed/bin/python -m pytest -m "" tests/algorithms/test_joint_updates.py \
-		tests/platforms/test_launch.py tests/system/test_several_processes.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-distributed/bin/python -m pytest -m "" tests/training/test_joint_updates.py \
+		tests/hardware/test_launch.py tests/system/test_several_processes.py $(PYTEST_ARGS)
 
 test-slurm: $(INSTALLED)
 	command -v slurmctld shellcheck >/dev/null || apt-get install --yes --no-install-recommends slurm-wlm munge shellcheck
-	$(BIN)/python -m pytest -m "" tests/platforms/test_slurm_scripts.py tests/platforms/test_slurm_cluster.py
+	$(BIN)/python -m pytest -m "" tests/hardware/test_slurm_scripts.py tests/hardware/test_slurm_cluster.py
 
 .venv-bridges/.installed: requirements/constraints.txt benchmarks/requirements-trl.txt pyproject.toml
 	$(PYTHON) -m venv .venv-bridges
@@ -112,7 +112,7 @@ check: $(INSTALLED)
 
 test-vllm: .venv-vllm/.installed
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(VLLM_BIN)/python -m pytest -m "slow or not slow" \
-		tests/policies/test_engine_contract.py tests/policies/test_vllm_faults.py tests/recipes/test_rollout_engines.py $(PYTEST_ARGS)
+		tests/models/test_engine_contract.py tests/models/test_vllm_faults.py tests/recipes/test_rollout_engines.py $(PYTEST_ARGS)
 
 # vLLM's requirements without the libraries of images and sound, which text does not need and which would
 # replace the pinned torch. They differ from the lock's, hence an environment of its own.

@@ -11,11 +11,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-KERNELS = "greenward/policies/kernels"
+KERNELS = "greenward/models/kernels"
 
 
 class CompiledKernels(BuildHookInterface[Any]):
-    """One library for each level of this architecture; `policies/kernels/build.py` takes the best."""
+    """One library for each level of this architecture; `models/kernels/build.py` takes the best."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         spec = importlib.util.spec_from_file_location(

@@ -25,14 +25,14 @@ from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
 from greenward.config.sections import ToolsConfig
 from greenward.environments.agent import AgentEnvironment, AgentPrompts
-from greenward.environments.episode import POLICY
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import AllTests
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
-from greenward.policies.policy import Policy
-from greenward.policies.tokenizer import train_tokenizer
+from greenward.models.policy import Policy
+from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.problem import Case, Problem
-from greenward.recipes.supervised_data import demonstration_text
+from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
+from greenward.rollouts.episode import POLICY
+from greenward.tasks.corpus import demonstration_text
 
 CALL = "<shell>cat solution.py</shell>"
 PROGRAM = "def add(a, b):\n    c = a - b\n    return c\n"

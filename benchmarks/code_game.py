@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from greenward import api
-from greenward.recipes.code_game import CODE_GAME
 from greenward.runs.reading import read_evaluations, read_rollouts, read_summary
+from greenward.tasks.code_game.task import CODE_GAME
 
 HEAD = ("", "start", "generator trained", "predictor trained", "gained", "regained", "winners", "degenerate")
 

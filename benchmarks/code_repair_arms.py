@@ -29,11 +29,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from greenward.intervals import Estimate
-from greenward.recipes.arms import Arm, run_arms, training_seconds
-from greenward.reports.figures import metric_label, points, seed_range
-from greenward.reports.results import compare
-from greenward.reports.study import Study, read_study
+from greenward.common.statistics import Estimate
+from greenward.recipes.sweep import Arm, run_arms, training_seconds
+from greenward.reports.document import metric_label, points, seed_range
+from greenward.reports.runs import Study, compare, read_study
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
 from greenward.runs.output import claim_folder

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from greenward.diagnostics.calibration import WARNING_SCORE, measure_calibration
 from greenward.diagnostics.change_points import find_change_point, holm, simulate_autoregression
-from greenward.diagnostics.growth import find_explosion, measure_memory_growth
+from greenward.diagnostics.signal_tests import find_explosion, measure_memory_growth
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from greenward import api
-from greenward.reports.token_programs import UNSEEN
+from greenward.reports.tasks import UNSEEN
 from greenward.runs.reading import read_evaluations, read_summary
 
 LEFT_OUT = {

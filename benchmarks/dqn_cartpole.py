@@ -59,8 +59,8 @@ def ours(seed: int) -> FirstSuccess:
     import gymnasium
     import torch
 
-    from greenward.algorithms.dqn import DQNAgent, learn_environment
-    from greenward.config.dqn import AgentConfig
+    from greenward.config.training import AgentConfig
+    from greenward.tasks.token_mdp.dqn import DQNAgent, learn_environment
 
     torch.set_num_threads(1)
     config = AgentConfig(

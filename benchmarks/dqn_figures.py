@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from figures import RESULTS, replaced
-from greenward.intervals import proportion
-from greenward.reports.document import Chart, Role, Series
-from greenward.reports.figures import duration, percent
+from greenward.common.statistics import proportion
+from greenward.reports.document import Chart, Role, Series, duration, percent
 from greenward.reports.svg import standalone
-from greenward.reports.token_programs import RANDOM_SEARCH
-from greenward.runs.metrics import read_metrics
-from greenward.runs.reading import read_evaluations, read_sessions
+from greenward.reports.tasks import RANDOM_SEARCH
+from greenward.runs.reading import read_evaluations, read_metrics, read_sessions
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROLES: tuple[Role, ...] = ("main", "second", "third", "fourth", "fifth")

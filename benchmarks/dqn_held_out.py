@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from greenward import api
-from greenward.environments.token_mdp.mdp import TokenMDP
-from greenward.environments.token_mdp.rounds import CodeGrading, write
+from greenward.grading.judge import build_grader
 from greenward.problems.problem import Problem, stable_hash
-from greenward.recipes import dqn
-from greenward.recipes.build import build_grader
+from greenward.tasks.token_mdp import task
+from greenward.tasks.token_mdp.mdp import CodeGrading, TokenMDP, write
 
 HELD_OUT = 150
 
@@ -36,17 +35,17 @@ def in_foreign_words(problem: Problem) -> Problem:
     return replace(problem, prompt=" ".join(words))
 
 
-def solved(trainer: dqn.DQNTrainer, mdp: TokenMDP, grading: CodeGrading) -> int:
-    rows = dqn.judged(write(mdp, mdp.problems, dqn.greedily(trainer.policy), grading), grading)
+def solved(trainer: task.DQNTrainer, mdp: TokenMDP, grading: CodeGrading) -> int:
+    rows = task.judged(write(mdp, mdp.problems, task.greedily(trainer.policy), grading), grading)
     return sum(bool(row.success) for row, _ in rows)
 
 
 def measure(overrides: Sequence[str], seed: int) -> dict[str, int]:
     recipe = api.load_recipe("dqn_code_generation", [*overrides, f"seed={seed}"])
-    functions = list(dqn.generated_problems())
+    functions = list(task.generated_problems())
     order = np.random.default_rng(0).permutation(len(functions))  # the same for all settings and seeds
     held_out = [functions[index] for index in order[:HELD_OUT]]
-    tasks = dqn.DQNTasks(recipe, {}, {})
+    tasks = task.DQNTasks(recipe, {}, {})
     names = {problem.task_id for problem in held_out}
     tasks.mdp.corpus = [one for one in tasks.mdp.corpus if one[0].task_id not in names]
     with ExitStack() as stack:
@@ -57,7 +56,7 @@ def measure(overrides: Sequence[str], seed: int) -> dict[str, int]:
             trainer.policy.learn(rng, trainer.policy.demonstrated(rng))
         suites = {"own words": held_out, "foreign words": [in_foreign_words(one) for one in held_out]}
         return {
-            name: solved(trainer, dqn.build_mdp(recipe, suite), tasks.grading)
+            name: solved(trainer, task.build_mdp(recipe, suite), tasks.grading)
             for name, suite in suites.items()
         }
 

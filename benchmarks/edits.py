@@ -19,10 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from greenward.grading.edits.answers import AnswerForm, extract_edited, written_edits
-from greenward.grading.repair_terms import EditSimilarity, PartialFormat, StrictFormat, SweRl
+from greenward.grading.edits import AnswerForm, extract_edited, written_edits
+from greenward.grading.reward_terms import EditSimilarity, PartialFormat, StrictFormat, SweRl, similarity
 from greenward.grading.rewards import GradedAnswer
-from greenward.grading.sequence_similarity import similarity
 from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem
 

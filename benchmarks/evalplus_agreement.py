@@ -29,7 +29,7 @@ import yaml
 
 from evalplus_mutants import Answer, bugs, other_values
 from evalplus_runs import EvalPlus, Statuses
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem, ProblemSet

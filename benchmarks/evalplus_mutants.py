@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from greenward.problems.mutation.repair import mutants
+from greenward.problems.mutation import mutants
 from greenward.problems.problem import stable_hash
 
 Changes = Mapping[str, str]  # kind of change -> an expression of the returned `value`

@@ -33,18 +33,19 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from greenward.algorithms.advantages import ESTIMATORS
-from greenward.algorithms.collection import Collector
-from greenward.algorithms.trainer import RLTrainer
-from greenward.config.algorithm import GRPOAlgorithmConfig
 from greenward.config.sections import LoraConfig, TrainingConfig
-from greenward.environments.episode import Episode, Turn
-from greenward.platforms.memory import Workload, estimate, parameters
-from greenward.policies import decoding, flex, sampler
-from greenward.policies.decoder import Decoder, DecoderShape
-from greenward.policies.engine import Completion, SamplingParams
-from greenward.policies.policy import Policy
-from greenward.policies.tokenizer import train_tokenizer
+from greenward.config.training import GRPOAlgorithmConfig
+from greenward.models import flex, sampler
+from greenward.models import sampler as decoding
+from greenward.models.decoder import Decoder, DecoderShape
+from greenward.models.memory import Workload, estimate, parameters
+from greenward.models.policy import Policy
+from greenward.models.tokenizer import train_tokenizer
+from greenward.rollouts.engine import Completion, SamplingParams
+from greenward.rollouts.episode import Episode, Turn
+from greenward.training.advantages import ESTIMATORS
+from greenward.training.collector import Collector
+from greenward.training.trainer import RLTrainer
 from side_by_side import spread
 
 DENSE_BF16_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "L40S": 362, "L4": 121, "A10G": 70, "4090": 165}

@@ -148,15 +148,15 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
     import numpy as np
 
     import greenward
-    from greenward.algorithms.advantages import ESTIMATORS
-    from greenward.algorithms.collection import Collector
-    from greenward.algorithms.trainer import RLTrainer
-    from greenward.config.algorithm import GRPOAlgorithmConfig
+    from greenward.common.seeding import shuffled_index
     from greenward.config.sections import TrainingConfig
-    from greenward.environments.episode import POLICY, Collection, Episode, Turn
-    from greenward.policies.engine import RolloutEngine, SamplingParams
-    from greenward.policies.policy import Policy
-    from greenward.seeding import shuffled_index
+    from greenward.config.training import GRPOAlgorithmConfig
+    from greenward.models.policy import Policy
+    from greenward.rollouts.engine import RolloutEngine, SamplingParams
+    from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+    from greenward.training.advantages import ESTIMATORS
+    from greenward.training.collector import Collector
+    from greenward.training.trainer import RLTrainer
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device=arguments.device)
     sampling = SamplingParams(max_tokens=arguments.max_tokens)

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.reading import read_metrics, without_timing
 
 LIMITS = {"acknowledged": 0.3, "ended": 5.0, "second": 0.5}
 BETWEEN = 0.2

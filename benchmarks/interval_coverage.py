@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of `greenward.intervals` hold the truth, and how wide they are.
+"""How often the 95 % intervals of `greenward.common.statistics` hold the truth, and how wide they are.
 
 Each study draws the rates of P problems from a distribution, then n answers to each problem. An interval
 covers if it holds the mean over the distribution. Compared are the shipped interval, the percentile
@@ -21,7 +21,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from greenward.intervals import Z_95, paired_difference, pass_at_k, rate
+from greenward.common.statistics import Z_95, paired_difference, pass_at_k, rate
 
 PROBLEMS = (5, 10, 20, 30, 50, 100, 300)
 SAMPLING = ((1, 1), (8, 1), (8, 4))  # (n, k)

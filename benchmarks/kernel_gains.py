@@ -24,17 +24,16 @@ import torch
 from torch import Tensor
 
 from greenward.config.sections import ShapeConfig
-from greenward.policies import decoder as decoding_module
-from greenward.policies.attention import SharedPrefixAttention
-from greenward.policies.engine import SamplingParams
-from greenward.policies.group_batch import GroupBatch
-from greenward.policies.kernels import build
-from greenward.policies.kernels.attention import KernelAttention
-from greenward.policies.kernels.build import SWITCH, kernels
-from greenward.policies.policy import Policy
-from greenward.policies.products import product, products_for
-from greenward.policies.scoring import score_tokens
-from greenward.policies.tokenizer import train_tokenizer
+from greenward.models import decoder as decoding_module
+from greenward.models.attention import SharedPrefixAttention
+from greenward.models.kernels import build
+from greenward.models.kernels.attention import KernelAttention
+from greenward.models.kernels.build import SWITCH, kernels
+from greenward.models.policy import Policy
+from greenward.models.products import product, products_for
+from greenward.models.scoring import GroupBatch, score_tokens
+from greenward.models.tokenizer import train_tokenizer
+from greenward.rollouts.engine import SamplingParams
 
 GROUP, OWN, HIDDEN, INTERMEDIATE = 8, 64, 128, 384
 

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import torch
 
-from greenward.algorithms.supervised import Example, SFTTrainer
 from greenward.config.loading import load_recipe
 from greenward.config.sections import LoraConfig, ShapeConfig, SupervisedConfig
-from greenward.policies.engine import SamplingParams
-from greenward.policies.policy import Policy
-from greenward.policies.tokenizer import Tokenizer, train_tokenizer
-from greenward.recipes.train import train
+from greenward.models.policy import Policy
+from greenward.models.tokenizer import Tokenizer, train_tokenizer
+from greenward.recipes.run import train
+from greenward.rollouts.engine import SamplingParams
 from greenward.runs.machine import peak_resident_mb, resident_mb
-from greenward.runs.metrics import read_metrics
+from greenward.runs.reading import read_metrics
+from greenward.training.sft import Example, SFTTrainer
 
 SHAPES = {
     "60 M": ShapeConfig(layers=8, hidden_size=768, heads=12, kv_heads=4, intermediate_size=2560),

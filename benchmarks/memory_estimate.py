@@ -88,7 +88,7 @@ CASES = (
 
 
 def shape_of(case: Case) -> Any:
-    from greenward.policies.decoder import DecoderShape
+    from greenward.models.decoder import DecoderShape
 
     return DecoderShape(
         vocab_size=case.vocab,
@@ -103,7 +103,7 @@ def shape_of(case: Case) -> Any:
 
 
 def estimated(case: Case) -> Any:
-    from greenward.platforms.memory import Workload, estimate
+    from greenward.models.memory import Workload, estimate
 
     return estimate(
         shape_of(case),
@@ -139,14 +139,14 @@ def train(case: Case, steps: int) -> None:
     import numpy as np
     import torch
 
-    from greenward.algorithms.advantages import ESTIMATORS
-    from greenward.algorithms.trainer import RLTrainer
-    from greenward.config.algorithm import GRPOAlgorithmConfig
     from greenward.config.sections import TrainingConfig
-    from greenward.environments.episode import Episode, Turn
-    from greenward.policies.decoder import Decoder
-    from greenward.policies.engine import SamplingParams
-    from greenward.policies.policy import Policy
+    from greenward.config.training import GRPOAlgorithmConfig
+    from greenward.models.decoder import Decoder
+    from greenward.models.policy import Policy
+    from greenward.rollouts.engine import SamplingParams
+    from greenward.rollouts.episode import Episode, Turn
+    from greenward.training.advantages import ESTIMATORS
+    from greenward.training.trainer import RLTrainer
 
     decoder = Decoder(shape_of(case), compute_dtype=getattr(torch, case.dtype))
     decoder.initialise(torch.Generator().manual_seed(0))
@@ -205,7 +205,7 @@ def main() -> None:
     if arguments.case:
         print(json.dumps(measure(next(case for case in CASES if case.name == arguments.case))))
         return
-    from greenward.platforms.memory import parameters
+    from greenward.models.memory import parameters
 
     rows = []
     for case in CASES:

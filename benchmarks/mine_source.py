@@ -24,15 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from greenward.grading.extraction import extract_code
-from greenward.grading.grader import Grader
-from greenward.grading.mining import LIMITS, MiningOptions
-from greenward.problems.json_format import load_json
-from greenward.problems.mining.assemble import CONSTANTS, EMPTY_BODIES
-from greenward.problems.placement import begun_function, function_in
-from greenward.problems.problem import Problem, ProblemSet
-from greenward.recipes import mining
+from greenward.grading.judge import Grader
+from greenward.problems.formats import load_json
+from greenward.problems.mining import CONSTANTS, EMPTY_BODIES
+from greenward.problems.problem import Problem, ProblemSet, begun_function, function_in
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job, RunResult
+from greenward.tasks.spec import verify
+from greenward.tasks.spec.verify import LIMITS, MiningOptions
 
 MOST_SECONDS, LIBRARY, DOCTESTS, PACKAGES = 180, 150, 60, 100
 
@@ -58,7 +57,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("library", "doctests", "packages"), help="one part alone")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    mining.LocalExecutor = CountingExecutor  # type: ignore[attr-defined]
+    verify.LocalExecutor = CountingExecutor  # type: ignore[attr-defined]
     parts: dict[str, list[tuple[str, str, MiningOptions]]] = {
         "library": [("standard library, CPython's tests", "stdlib", MiningOptions(limit=chosen.limit))],
         "doctests": [("standard library, doctests alone", "stdlib", MiningOptions(suites=False))],
@@ -89,10 +88,10 @@ def measured(source: str, options: MiningOptions, workers: int) -> dict[str, Any
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "mined"
-        result = mining.mine_problems([source], out, options=options, workers=workers)
+        result = verify.mine_problems([source], out, options=options, workers=workers)
         wall_seconds = time.perf_counter() - began
         cpu_seconds = CountingExecutor.cpu_seconds + time.process_time()
-        files = [file for name in (mining.TRAIN, mining.HELD_OUT) if (file := out / name).exists()]
+        files = [file for name in (verify.TRAIN, verify.HELD_OUT) if (file := out / name).exists()]
         written = ProblemSet(problem for file in files for problem in load_json(file))
     return {
         "functions": result.functions,

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from greenward.diagnostics.findings import Diagnosis
-from greenward.diagnostics.reward_health import diagnose_reward_health
+from greenward.diagnostics.diagnose import diagnose_reward_health
+from greenward.diagnostics.finding import Diagnosis
 from greenward.runs.reading import read_summary
 
 RECIPE = "ppo_code_fix"

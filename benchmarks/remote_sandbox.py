@@ -27,11 +27,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem
-from greenward.sandbox.http_executor import HttpExecutor
+from greenward.sandbox.http import HttpExecutor
+from greenward.sandbox.inside.linux import descendants
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import descendants
 from greenward.sandbox.protocol import Executor, Limits
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=30.0)
@@ -154,7 +154,7 @@ def lose_one(remote: Executor, kill: Kill, count: int) -> dict[str, Any]:
 def two_ray_nodes(batch: int) -> Iterator[tuple[Executor, Kill]]:
     from ray.cluster_utils import Cluster
 
-    from greenward.sandbox.ray_executor import RayExecutor
+    from greenward.sandbox.ray import RayExecutor
 
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's name; as the local pool, not 15)
     cluster = Cluster()

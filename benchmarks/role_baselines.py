@@ -42,28 +42,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from greenward.algorithms.advantages import RoleBaselineEstimator
-from greenward.algorithms.collection import Collector
-from greenward.algorithms.role_gradients import role_gradients
-from greenward.algorithms.supervised import SFTTrainer
-from greenward.algorithms.trainer import RLTrainer
+from greenward.common.statistics import Estimate
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import SelfPlayRecipe
-from greenward.environments.dialogue import run_dialogues
-from greenward.environments.episode import POLICY, Collection, Episode
-from greenward.environments.games.environment import GameDialogue, Table
-from greenward.environments.games.game import RandomPlayer
-from greenward.environments.games.prompts import MovePrompts
-from greenward.environments.games.tictactoe import MARKS
-from greenward.intervals import Estimate
-from greenward.policies.engine import RolloutEngine
-from greenward.policies.policy import Policy
-from greenward.recipes.arms import Arm, run_arms
-from greenward.recipes.build import build_policy, build_sampling
-from greenward.recipes.self_play import SelfPlayTasks, find_game
-from greenward.recipes.train import WARM_START
+from greenward.models.catalog import build_policy, build_sampling
+from greenward.models.policy import Policy
+from greenward.recipes.run import WARM_START
+from greenward.recipes.sweep import Arm, run_arms
+from greenward.rollouts.driver import run_dialogues
+from greenward.rollouts.engine import RolloutEngine
+from greenward.rollouts.episode import POLICY, Collection, Episode
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_evaluations, read_summary
+from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
+from greenward.tasks.self_play.game import RandomPlayer
+from greenward.tasks.self_play.games import MARKS, find_game
+from greenward.tasks.self_play.role_gradients import role_gradients
+from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.training.advantages import RoleBaselineEstimator
+from greenward.training.collector import Collector
+from greenward.training.sft import SFTTrainer
+from greenward.training.trainer import RLTrainer
 
 ROLE, NONE, GROUP = "role_baseline", "none", "group_mean"
 BASELINES = {ROLE: "role baseline", NONE: "none (= shared)", GROUP: "group mean"}

@@ -112,8 +112,8 @@ Prompts = list[list[int]]
 
 def greenward_sampler(arguments: argparse.Namespace, prompts: Prompts) -> tuple[str, Callable[[int], int]]:
     import greenward
-    from greenward.policies.engine import SamplingParams
-    from greenward.policies.policy import Policy
+    from greenward.models.policy import Policy
+    from greenward.rollouts.engine import SamplingParams
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device="cpu")
     policy.tokenizer.eos_ids = (NEVER,)

@@ -26,12 +26,12 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
-from greenward.sandbox.folders import remove_folder
+from greenward.sandbox.inside.files import remove_folder
+from greenward.sandbox.inside.linux import descendants
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import descendants
 from greenward.sandbox.protocol import Limits
 from sandbox_soak_programs import HOSTILE, RIGHT, SLOW
 

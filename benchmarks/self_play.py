@@ -38,18 +38,19 @@ from typing import Any
 
 import torch
 
-from greenward.algorithms.supervised import SFTTrainer
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import SelfPlayRecipe
-from greenward.environments.episode import Episode
-from greenward.environments.games.game import Game
-from greenward.environments.games.prompts import MovePrompts
-from greenward.policies.engine import Completion, OnGroup, RolloutEngine, SamplingParams
-from greenward.policies.policy import Policy
-from greenward.recipes.build import build_policy, build_sampling
-from greenward.recipes.reinforcement import build_reinforcement
-from greenward.recipes.self_play import SCRIPTED, SelfPlayTasks, find_game
+from greenward.models.catalog import build_policy, build_sampling
+from greenward.models.policy import Policy
+from greenward.recipes.run import build_reinforcement
+from greenward.rollouts.engine import Completion, OnGroup, RolloutEngine, SamplingParams
+from greenward.rollouts.episode import Episode
 from greenward.runs.directory import RunDirectory
+from greenward.tasks.self_play.environment import MovePrompts
+from greenward.tasks.self_play.game import Game
+from greenward.tasks.self_play.games import SCRIPTED, find_game
+from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.training.sft import SFTTrainer
 
 RECIPE = "spiral_self_play"
 SAMPLING, UNSHARED, TRAINING = "sampling alone", "sampling, equal positions apart", "training steps"

@@ -47,8 +47,8 @@ def run_lengths(
 def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int) -> None:
     """The checkpoint that both load and the prompts that both answer."""
     from greenward.config.sections import ShapeConfig
-    from greenward.policies.policy import Policy
-    from greenward.policies.tokenizer import train_tokenizer
+    from greenward.models.policy import Policy
+    from greenward.models.tokenizer import train_tokenizer
 
     rng = random.Random(0)
     tokenizer = train_tokenizer([" ".join(rng.choices(WORDS, k=50)) for _ in range(200)], VOCAB_SIZE)

@@ -19,9 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from greenward.grading.grader import Grader
-from greenward.grading.grading_plan import make_plan
-from greenward.grading.time_limits import make_jobs
+from greenward.grading.judge import Grader, make_jobs
+from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Problem, ProblemSet

@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from greenward.environments.token_mdp.mdp import TokenMDP, Writing
-from greenward.environments.token_mdp.vocabulary import Vocabulary
 from greenward.problems.catalog import load_suite
+from greenward.tasks.token_mdp.grammar import Vocabulary
+from greenward.tasks.token_mdp.mdp import TokenMDP, Writing
 
 SIDE_BY_SIDE, WARM_UP = 48, 20_000
 

@@ -13,11 +13,11 @@ import time
 from collections import Counter
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.bug_verification import verified_bugs
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
+from greenward.grading.verification import verified_bugs
 from greenward.problems.catalog import FAMILIES, SHIPPED, load_suite
-from greenward.problems.families.generate import generate
-from greenward.problems.mutation.repair import repair_candidates
+from greenward.problems.generated import generate
+from greenward.problems.mutation import repair_candidates
 from greenward.problems.problem import ProblemSet
 from greenward.sandbox.protocol import Limits
 

@@ -15,16 +15,13 @@ import time
 from collections import Counter
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import SHIPPED, load_suite
-from greenward.problems.families.composition import compositions
-from greenward.problems.families.generate import generate
-from greenward.problems.families.operations import OPERATIONS
-from greenward.problems.families.split import split
-from greenward.problems.families.supervised import failing_bodies, generated_examples, tokenizer_texts
+from greenward.problems.generated import OPERATIONS, compositions, generate, split
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
+from greenward.tasks.corpus import failing_bodies, generated_examples, tokenizer_texts
 
 LEXEME = re.compile(r"\w+|[^\w\s]|\n *")
 

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
-from greenward.grading.reference_values import with_expected_values
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader, with_expected_values
 from greenward.grading.verdict import Verdict
-from greenward.problems.catalog import SUITES, load_suite
+from greenward.problems.catalog import SUITES, find_file, load_suite
+from greenward.problems.formats import load_challenge_tests
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.problems.suites.files import find_file
-from greenward.problems.suites.mbpp import load_challenge_tests
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
 

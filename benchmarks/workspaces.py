@@ -17,9 +17,9 @@ import statistics
 import time
 from typing import Any
 
-from greenward.sandbox.folders import folder_bytes
+from greenward.sandbox.inside.files import folder_bytes
+from greenward.sandbox.inside.linux import descendants, resident_bytes
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import descendants, resident_bytes
 from greenward.sandbox.workspaces import Workspace, WorkspaceLimits
 
 FILES = {"shop/prices.py": "def total(prices):\n    return sum(prices)\n", "README.md": "A shop.\n" * 20}

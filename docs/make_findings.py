@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from greenward.diagnostics.causes import EXPLAINS
-from greenward.diagnostics.checks import Check
+from greenward.diagnostics.finding import EXPLAINS
+from greenward.diagnostics.signal_tests import Check
 from greenward.diagnostics.diagnose import topics_of
-from greenward.diagnostics.findings import finding_texts
-from greenward.diagnostics.live import WATCHED
+from greenward.diagnostics.finding import finding_texts
+from greenward.diagnostics.monitor import WATCHED
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "findings"

@@ -17,7 +17,7 @@ SNIPPETS = [
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    from greenward.policies.tokenizer import train_tokenizer
+    from greenward.models.tokenizer import train_tokenizer
 
     return train_tokenizer(SNIPPETS * 5, 300)
 

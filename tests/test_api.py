@@ -21,7 +21,7 @@ from greenward import (
     reward_function,
     train,
 )
-from greenward.errors import ConfigError, GreenwardError, RewardError
+from greenward.common.errors import ConfigError, GreenwardError, RewardError
 
 SOURCE = Path(greenward.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -68,7 +68,7 @@ def test_grpo_on_own_problems_with_an_own_reward_leaves_a_run(trained):
 def test_a_run_of_a_program_resumes_with_its_problems_only(trained):
     assert train(problems=PROBLEMS, rewards={vowels: 1.0, "tests": 0.5}, output=trained.run, resume=True,
                  quiet=True, **TINY).finished  # fmt: skip
-    with pytest.raises(greenward.errors.RunError, match=r"problems\.train"):
+    with pytest.raises(greenward.common.errors.RunError, match=r"problems\.train"):
         train(problems=PROBLEMS[:2], rewards={vowels: 1.0, "tests": 0.5}, output=trained.run, resume=True,
               quiet=True, **TINY)  # fmt: skip
 
@@ -119,8 +119,8 @@ def test_the_callback_fits_a_trainer_of_transformers(tmp_path):
 
     from transformers.trainer_callback import CallbackHandler
 
-    from greenward.policies.tokenizer import train_tokenizer
-    from greenward.problems.families.supervised import tokenizer_texts
+    from greenward.models.tokenizer import train_tokenizer
+    from greenward.tasks.corpus import tokenizer_texts
 
     train_tokenizer(tokenizer_texts(load_problems("classic_training")), 300).save(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,37 +14,33 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "greenward"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
+
+def dotted_name(file: Path) -> str:
+    parts = ("greenward", *file.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {dotted_name(file): file for file in MODULES}
+
 # From the command line down: a package imports packages of lower layers only, never one beside it.
 LAYERS = (
     {"cli"},
     {"integrations"},
     {"api"},
     {"recipes"},
-    {"faults"},
-    {"evaluation", "diagnostics", "algorithms", "platforms"},
+    {"tasks"},
+    {"training"},
+    {"evaluation", "diagnostics"},
     {"environments"},
-    {"grading", "policies"},
+    {"models"},
+    {"hardware", "rollouts"},
+    {"grading"},
     {"problems"},
     {"sandbox"},
 )
-# Every package may import these; they import no package. All may import the single modules.
-SINGLE_MODULES = {
-    "closing",
-    "errors",
-    "http_client",
-    "interruption",
-    "intervals",
-    "logistic",
-    "no_signal",
-    "python_module",
-    "records",
-    "seeding",
-    "text",
-    "user_files",
-    "user_text",
-}
-LEAVES = {"config", "runs", "reports", *SINGLE_MODULES}
-BETWEEN_LEAVES = defaultdict(tuple, reports=("runs",))
+# Every package may import these.
+LEAVES = {"config", "runs", "reports", "common"}
+BETWEEN_LEAVES = {"common": (), "config": ("common",), "runs": ("common",), "reports": ("common", "runs")}
 HEIGHT = {package: -depth for depth, layer in enumerate(LAYERS) for package in layer}
 HEAVY = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
 
@@ -62,22 +58,27 @@ def package_of(module: str) -> str | None:
 
 
 def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import in the file, those inside functions included."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    """(line, dotted name) of every import in the file, those inside functions included, those of types not."""
+
+    def visit(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative import"
-            module = node.module or ""
-            if module == "greenward":
-                yield from ((node.lineno, f"greenward.{alias.name}") for alias in node.names)
-            else:
-                yield node.lineno, module
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield node.lineno, name if name in NAMES else node.module or ""
+        for inner in ast.iter_child_nodes(node):
+            yield from visit(inner)
+
+    return visit(ast.parse(file.read_text(encoding="utf-8")))
 
 
 def may_import(importer: str, imported: str) -> bool:
     if imported == importer or imported in LEAVES:
-        return importer not in LEAVES or imported in {importer, *SINGLE_MODULES, *BETWEEN_LEAVES[importer]}
+        return importer not in LEAVES or imported in {importer, *BETWEEN_LEAVES[importer]}
     return importer not in LEAVES and HEIGHT[imported] < HEIGHT[importer]
 
 
@@ -99,16 +100,33 @@ def test_every_package_has_its_layer() -> None:
     assert packages <= HEIGHT.keys() | LEAVES
 
 
-@pytest.mark.parametrize("module", ["greenward.cli.main", "greenward.errors"])
+@pytest.mark.parametrize("module", ["greenward.cli.main", "greenward.common.errors"])
 def test_command_line_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
+def test_no_files_import_each_other_in_a_circle() -> None:
+    imported = {
+        dotted_name(file): {name for _, name in imported_modules(file) if name in NAMES} for file in MODULES
+    }
+    TopologicalSorter(imported).prepare()  # raises CycleError, which names the files
+
+
+def test_what_every_answer_inherits_is_small() -> None:
+    """The processes of answers load the standard library, each other and what says how they are isolated."""
+    allowed = {"greenward.common.errors", "greenward.sandbox.isolation"}
+    for file in (SOURCE / "sandbox" / "inside").glob("*.py"):
+        for line, module in imported_modules(file):
+            own = module.startswith("greenward.sandbox.inside") or module in allowed
+            standard = module.partition(".")[0] in sys.stdlib_module_names
+            assert own or standard, f"{file.name}:{line}: {module}"
+
+
 def test_leaves_load_without_torch() -> None:
     modules = [
-        ".".join(("greenward", *file.relative_to(SOURCE).with_suffix("").parts))
+        dotted_name(file)
         for file in MODULES
         if package_holding(file) in LEAVES and file.name != "__init__.py"
     ]

@@ -102,7 +102,7 @@ def test_a_wheel_is_built_from_what_is_copied(tmp_path):
     subprocess.run((*command, tmp_path / "source"), check=True)
     (wheel,) = tmp_path.glob("greenward-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"greenward/configs/quickstart.yaml", "greenward/policies/kernels/kernels.c"} <= set(names)
+    assert {"greenward/configs/quickstart.yaml", "greenward/models/kernels/kernels.c"} <= set(names)
 
 
 @pytest.mark.parametrize("script", ["install.sh", "post", "RUN"])

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from greenward.environments.games.environment import Table
-from greenward.environments.games.game import Game
-from greenward.environments.games.prompts import MoveFormat, MovePrompts
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
-from greenward.policies.policy import Policy
+from greenward.models.policy import Policy
+from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
+from greenward.tasks.self_play.environment import MoveFormat, MovePrompts, Table
+from greenward.tasks.self_play.game import Game
 from tiny_model import CharacterTokenizer
 
 

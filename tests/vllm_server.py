@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from greenward.policies.engine import SamplingParams, StopReason
-from greenward.policies.policy import Policy
+from greenward.models.policy import Policy
+from greenward.rollouts.engine import SamplingParams, StopReason
 
 _REASONS = {StopReason.LENGTH: "length", StopReason.END: "stop", StopReason.STOP_STRING: "stop"}
 

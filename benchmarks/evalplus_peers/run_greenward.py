@@ -14,7 +14,7 @@ import time
 
 from measures import cpu_seconds, peak_memory_bytes
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_suite
 
 

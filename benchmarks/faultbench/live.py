@@ -15,8 +15,7 @@ from benchmarks.faultbench.simulation import World, play
 from benchmarks.faultbench.synthetic import SEEDS
 from benchmarks.faultbench.synthetic_faults import KINDS
 
-from greenward.diagnostics.monitor import Monitor
-from greenward.diagnostics.rules import Rules
+from greenward.diagnostics.monitor import Monitor, Rules
 
 # Faults that are there at once; the others grow, or are there from the start.
 ABRUPT = (

@@ -12,7 +12,7 @@ if "torch" in sys.argv:
 
 from side import ENTRY_POINT, EXPECTED, INPUTS, Way, serve
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem, StdioCase
 from greenward.sandbox.isolation import ALL_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from greenward.api import load_problems as load_problems
     from greenward.api import load_recipe as load_recipe
     from greenward.api import train as train
-    from greenward.evaluation.selection import best_of_n as best_of_n
-    from greenward.grading.grader import Grader as Grader
+    from greenward.evaluation.compare import best_of_n as best_of_n
+    from greenward.grading.judge import Grader as Grader
     from greenward.integrations import EvaluationCallback as EvaluationCallback
     from greenward.integrations import reward_function as reward_function
-    from greenward.policies.policy import Policy as Policy
+    from greenward.models.policy import Policy as Policy
     from greenward.problems.problem import Case as Case
     from greenward.problems.problem import Problem as Problem
     from greenward.problems.problem import ProblemSet as ProblemSet
-    from greenward.recipes.push import push as push
+    from greenward.runs.publish import push as push
 
 __version__ = "0.1.0"
 
@@ -35,12 +35,12 @@ _PUBLIC = {
         "load_recipe",
         "train",
     ),
-    "evaluation.selection": ("best_of_n",),
-    "grading.grader": ("Grader",),
+    "evaluation.compare": ("best_of_n",),
+    "grading.judge": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),
-    "policies.policy": ("Policy",),
+    "models.policy": ("Policy",),
     "problems.problem": ("Case", "Problem", "ProblemSet"),
-    "recipes.push": ("push",),
+    "runs.publish": ("push",),
 }
 
 __all__ = [name for names in _PUBLIC.values() for name in names]

@@ -2,36 +2,36 @@
 
 `from greenward import …` gives these names; docs/python.md documents them. Heavy modules are imported when
 a function is called.
+
+Wrong options raise the errors of `greenward.common.errors`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from greenward.common.errors import ConfigError, ProblemError, RewardError
 from greenward.config import loading
-from greenward.config.options import check_names, checked, unexpected
+from greenward.config.loading import dotted, leaves
 from greenward.config.recipe import AnyRecipe, BaseRecipe, GRPORecipe
-from greenward.config.source import dotted, leaves
-from greenward.errors import ConfigError, ProblemError, RewardError
-from greenward.platforms import detection
+from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_evaluations, run_of_config
+from greenward.runs.reading import read_evaluations, read_metrics, run_of_config
 
 if TYPE_CHECKING:
-    from greenward.evaluation.audit.report import AuditReport as AuditReport
-    from greenward.evaluation.audit.report import Trial as Trial
-    from greenward.grading.custom_reward import RewardFunction, Rewards
-    from greenward.intervals import Estimate
-    from greenward.policies.policy import Policy
-    from greenward.recipes.evaluate_model import AnswerOptions
-    from greenward.recipes.evaluation_session import GradingOptions
+    from greenward.common.statistics import Estimate
+    from greenward.evaluation.audit_answers import AuditReport as AuditReport
+    from greenward.evaluation.audit_answers import Trial as Trial
+    from greenward.evaluation.session import AnswerOptions, GradingOptions
+    from greenward.grading.user_rewards import RewardFunction, Rewards
+    from greenward.models.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TrainingResult:
     @property
     def policy(self) -> Policy:
         """The policy of the newest checkpoint."""
-        from greenward.policies.policy import Policy
+        from greenward.models.policy import Policy
 
         return Policy.from_folder(self.run / "checkpoints" / "last")
 
@@ -84,7 +84,7 @@ def load_problems(
 
     `bugs:` before a source gives the repair of its programs. Raises `ProblemError`.
     """
-    from greenward.recipes.build import load_verified
+    from greenward.grading.verification import load_verified
 
     return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
 
@@ -125,9 +125,9 @@ def train(
 
     `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `overwrite`
     deletes a run that is there; `dry_run` shows settings, size and first prompt. Raises the errors of
-    `greenward.errors`; written files are kept.
+    `greenward.common.errors`; written files are kept.
     """
-    from greenward.grading.custom_reward import reward_terms
+    from greenward.grading.user_rewards import reward_terms
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
@@ -167,7 +167,7 @@ def train(
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
     run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
-    from greenward.recipes import train as recipes
+    from greenward.recipes import run as recipes
 
     if dry_run:
         recipes.dry_run(resolved, given, functions)
@@ -200,35 +200,42 @@ def evaluate(
     (512 or what the model has room for), `top_p`, `seed`, `style`, `ids`, `limit`, `timeout`, `workers`,
     `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`, `concurrency`,
     `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where both are names,
-    `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of `greenward.errors`.
+    `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of `greenward.common.errors`.
     """
-    from greenward.policies.endpoint import is_endpoint
-    from greenward.policies.policy import Policy
-    from greenward.recipes.evaluate_dqn import ProgramEvaluation, q_network_run
-    from greenward.recipes.evaluate_endpoint import open_evaluation
-    from greenward.recipes.evaluate_games import asked_games, evaluate_games, refuse_options
-    from greenward.recipes.evaluate_model import AnswerOptions, evaluate_in_memory
-    from greenward.recipes.models import find_model
+    from greenward.evaluation.session import AnswerOptions, evaluate_in_memory, open_evaluation
+    from greenward.rollouts.endpoint import is_endpoint
 
-    if not isinstance(policy, Policy | str | Path):
-        raise unexpected("policy", "a policy, a run directory, a model folder or a Hugging Face id", policy)
+    is_named = isinstance(policy, str | Path)
+    if not is_named:
+        from greenward.models.policy import Policy
+
+        if not isinstance(policy, Policy):
+            expected = "a policy, a run directory, a model folder or a Hugging Face id"
+            raise unexpected("policy", expected, policy)
+    is_served = is_named and is_endpoint(str(policy))  # and needs no torch here
     epsilon = options.pop("epsilon", None)
     grading, answers = _grading(k, options, AnswerOptions)
-    if isinstance(policy, str | Path) and isinstance(problems, str | None) and q_network_run(policy):
-        programs = ProgramEvaluation(policy, problems, samples, epsilon, answers)
-        with Progress(quiet=quiet) as progress:
-            return EvaluationResult(*programs.run(output, grading, progress))
+    if isinstance(policy, str | Path) and isinstance(problems, str | None) and not is_served:
+        from greenward.tasks.token_mdp.task import ProgramEvaluation, q_network_run
+
+        if q_network_run(policy):
+            programs = ProgramEvaluation(policy, problems, samples, epsilon, answers)
+            with Progress(quiet=quiet) as progress:
+                return EvaluationResult(*programs.run(output, grading, progress))
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
     asked = checked(AnswerOptions, samples=samples, **answers)
-    if isinstance(policy, Policy) or not isinstance(problems, str | None):
+    if not is_named or not isinstance(problems, str | None):
         if output is not None:
             raise ConfigError(
                 "output: an evaluation of a policy or of problems in memory writes nothing.",
                 remedy="Leave it out, or name a run or model, and a suite or file.",
             )
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
-    if not is_endpoint(str(policy)):
+    if not is_served:
+        from greenward.models.catalog import find_model
+        from greenward.tasks.self_play.task import asked_games, evaluate_games, refuse_options
+
         model = find_model(str(policy), asked.checkpoint)
         if games := asked_games(model, problems):
             overwrite = bool(options.pop("overwrite", False))
@@ -247,20 +254,22 @@ def evaluate(
 
 def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | None = None) -> list[str]:
     """The games that `evaluate` plays with a model; none where it asks problems of code."""
-    from greenward.policies.endpoint import is_endpoint
-    from greenward.recipes.evaluate_dqn import q_network_run
-    from greenward.recipes.evaluate_games import asked_games
-    from greenward.recipes.models import find_model
+    from greenward.rollouts.endpoint import is_endpoint
 
-    if q_network_run(policy) or is_endpoint(str(policy)):
+    if is_endpoint(str(policy)):
+        return []
+    from greenward.models.catalog import find_model
+    from greenward.tasks.self_play.task import asked_games
+    from greenward.tasks.token_mdp.task import q_network_run
+
+    if q_network_run(policy):
         return []
     return list(asked_games(find_model(str(policy), checkpoint), suite))
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
     """The prompts that `evaluate` would give a model, by task id, their style and their hash."""
-    from greenward.recipes.evaluate_endpoint import open_evaluation
-    from greenward.recipes.evaluate_model import AnswerOptions
+    from greenward.evaluation.session import AnswerOptions, open_evaluation
 
     _, answers = _grading((), options, AnswerOptions)
     session = open_evaluation(str(policy), checked(AnswerOptions, suite=suite, **answers))
@@ -283,10 +292,13 @@ def check_references(
     None is what the run `policy` held out. Returns the result in one line, and a line for each solution that
     failed.
     """
-    from greenward.recipes import suites
-    from greenward.recipes.models import find_model
+    from greenward.evaluation import suites
 
-    recipe = find_model(policy, checkpoint).recipe if policy else None
+    recipe = None
+    if policy:
+        from greenward.models.catalog import find_model
+
+        recipe = find_model(policy, checkpoint).recipe
     suite = suites.find_suite(problems or suites.HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
     asked = suites.part_of_suite(suite, ids=ids, limit=limit)
     return suites.check_references(asked, _grading((), grading)[0].sandbox)
@@ -308,7 +320,7 @@ def grade(
     `grading` are the options of `evaluate` from `timeout` on. Raises `ProblemError` for an unknown suite and
     for answers that cannot be read.
     """
-    from greenward.recipes.evaluation_session import SampleGrading, undefined
+    from greenward.evaluation.session import SampleGrading, undefined
 
     options, _ = _grading(k, grading)
     session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
@@ -322,11 +334,11 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
     """Gives cheating and right answers to a reward, and reports which it accepts and refuses.
 
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
-    those of `greenward.evaluation.audit.audit.audit`. Raises `RewardError` and `ConfigError`.
+    those of `greenward.evaluation.audit.audit`. Raises `RewardError` and `ConfigError`.
     """
-    from greenward.evaluation.audit.audit import audit as audit_function
-    from greenward.evaluation.audit.audit import audit_recipe
-    from greenward.grading.custom_reward import function_name
+    from greenward.evaluation.audit import audit as audit_function
+    from greenward.evaluation.audit import audit_recipe
+    from greenward.grading.user_rewards import function_name
 
     check_names(settings, list(signature(audit_function).parameters)[1:])
     if callable(reward):
@@ -351,7 +363,7 @@ def _grading(
     k: Sequence[int], options: Mapping[str, Any], others: type[AnswerOptions] | None = None
 ) -> tuple[GradingOptions, dict[str, Any]]:
     """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
-    from greenward.recipes.evaluation_session import GradingOptions, grading_sandbox
+    from greenward.evaluation.session import GradingOptions, grading_sandbox
 
     rest = [one.name for one in fields(others)] if others else []
     check_names(options, [*_LIMITS, *_JUDGING, *rest])
@@ -364,6 +376,34 @@ def _grading(
 
 
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
-    from greenward.intervals import Estimate
+    from greenward.common.statistics import Estimate
 
     return {name: Estimate.from_json(one) for name, one in found.items()}
+
+
+Made = TypeVar("Made")
+
+
+def checked(make: Callable[..., Made], **options: Any) -> Made:
+    """What is made of these options. Raises `ConfigError` for the first one that cannot be."""
+    from pydantic import ValidationError
+
+    try:
+        return make(**options)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ConfigError(f"{wrong['loc'][0]}: {wrong['msg']}, found {wrong['input']!r:.200}.") from None
+
+
+def check_names(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises `ConfigError` for an option that is not known, naming the nearest."""
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"Options: {', '.join(known)}."
+            raise ConfigError(f"there is no option {name!r}.", remedy=remedy)
+
+
+def unexpected(name: str, expected: str, found: Any) -> ConfigError:
+    """The error of an argument that is of another kind than expected."""
+    return ConfigError(f"{name}: expected {expected}, found {found!r:.200}.")

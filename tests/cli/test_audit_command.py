@@ -8,10 +8,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.audit import audit
-from greenward.errors import RewardError
-from greenward.evaluation.audit.audit import audit as audit_function
-from greenward.evaluation.audit.report import AuditReport, Trial, TrialOutcome
+from greenward.cli.evaluate import audit
+from greenward.common.errors import RewardError
+from greenward.evaluation.audit import audit as audit_function
+from greenward.evaluation.audit_answers import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
 def everything(completions, **columns):
@@ -55,7 +55,7 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
         honest=(refused("honest", TrialOutcome.ACCEPTED),),
     )
     fake = functools.wraps(audit_function)(lambda *_, **__: report)
-    monkeypatch.setattr("greenward.evaluation.audit.audit.audit", fake)
+    monkeypatch.setattr("greenward.evaluation.audit.audit", fake)
     done = CliRunner().invoke(audit, ["m:f"])
     assert done.exit_code == 0, done.output
     assert "Sound: accepted 0 of 1 cheating answers" in done.output

@@ -10,8 +10,8 @@ import pytest
 
 import greenward
 from greenward.cli.main import main
+from greenward.common.errors import RunError
 from greenward.config.loading import parse_recipe
-from greenward.errors import RunError
 from greenward.runs.output import claim_folder
 
 

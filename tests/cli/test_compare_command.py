@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.comparing import compare
-from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.cli.evaluate import compare
+from greenward.evaluation.evaluate import EvaluationRow, Sample
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.main import cli
-from greenward.config.presets import PRESETS
+from greenward.config.loading import PRESETS
 from greenward.sandbox import pool
 from greenward.sandbox.isolation import PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
@@ -54,8 +54,8 @@ def test_doctor_says_how_to_get_what_is_missing_and_exits_with_1(monkeypatch):
 
 @pytest.mark.parametrize("level", ["E", "b", 2])
 def test_a_recipe_with_an_unknown_level_is_refused(level):
+    from greenward.common.errors import ConfigError
     from greenward.config.loading import load_recipe
-    from greenward.errors import ConfigError
 
     with pytest.raises(ConfigError, match="require"):
         load_recipe("quickstart", [f"sandbox.require={level}"])

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from greenward import api
 from greenward.cli.main import cli, main
-from greenward.errors import ConfigError
+from greenward.common.errors import ConfigError
 from openai_server import FAULTS, KEY, OpenAIServer
 
 PROBLEMS, SAMPLES = 16, 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from greenward.cli.main import main
-from greenward.errors import SandboxError
+from greenward.common.errors import SandboxError
 
 RIGHT, WRONG, HOSTILE = "return n + {}", "return n", "return '\\x1b[31m\\u202e'"
 
@@ -67,7 +67,7 @@ def samples(tmp_path):
 @pytest.fixture(scope="session")
 def model(tmp_path_factory, tokenizer) -> Path:
     from greenward.config.sections import ShapeConfig
-    from greenward.policies.policy import Policy
+    from greenward.models.policy import Policy
 
     shape = ShapeConfig(layers=1, hidden_size=16, heads=2, kv_heads=2, intermediate_size=16, max_positions=96)
     folder = tmp_path_factory.mktemp("models") / "tiny"
@@ -253,7 +253,7 @@ def test_an_evaluation_of_which_nothing_could_be_judged_is_an_error(call, suite,
     def refuse(*_: object, **__: object) -> None:
         raise SandboxError("no worker can start")
 
-    monkeypatch.setattr("greenward.recipes.evaluation_session.build_grader", refuse)
+    monkeypatch.setattr("greenward.evaluation.session.build_grader", refuse)
     code, _, told = call("grade", samples((1, RIGHT)), "--suite", suite, "--out", "out")
     assert code == 2
     assert "no worker can start" in told
@@ -283,7 +283,7 @@ def test_a_k_above_the_number_of_answers_leads_and_exits_with_2_but_all_is_grade
 def test_answers_that_stay_lost_count_as_not_passed_and_above_2_percent_the_command_fails(
     call, suite, samples, monkeypatch, lost, code
 ):
-    from greenward.grading.grader import Grader
+    from greenward.grading.judge import Grader
     from greenward.grading.verdict import Status, Verdict
 
     judged = Grader.grade_stream

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from greenward.cli.main import cli
-from greenward.errors import ConfigError, ProblemError
-from greenward.recipes.fix import FixOptions, find_repair, repair_problem
+from greenward.common.errors import ConfigError, ProblemError
+from greenward.tasks.repair.fix import FixOptions, find_repair, repair_problem
 from openai_server import OpenAIServer
 
 PRICES = "from shop.tax import RATE\n\n\ndef total(prices):\n    return sum(prices) * RATE\n"

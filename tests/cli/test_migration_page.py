@@ -11,9 +11,8 @@ import pytest
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.cli.training import ALIASES
-from greenward.config.explain import field_at
-from greenward.config.loading import load_recipe
+from greenward.cli.train import ALIASES
+from greenward.config.loading import field_at, load_recipe
 from greenward.config.recipe import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")

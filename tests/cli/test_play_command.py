@@ -9,15 +9,13 @@ from click.testing import CliRunner
 
 from greenward import api
 from greenward.cli.main import cli
-from greenward.cli.play import final_view, meant, view
-from greenward.environments.games.negotiation import SimpleNegotiation, Trading
-from greenward.environments.games.prompts import MovePrompts
-from greenward.environments.games.tictactoe import TicTacToe
-from greenward.errors import CheckpointError, ConfigError
-from greenward.evaluation.matches import Contestant
-from greenward.policies.engine import SamplingParams
-from greenward.recipes import playing
-from greenward.recipes.self_play import GAMES
+from greenward.cli.tasks import final_view, meant, view
+from greenward.common.errors import CheckpointError, ConfigError
+from greenward.rollouts.engine import SamplingParams
+from greenward.tasks.self_play import task
+from greenward.tasks.self_play.environment import MovePrompts
+from greenward.tasks.self_play.evaluation import Contestant
+from greenward.tasks.self_play.games import GAMES, SimpleNegotiation, TicTacToe, Trading
 from text_engine import TextEngine
 from tiny_model import TINY_MODEL, CharacterTokenizer
 
@@ -40,7 +38,7 @@ def engine(monkeypatch):
             prompts = MovePrompts(game, CharacterTokenizer(), move_format)
             return Contestant(TextEngine(answer), prompts, SamplingParams())
 
-        monkeypatch.setattr(playing, "find_contestant", find)
+        monkeypatch.setattr(task, "find_contestant", find)
 
     return use
 
@@ -183,13 +181,13 @@ def run(tmp_path_factory):
 
 
 def test_a_run_plays_as_it_was_trained(run) -> None:
-    contestant = playing.find_contestant(GAMES["tictactoe"], str(run))
+    contestant = task.find_contestant(GAMES["tictactoe"], str(run))
     assert (contestant.sampling.max_tokens, contestant.sampling.temperature) == (3, 1.0)
     state = GAMES["tictactoe"].start(None)
     assert (
         contestant.engine.tokenizer.decode(contestant.prompts.prompt_ids(state, 0)) == "X 0 1 2 3 4 5 6 7 8"
     )
-    assert playing.find_contestant(GAMES["tictactoe"], str(run), temperature=0).sampling.temperature == 0
+    assert task.find_contestant(GAMES["tictactoe"], str(run), temperature=0).sampling.temperature == 0
     output = play("tictactoe", "--model", str(run), "--opponent", str(run), "--games", "4", "--seed", "3")
     assert output == play(
         "tictactoe", "--model", str(run), "--opponent", str(run), "--games", "4", "--seed", "3"
@@ -203,7 +201,7 @@ def test_a_run_plays_as_it_was_trained(run) -> None:
 def test_a_model_with_a_chat_template_is_asked_for_a_boxed_move(run, tmp_path, published) -> None:
     folder = published("qwen2", max_position_embeddings=2048)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    contestant = playing.find_contestant(TicTacToe(), str(folder))
+    contestant = task.find_contestant(TicTacToe(), str(folder))
     prompt = contestant.engine.tokenizer.decode(contestant.prompts.prompt_ids(TicTacToe().start(None), 1))
     assert "You play second in a game." in prompt and "\\boxed{move}" in prompt
     assert contestant.sampling.max_tokens == 512

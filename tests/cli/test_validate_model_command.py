@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from greenward.cli.main import main
-from greenward.policies.policy import Policy
-from greenward.recipes import validate_model as validation
+from greenward.models.policy import Policy
+from greenward.recipes import validate as validation
 
 pytest.importorskip("transformers")
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from greenward.common.errors import ConfigError
 from greenward.config.loading import (
     dump,
     find_recipe,
@@ -17,7 +18,6 @@ from greenward.config.loading import (
     shipped_recipes,
 )
 from greenward.config.recipe import KINDS, GRPORecipe, RejectionRecipe, SupervisedRecipe
-from greenward.errors import ConfigError
 
 
 def message(text: str, *overrides: str) -> str:

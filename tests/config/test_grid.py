@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.config.grid import grid_runs
-from greenward.errors import ConfigError
+from greenward.common.errors import ConfigError
+from greenward.config.loading import grid_runs
 
 
 def values(override: str) -> list[str]:

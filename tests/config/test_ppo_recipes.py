@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.config.loading import dump, parse_recipe
 from greenward.config.recipe import PPORecipe
-from greenward.errors import ConfigError
 
 
 def test_ppo_chooses_its_own_defaults() -> None:

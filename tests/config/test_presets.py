@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from greenward.config.loading import dump, load_recipe, parse_recipe, schema_json, shipped_recipes
-from greenward.config.presets import PRESETS, preset_line
+from greenward.common.errors import ConfigError
+from greenward.config.loading import (
+    PRESETS,
+    dump,
+    load_recipe,
+    parse_recipe,
+    preset_line,
+    schema_json,
+    shipped_recipes,
+)
 from greenward.config.recipe import Recipe
-from greenward.errors import ConfigError
-from greenward.platforms import detection
+from greenward.hardware import detection
 
 MODEL = "model=owner/name"
 LANGUAGE_MODELS = sorted(name for name in shipped_recipes() if name != "dqn_code_generation")

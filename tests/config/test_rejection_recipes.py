@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.config.loading import dump, load_recipe, parse_recipe
-from greenward.errors import ConfigError
 
 
 def test_a_resolved_recipe_loads_again() -> None:

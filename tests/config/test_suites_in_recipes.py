@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.config.explain import fields_of
-from greenward.config.loading import dump, parse_recipe, schema_json
-from greenward.errors import ConfigError
+from greenward.common.errors import ConfigError
+from greenward.config.loading import dump, fields_of, parse_recipe, schema_json
 
 
 def suites(text: str, *overrides: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import calibration
 from greenward.diagnostics.calibration import (
     WARNING_SCORE,
@@ -12,7 +13,6 @@ from greenward.diagnostics.calibration import (
     measure_calibration,
     score_p_value,
 )
-from greenward.errors import DiagnosticsError
 
 
 def forecasts(count, scale, seed=0):

@@ -12,10 +12,9 @@ from test_readers import RUNS, fixture, needs_fixtures
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.diagnostics.causes import EXPLAINS, causes_of
-from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.live import LiveTests
-from greenward.diagnostics.report import diagnosis_report
+from greenward.diagnostics.diagnose import diagnose_run, diagnosis_report
+from greenward.diagnostics.finding import EXPLAINS, causes_of
+from greenward.diagnostics.monitor import LiveTests
 from greenward.reports.document import Finding, Onset
 from greenward.reports.write import render
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.diagnosing import diff as command
+from greenward.cli.diagnose import diff as command
 from greenward.cli.rldk import rldk
-from greenward.diagnostics.diff import diff_runs
-from greenward.diagnostics.diff_causes import likely_cause
-from greenward.errors import DiagnosticsError
+from greenward.common.errors import DiagnosticsError
+from greenward.diagnostics.diff import diff_runs, likely_cause
 from greenward.runs.files import dump_json
 
 STEPS = 120

@@ -11,9 +11,8 @@ from synthetic_runs import healthy, write_run
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.evals import diagnose_evals
-from greenward.errors import DiagnosticsError
+from greenward.common.errors import DiagnosticsError
+from greenward.diagnostics.diagnose import diagnose_evals, diagnose_run
 
 
 def evaluation(step, rate, *, problems=200, samples=4, seed=0):

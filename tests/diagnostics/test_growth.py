@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from greenward.diagnostics.growth import (
+from greenward.diagnostics.signal_tests import (
     find_explosion,
     find_spikes,
     lower_envelope,

@@ -14,10 +14,9 @@ from contextlib import closing, contextmanager, suppress
 import numpy as np
 import pytest
 
+from greenward.common.errors import DiagnosticsError, GreenwardError
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.readers.tables import parquet_rows
-from greenward.diagnostics.readers.tensorboard import _masked_crc
-from greenward.errors import DiagnosticsError, GreenwardError
+from greenward.diagnostics.readers.formats import _masked_crc, parquet_rows
 
 SECONDS, BYTES = 10.0, 200 << 20  # far more than is needed
 

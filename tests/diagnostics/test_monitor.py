@@ -16,10 +16,9 @@ from click.testing import CliRunner
 from synthetic_runs import healthy, with_explosion, write_run
 
 from greenward.cli.main import cli
+from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import Monitor
-from greenward.diagnostics.live import LiveTests
-from greenward.diagnostics.rules import PRESETS, Rule, Rules, load_rules
-from greenward.errors import DiagnosticsError
+from greenward.diagnostics.monitor import PRESETS, LiveTests, Rule, Rules, load_rules
 
 
 def fed(signals, rules="default", **options):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import greenward.diagnostics
-from greenward.diagnostics.diff_causes import different_settings
+from greenward.diagnostics.diff import different_settings
 from greenward.diagnostics.readers import read_run_signals
 
 

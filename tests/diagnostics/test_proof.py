@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from synthetic_runs import healthy, with_explosion, write_run
 
 from greenward.cli.main import cli
+from greenward.common.errors import CheckpointError, DiagnosticsError, RunError
 from greenward.diagnostics import proof
-from greenward.diagnostics.checkpoint_diff import diff_checkpoints
-from greenward.errors import CheckpointError, DiagnosticsError, RunError
+from greenward.diagnostics.proof import diff_checkpoints
 from greenward.runs.directory import fork_run
 
 PROGRAM = """

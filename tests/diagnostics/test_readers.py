@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from greenward.diagnostics.readers import read_run_signals, rollouts
-from greenward.diagnostics.readers.rollouts import read_rollouts
-from greenward.errors import DiagnosticsError, GreenwardError
+from greenward.common.errors import DiagnosticsError, GreenwardError
+from greenward.diagnostics.readers import formats, read_run_signals
+from greenward.diagnostics.readers.formats import read_rollouts
 
 FIXTURES = Path(
     os.environ.get("GREENWARD_FIXTURES", Path(__file__).parents[3] / "shared/data/tracker_fixtures")
@@ -428,12 +428,12 @@ def test_damaged_files_of_every_tracker_give_signals_or_our_error(tmp_path, form
 
 
 def test_numbered_entries_are_found_among_many_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollouts, "_MOST_FILES", 3)
+    monkeypatch.setattr(formats, "_MOST_FILES", 3)
     for name in (*(f"log_{i}.txt" for i in range(50)), "checkpoint-1", "checkpoint-20"):
         (tmp_path / name).touch()
     pattern = re.compile(r"checkpoint-(\d+)")
-    assert sorted(number for number, _ in rollouts.numbered(tmp_path, pattern)) == [1, 20]
-    assert rollouts.numbered(tmp_path / "none", pattern) == []
+    assert sorted(number for number, _ in formats.numbered(tmp_path, pattern)) == [1, 20]
+    assert formats.numbered(tmp_path / "none", pattern) == []
 
 
 def test_a_last_line_without_an_end_counts_where_it_is_whole(tmp_path):

@@ -16,8 +16,7 @@ from synthetic_runs import healthy, predictions, with_explosion, with_leak, writ
 
 from greenward.cli.rldk import rldk
 from greenward.config.loading import load_recipe
-from greenward.diagnostics.diagnose import topics_of
-from greenward.diagnostics.reward_health import diagnose_reward_health
+from greenward.diagnostics.diagnose import diagnose_reward_health, topics_of
 from greenward.reports.document import DOCS
 
 FILES = {

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.readers import read_run_signals
-from greenward.errors import DiagnosticsError
 
 
 @pytest.fixture
@@ -80,7 +80,5 @@ def test_broken_lines_are_left_out_and_rows_without_steps_are_counted(written):
 
 
 def test_diagnostics_load_without_torch():
-    code = (
-        "import sys, greenward.diagnostics.diff_report, greenward.cli.rldk; assert 'torch' not in sys.modules"
-    )
+    code = "import sys, greenward.diagnostics.diff, greenward.cli.rldk; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,21 +8,27 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.config.sections import ToolsConfig
-from greenward.environments.agent import AgentEnvironment, AgentPrompts, agent_maker, judge_agents
-from greenward.environments.dialogue import run_dialogues
-from greenward.environments.episode import POLICY
-from greenward.environments.tools import SUBMIT, parse_call
-from greenward.errors import ConfigError
-from greenward.grading.edits.answers import written_edits
-from greenward.grading.grader import Grader
+from greenward.environments.agent import (
+    SUBMIT,
+    AgentEnvironment,
+    AgentPrompts,
+    agent_maker,
+    judge_agents,
+    parse_call,
+)
+from greenward.grading.edits import written_edits
+from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import AllTests
 from greenward.grading.verdict import Family, Status
-from greenward.policies.endpoint import TextTokenizer
-from greenward.policies.engine import Completion, SamplingParams, StopReason
-from greenward.policies.tokenizer import Tokenizer, train_tokenizer
+from greenward.models.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.problem import Case, Problem
 from greenward.problems.repositories import shipped_repositories
+from greenward.rollouts.driver import run_dialogues
+from greenward.rollouts.endpoint import TextTokenizer
+from greenward.rollouts.engine import Completion, SamplingParams, StopReason
+from greenward.rollouts.episode import POLICY
 from greenward.runs.files import write_rows
 
 TOOLS = ToolsConfig(max_calls=6, call_seconds=5)

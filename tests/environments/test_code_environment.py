@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from greenward.algorithms.advantages import ESTIMATORS
-from greenward.algorithms.batches import TrainingBatch, micro_batches, row_groups
-from greenward.algorithms.collection import Collector
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.code import CodeEnvironment
-from greenward.environments.episode import POLICY, Collection
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.problems.problem import Problem
+from greenward.rollouts.engine import Completion, SamplingParams, StopReason
+from greenward.rollouts.episode import POLICY, Collection
+from greenward.training.advantages import ESTIMATORS
+from greenward.training.batch import TrainingBatch, micro_batches, row_groups
+from greenward.training.collector import Collector
 from tiny_model import CharacterTokenizer
 
 LIMIT, END = 24, "$"

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.environments.prompts import PromptRenderer
-from greenward.errors import ConfigError
 from greenward.evaluation.suites import SuitePrompts
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem
 from tiny_model import CharacterTokenizer
 

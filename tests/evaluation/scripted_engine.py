@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from greenward.grading.extraction import Extracted
-from greenward.policies.engine import Completion, OnGroup, SamplingParams, StopReason
 from greenward.problems.problem import Problem
+from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
 
 
 class ScriptedEngine:

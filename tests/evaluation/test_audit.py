@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import RewardError
-from greenward.evaluation.audit.audit import audit
-from greenward.evaluation.audit.cheats import CHEATS
-from greenward.evaluation.audit.report import FAMILIES, HONEST, TrialOutcome
-from greenward.evaluation.audit.right_answers import FUNCTIONS, RIGHT_ANSWERS
-from greenward.grading.problem_columns import assertions
+from greenward.common.errors import RewardError
+from greenward.evaluation.audit import audit
+from greenward.evaluation.audit_answers import (
+    CHEATS,
+    FAMILIES,
+    FUNCTIONS,
+    HONEST,
+    RIGHT_ANSWERS,
+    TrialOutcome,
+)
+from greenward.grading.user_rewards import assertions
 
 OF_FUNCTIONS = [answer for answer in RIGHT_ANSWERS if answer.problem.entry_point]
 QUICK = 3.0  # seconds; endless answers take this long, and those of `exit_status` end before
@@ -36,7 +41,7 @@ def families(trials):
 
 
 def test_our_default_reward_accepts_no_cheat_and_refuses_no_right_answer():
-    report = audit("greenward.grading.reward_functions:tests")
+    report = audit("greenward.grading.reward_terms:tests")
     assert report.signature == "ours"
     assert len(report.cheats) == len(CHEATS) >= 55
     assert len(report.honest) >= 15

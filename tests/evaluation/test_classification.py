@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from greenward.evaluation.classification import Classified, classification_figures
+from greenward.evaluation.evaluate import Classified, classification_figures
 from greenward.grading.labels import LabelAnswer
 from greenward.problems.problem import Label
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from greenward.errors import RunError
-from greenward.evaluation.comparison import (
+from greenward.common.errors import RunError
+from greenward.evaluation.compare import (
     MCNEMAR,
     SIGN_FLIP,
     AnswerCounts,
@@ -15,7 +15,7 @@ from greenward.evaluation.comparison import (
     compare,
     read_evaluation,
 )
-from greenward.evaluation.rows import EvaluationRow, Sample
+from greenward.evaluation.evaluate import EvaluationRow, Sample
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
+from greenward.common.errors import ProblemError, SandboxError
+from greenward.common.statistics import pass_at_k
 from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
-from greenward.errors import ProblemError, SandboxError
-from greenward.evaluation import engine
-from greenward.evaluation.engine import VerdictMemory, evaluate
-from greenward.evaluation.rows import EvaluationRow
-from greenward.grading.grader import Grader
+from greenward.evaluation import evaluate as engine
+from greenward.evaluation.evaluate import EvaluationRow, VerdictMemory, evaluate
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
-from greenward.intervals import pass_at_k
-from greenward.policies.engine import SamplingParams, StopReason
 from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.rollouts.engine import SamplingParams, StopReason
 from greenward.runs.reading import by_problem
 
 STATUSES = list(Status)

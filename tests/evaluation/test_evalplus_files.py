@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from greenward import user_text
-from greenward.errors import ProblemError
-from greenward.evaluation import evalplus_files
-from greenward.evaluation.evalplus_files import extracted, read_samples
+from greenward.common import text as user_text
+from greenward.common.errors import ProblemError
+from greenward.evaluation import store
+from greenward.evaluation.store import extracted, read_samples
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 STARTER = "def f(x):\n"
@@ -110,7 +110,7 @@ def test_folders_of_evalplus_are_read(tmp_path):
 
 
 def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(evalplus_files, "MAX_ANSWERS", 10)
+    monkeypatch.setattr(store, "MAX_ANSWERS", 10)
     monkeypatch.setattr(user_text, "MAX_JSON_VALUES", 100)
     path = tmp_path / "samples.jsonl"
     for rows, answers in ((1, 10), (5, 2)):

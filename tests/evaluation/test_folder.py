@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
-from greenward.errors import RunError
-from greenward.evaluation.engine import Seconds, add_given, flaky_samples, judge, sampled
-from greenward.evaluation.folder import RESULTS, SAMPLES, EvaluationFolder, read_rows
-from greenward.evaluation.rows import Sample
+from greenward.common.errors import RunError
+from greenward.evaluation.evaluate import Sample, Seconds, add_given, flaky_samples, judge, sampled
+from greenward.evaluation.store import RESULTS, SAMPLES, EvaluationFolder, read_rows
 from greenward.grading.extraction import Extracted
-from greenward.grading.grader import FlakyAnswer
+from greenward.grading.judge import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.policies.engine import SamplingParams
 from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.rollouts.engine import SamplingParams
 
 PROBLEMS = ProblemSet(
     (Problem(f"p{number}", "Do it.", "f", cases=(Case((1,), 1),), tags=("easy",)) for number in range(6)),

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe, shipped_recipes
 from greenward.config.recipe import CodeRecipe
-from greenward.errors import ConfigError
-from greenward.evaluation.audit.audit import audit_recipe
-from greenward.evaluation.audit.cheats import CHEATS
+from greenward.evaluation.audit import audit_recipe
+from greenward.evaluation.audit_answers import CHEATS
 
 # Recipes that share their rewards are audited once. An audit grades programs, not labels.
 DISTINCT = {

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.errors import ConfigError, ProblemError
-from greenward.evaluation.selection import best_of_n
-from greenward.grading.grader import Grader
+from greenward.common.errors import ConfigError, ProblemError
+from greenward.evaluation.compare import best_of_n
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Comparison, Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 

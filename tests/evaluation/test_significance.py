@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from greenward.evaluation.significance import (
+from greenward.common.statistics import (
     Z_POWER,
     detectable_mean_difference,
     detectable_rate_difference,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from greenward.errors import ConfigError
+from greenward.common.errors import ConfigError
 from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts, stable_subset
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.problems.vulnerabilities.generate import vulnerability_pairs
+from greenward.problems.vulnerabilities import vulnerability_pairs
 
 
 class Characters:

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenward.cli.comparing import text_of
-from greenward.errors import RunError, SandboxError
-from greenward.evaluation.evalplus_files import evalplus_results
-from greenward.evaluation.folder import PROMPTS, RESULTS, SAMPLES
-from greenward.evaluation.rows import MAX_FAILED_TESTS, EvaluationRow, EvaluationRows, Sample
-from greenward.evaluation.summary import mean_pass_at_k, rates_of, summarise, usual_ks
+from greenward.cli.evaluate import text_of
+from greenward.common.errors import RunError, SandboxError
+from greenward.evaluation.evaluate import (
+    MAX_FAILED_TESTS,
+    EvaluationRow,
+    EvaluationRows,
+    Sample,
+    mean_pass_at_k,
+    rates_of,
+    summarise,
+    usual_ks,
+)
+from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, evalplus_results
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.protocol import Limits
 

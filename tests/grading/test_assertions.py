@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.assertions import Relation, parse_assertion
-from greenward.grading.grader import Grader
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader
+from greenward.grading.testcases import Relation, parse_assertion
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS

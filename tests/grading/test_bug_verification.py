@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from greenward.config.sections import FamiliesConfig
-from greenward.grading.bug_verification import verified_bugs, with_failing_tests
-from greenward.problems.families.generate import generate
-from greenward.problems.mutation.repair import bug_kind, original_id, repair_candidates
+from greenward.grading.verification import verified_bugs, with_failing_tests
+from greenward.problems.generated import generate
+from greenward.problems.mutation import bug_kind, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 RIGHT = "def double(n):\n    return 2 * n\n"

@@ -12,18 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greenward.grading import compare, judging
+from greenward.grading import compare, testcases
 from greenward.grading.compare import MAX_REPEATED_VALUES, close, count_values, equal, matches
-from greenward.grading.judging import show_value
+from greenward.grading.testcases import show_value
 from greenward.problems.problem import Comparison
-from greenward.sandbox.codec import (
-    MAX_DEPTH,
-    PlainDict,
-    PlainSet,
-    canonical,
-    decode_untrusted,
-    encode,
-)
+from greenward.sandbox.inside.codec import MAX_DEPTH, PlainDict, PlainSet, canonical, decode_untrusted, encode
 
 EXACT = Comparison(tolerance=0.0)
 LOOSE = Comparison()
@@ -187,7 +180,7 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     counted(compare, "_order")
-    counted(judging, "_written")
+    counted(testcases, "_written")
     return counts
 
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.errors import RewardError
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.grading.answer_files import program_changes
 from greenward.grading.extraction import Extracted
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
+from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.protocol import Limits

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase

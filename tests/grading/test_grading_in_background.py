@@ -6,9 +6,9 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from greenward.errors import GreenwardError, ProblemError
-from greenward.grading.grader import Grader
-from greenward.grading.unique_jobs import RETRIES
+from greenward.common.errors import GreenwardError, ProblemError
+from greenward.grading.execution import RETRIES
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.protocol import CallResult, Limits, Outcome, RunResult

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from greenward.grading.grader import Grader
-from greenward.grading.grading_plan import make_plan
+from greenward.grading.judge import Grader
+from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, StdioCase
 from greenward.sandbox import workers
-from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome
+from greenward.sandbox.workers import Attempt
 
 LIMITS = Limits(cpu_seconds=3.0, wall_seconds=6.0, memory_bytes=512 << 20)
 PROBLEMS = {
@@ -107,7 +107,7 @@ def test_a_report_that_came_while_others_were_read_is_not_late(monkeypatch):
     ids=["floats", "whole floats", "fractions", "text", "tuples", "dict", "sets"],
 )
 def test_large_values_pass_where_large_values_are_expected(grader, monkeypatch, expected, returned):
-    monkeypatch.setattr("greenward.grading.grading_plan._EXTRA_RESULT_BYTES", 0)
+    monkeypatch.setattr("greenward.grading.testcases._EXTRA_RESULT_BYTES", 0)
     problem = Problem("p", "", "f", cases=(Case((1,), expected), Case((2,), expected)))
     code = f"from fractions import Fraction\ndef f(x): return {returned}"
     (verdict,) = grader.grade([(problem, code)])

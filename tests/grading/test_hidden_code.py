@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.grading.hidden_code import hides_code
+from greenward.grading.quality import hides_code
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 

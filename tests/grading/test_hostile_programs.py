@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem, StdioCase
 from greenward.sandbox.protocol import Limits

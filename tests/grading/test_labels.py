@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.errors import RewardError
 from greenward.grading.extraction import extract_code
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.labels import evidence, judge_label, parse_label, written_label
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Label, Problem
-from greenward.problems.vulnerabilities.generate import pair, vulnerability_pairs
+from greenward.problems.vulnerabilities import pair, vulnerability_pairs
 
 CODE = "import os\n\ndef f(x):\n    os.system('ls ' + x)\n    return x\n"
 FIXED = "import os\n\ndef f(x):\n    os.listdir(x)\n    return x\n"

@@ -8,11 +8,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
+from greenward.problems.formats import oracle_for
 from greenward.problems.problem import Case, Comparison, Problem, StdioCase
-from greenward.problems.suites.evalplus import oracle_for
-from greenward.sandbox.codec import canonical
+from greenward.sandbox.inside.codec import canonical
 from greenward.sandbox.protocol import Limits
 
 LIMITS = Limits(cpu_seconds=5.0, wall_seconds=30.0, memory_bytes=2 << 30)

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.errors import ProblemError, SandboxError
-from greenward.grading.grader import Grader
-from greenward.grading.grading_plan import make_plan
-from greenward.problems.mining.assemble import in_file, masked_problem
-from greenward.problems.mining.functions import MaskedFunction, masked_functions
-from greenward.problems.mining.tree import find_tree
+from greenward.common.errors import ProblemError, SandboxError
+from greenward.grading.judge import Grader
+from greenward.grading.testcases import make_plan
+from greenward.problems.mining import MaskedFunction, find_tree, in_file, masked_functions, masked_problem
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor

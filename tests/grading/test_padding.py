@@ -8,10 +8,8 @@ from time import process_time
 
 import pytest
 
-from greenward.evaluation.audit.cheats import OUTPUT, PADDING, SLOPPY, padded
-from greenward.grading.code_quality import MAX_PARSED_CHARS, CodeQuality
-from greenward.grading.dead_code import remove_dead_code
-from greenward.grading.readability import Readability
+from greenward.evaluation.audit_answers import OUTPUT, PADDING, SLOPPY, padded
+from greenward.grading.quality import MAX_PARSED_CHARS, CodeQuality, Readability, remove_dead_code
 from greenward.grading.reward_terms import CodeScore
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict

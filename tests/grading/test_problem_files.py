@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
-from greenward.grading.grading_plan import make_plan
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader
+from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
-from greenward.problems.json_format import load_json, save_json
+from greenward.problems.formats import load_json, save_json
 from greenward.problems.problem import Case, Problem, StdioCase, data_hash
 
 RIGHT = "from .rates import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"

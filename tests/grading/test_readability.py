@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.common.errors import ConfigError, RewardError
 from greenward.config.sections import FamiliesConfig, RewardTermConfig
-from greenward.errors import ConfigError, RewardError
-from greenward.grading import readability
-from greenward.grading.readability import Readability, lint
+from greenward.grading import quality
+from greenward.grading.quality import Readability, lint
 from greenward.grading.reward_terms import CodeScore, make_reward
 from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
@@ -172,7 +172,7 @@ def test_a_batch_takes_one_pair_of_processes_and_known_answers_take_none(whole, 
         return run(command, **options)
 
     run = subprocess.run
-    monkeypatch.setattr(readability.subprocess, "run", counted)
+    monkeypatch.setattr(quality.subprocess, "run", counted)
     codes = [f"def add(a, b):\n    return a + b + {n % 10}\n" for n in range(64)]
     first = term.score([answer(whole, code) for code in codes], None)
     assert commands == ["check", "format"]
@@ -187,7 +187,7 @@ def test_a_program_on_which_ruff_hangs_gets_nothing_and_the_others_their_due(who
         return run(command, cwd=cwd, **options)
 
     run = subprocess.run
-    monkeypatch.setattr(readability.subprocess, "run", hangs_on_it)
+    monkeypatch.setattr(quality.subprocess, "run", hangs_on_it)
     hanging = "def add(a, b):\n    hang = a + b\n    return hang * 1\n"
     assert score(whole, CLEAN, hanging, CLEAN + "\n\n# 1\n") == [1.0, 0.0, 1.0]
 
@@ -200,15 +200,15 @@ def test_a_program_of_which_nothing_is_used_gets_nothing(whole, code):
 
 
 def test_a_missing_or_broken_ruff_is_told_before_training(monkeypatch):
-    monkeypatch.setattr(readability, "_binary", lambda: "/bin/false")
+    monkeypatch.setattr(quality, "_binary", lambda: "/bin/false")
     with pytest.raises(RewardError, match=r"ruff does not work.*\n.*pip install"):
         make_reward(RewardTermConfig(name="code_score"))
     monkeypatch.undo()
-    readability._binary.cache_clear()
+    quality._binary.cache_clear()
     monkeypatch.setitem(sys.modules, "ruff", None)
     with pytest.raises(RewardError, match=r"not installed.*\n.*pip install ruff"):
         make_reward(RewardTermConfig(name="readability"))
-    readability._binary.cache_clear()
+    quality._binary.cache_clear()
 
 
 def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(grader, whole):

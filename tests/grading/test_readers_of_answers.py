@@ -17,28 +17,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from greenward.config.sections import RewardTermConfig
-from greenward.environments.code_game.environment import CodeGamePrompts
-from greenward.environments.code_game.predictors import SCRIPTED_PREDICTORS
-from greenward.environments.dialogue import Request, turn_of
-from greenward.environments.games.kuhn_poker import KuhnPoker
-from greenward.environments.games.prompts import MovePrompts
+from greenward.environments.agent import APPLY_PATCH, SHELL, SUBMIT, parse_call
 from greenward.environments.prompts import PromptRenderer
-from greenward.environments.tools import APPLY_PATCH, SHELL, SUBMIT, parse_call
-from greenward.grading.edits.answers import extract_edited
-from greenward.grading.edits.edit import EditError, apply_edits
-from greenward.grading.edits.search_replace import parse_blocks
-from greenward.grading.edits.unified_diff import parse_diff
+from greenward.grading.edits import EditError, apply_edits, extract_edited, parse_blocks, parse_diff
 from greenward.grading.extraction import Extracted, continues_starter, extract_code, holds_fence, last_block
 from greenward.grading.labels import judge_label, parse_label
-from greenward.grading.program_judge import refusal
 from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
-from greenward.policies.endpoint import TextTokenizer
-from greenward.policies.engine import Completion, SamplingParams, StopReason
 from greenward.problems.problem import Case, Label, Problem
+from greenward.rollouts.driver import Request, turn_of
+from greenward.rollouts.endpoint import TextTokenizer
+from greenward.rollouts.engine import Completion, SamplingParams, StopReason
 from greenward.runs.files import append_row, read_jsonl, write_rows
 from greenward.sandbox.protocol import Outcome, RunResult
+from greenward.tasks.code_game.environment import SCRIPTED_PREDICTORS, CodeGamePrompts
+from greenward.tasks.code_game.judge import refusal
+from greenward.tasks.self_play.environment import MovePrompts
+from greenward.tasks.self_play.games import KuhnPoker
 
 BUGGY = "def double(n):\n    m = n\n    return 3 * m\n"
 RIGHT = BUGGY.replace("3", "2")

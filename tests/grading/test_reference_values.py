@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
-from greenward.grading.reference_values import with_expected_values
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader, with_expected_values
 from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import CallResult, Outcome, RunResult

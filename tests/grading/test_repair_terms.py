@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenward.config.sections import RewardTermConfig
-from greenward.grading.edits.answers import extract_edited
-from greenward.grading.edits.edit import Edit
-from greenward.grading.grader import Grader
-from greenward.grading.repair_terms import edit_similarity, swe_rl_similarity
-from greenward.grading.reward_terms import make_reward
+from greenward.grading.edits import Edit, extract_edited
+from greenward.grading.judge import Grader
+from greenward.grading.reward_terms import edit_similarity, make_reward, similarity, swe_rl_similarity
 from greenward.grading.rewards import GradedAnswer, combine
-from greenward.grading.sequence_similarity import similarity
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 

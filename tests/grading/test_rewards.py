@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from greenward.common.errors import ConfigError, RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.errors import ConfigError, RewardError
-from greenward.grading.code_quality import CodeQuality, parse_bounded, worst_complexity
+from greenward.grading.quality import CodeQuality, parse_bounded, worst_complexity
 from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Status, Verdict

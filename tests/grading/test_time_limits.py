@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.grading.grader import Grader
-from greenward.grading.grading_plan import make_plan
-from greenward.grading.reference_values import with_expected_values
-from greenward.grading.time_limits import make_jobs
-from greenward.grading.unique_jobs import JobSet, run_unique
+from greenward.grading.execution import JobSet, run_unique
+from greenward.grading.judge import Grader, make_jobs, with_expected_values
+from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Expected, Problem, ProblemSet, StdioCase
 from greenward.sandbox.pool import LocalExecutor

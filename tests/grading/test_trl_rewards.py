@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import trl_functions
 
+from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.errors import RewardError
-from greenward.grading.custom_reward import CustomReward, made_up_answers
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
-from greenward.grading.trl_reward import Logged, TrainerState, TrlReward
+from greenward.grading.user_rewards import CustomReward, Logged, TrainerState, TrlReward, made_up_answers
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from greenward.config.sections import FamiliesConfig
-from greenward.problems.families.generate import generate
+from greenward.problems.generated import generate
 from greenward.problems.problem import ProblemSet
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from greenward.problems.families.operations import Operation
+from greenward.problems.generated import Operation
 
 VOWELS = set("aeiou")
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_file, load_suite
 
 MULTIPL_E = {

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenward.grading.compare import same_output
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem

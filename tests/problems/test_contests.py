@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from greenward.errors import ProblemError
+from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
+from greenward.problems.contests import unpacked_tests
 from greenward.problems.problem import Case, StdioCase
-from greenward.problems.suites.contests import unpacked_tests
 
 STDIO = {
     "problem_id": 7,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from greenward.errors import ProblemError
+from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
+from greenward.problems.formats import RULES, oracle_for, with_types
 from greenward.problems.problem import Expected
-from greenward.problems.suites.evalplus import RULES, oracle_for, with_types
 
 ROW = {
     "task_id": "Mbpp/2",

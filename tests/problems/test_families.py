@@ -14,13 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operation_oracles import ORACLES, expected_of
 
+from greenward.common.errors import ProblemError
 from greenward.config.sections import FamiliesConfig
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
-from greenward.problems.families.composition import Composition
-from greenward.problems.families.generate import generate
-from greenward.problems.families.operations import OPERATIONS, Kind, compiled, read_operations
-from greenward.problems.families.split import split
+from greenward.grading.judge import Grader
+from greenward.problems.generated import (
+    OPERATIONS,
+    Composition,
+    Kind,
+    compiled,
+    generate,
+    read_operations,
+    split,
+)
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
 
@@ -37,8 +42,8 @@ VALUES = {
 FINGERPRINT = """
 import hashlib
 from greenward.config.sections import FamiliesConfig
-from greenward.problems.families.generate import generate
-from greenward.problems.families.split import split
+from greenward.problems.generated import generate
+from greenward.problems.generated import split
 problems = generate(FamiliesConfig(limit=400, seed=5))
 sides = [[p.task_id for p in side] for side in split(problems, 0.2, 5)]
 print(hashlib.sha256(repr((list(problems), sides)).encode()).hexdigest())

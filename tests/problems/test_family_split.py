@@ -10,11 +10,17 @@ import pytest
 
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems
-from greenward.problems.families.composition import Composition
-from greenward.problems.families.generate import EDGE_INPUTS
-from greenward.problems.families.operations import Kind
-from greenward.problems.families.split import NEW_FUNCTION, NEW_SHAPE, functions_of, shape_of, split
-from greenward.problems.mutation.repair import original_id
+from greenward.problems.generated import (
+    EDGE_INPUTS,
+    NEW_FUNCTION,
+    NEW_SHAPE,
+    Composition,
+    Kind,
+    functions_of,
+    shape_of,
+    split,
+)
+from greenward.problems.mutation import original_id
 from greenward.problems.problem import Problem, ProblemSet
 
 WORDS = ("Ada", "b2", "code", "Dog", "eel", "FIVE", "go", "hi-fi", "ion", "jazz", "noon", "Rust", "x", "")

@@ -9,8 +9,8 @@ import pytest
 
 from greenward.config.sections import FamiliesConfig
 from greenward.problems.catalog import load_problems
-from greenward.problems.families.supervised import generated_examples, tokenizer_texts
-from greenward.problems.placement import hole_of, place
+from greenward.problems.problem import hole_of, place
+from greenward.tasks.corpus import generated_examples, tokenizer_texts
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import zlib
 
 import pytest
 
-from greenward import user_text
-from greenward.errors import ProblemError
-from greenward.evaluation.evalplus_files import read_samples
-from greenward.problems import json_rows
+from greenward.common import text as user_text
+from greenward.common.errors import ProblemError
+from greenward.evaluation.store import read_samples
+from greenward.problems import rows as json_rows
 from greenward.problems.catalog import load_file
-from greenward.problems.json_format import load_json
+from greenward.problems.contests import apps_rows, unpacked_tests
+from greenward.problems.formats import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.problems.suites.contests import apps_rows, unpacked_tests
 
 ROW = {"function_name": "f", "docstring": "", "test_cases": [[1, 1]], "starter_code": "def f(x):\n"}
 PROBLEMS = ProblemSet((Problem("t/0", "", "f", cases=(Case((1,), 1),)),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.errors import ProblemError
+from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
 
 PROMPT = '''import math

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from greenward.errors import ProblemError, RunError
-from greenward.problems.json_format import load_json, save_json
+from greenward.common.errors import ProblemError, RunError
+from greenward.problems.formats import load_json, save_json
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
 
 ADD = {

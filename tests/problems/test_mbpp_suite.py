@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from greenward.errors import ProblemError
+from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
-from greenward.problems.suites.mbpp import load_challenge_tests, part_of, refuse_test_ids
+from greenward.problems.formats import load_challenge_tests, part_of, refuse_test_ids
 
 ROW = {
     "task_id": 602,

@@ -8,10 +8,9 @@ from collections import Counter
 
 import pytest
 
+from greenward.problems import mutation
 from greenward.problems.catalog import SHIPPED, load_suite
-from greenward.problems.mutation import repair
-from greenward.problems.mutation.operators import KINDS
-from greenward.problems.mutation.repair import bug_kind, mutants, normalised, original_id, repair_candidates
+from greenward.problems.mutation import KINDS, bug_kind, mutants, normalised, original_id, repair_candidates
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 # kind: (a line of a program, the same line as people get it wrong)
@@ -201,6 +200,6 @@ def test_shuffled_problems_give_the_same_candidates(classics):
 def test_the_mutants_of_a_long_program_are_bounded(monkeypatch):
     source = "def f(n):\n" + "".join(f"    n = n + {number}\n" for number in range(50)) + "    return n\n"
     found = mutants(source)
-    monkeypatch.setattr(repair, "MAX_MUTANT_CHARS", 10 * len(source))
+    monkeypatch.setattr(mutation, "MAX_MUTANT_CHARS", 10 * len(source))
     few = mutants(source)
     assert 0 < len(few) <= 12 and few == found[: len(few)]

@@ -10,13 +10,11 @@ import pytest
 
 from greenward.environments.prompts import question
 from greenward.grading.extraction import extract_code
-from greenward.grading.grader import Grader
-from greenward.grading.repair_terms import FunctionSimilarity
-from greenward.grading.reward_terms import CodeFormat
+from greenward.grading.judge import Grader
+from greenward.grading.reward_terms import CodeFormat, FunctionSimilarity
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.problems.placement import hole_of
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, hole_of
 
 FILE = '''\
 """Prices."""

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from greenward.common.errors import ProblemError
 from greenward.config.sections import FamiliesConfig
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.catalog import SHIPPED, load_problems, load_suite
-from greenward.problems.families.generate import generate
-from greenward.problems.families.split import split
-from greenward.problems.json_format import save_json
+from greenward.problems.formats import save_json
+from greenward.problems.generated import generate, split
 from greenward.sandbox.protocol import Limits
 
 # The classic problems, answered a second time.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.edits.answers import extract_edited, written_edits
-from greenward.grading.grader import Grader
+from greenward.common.errors import ProblemError
+from greenward.grading.edits import extract_edited, written_edits
+from greenward.grading.judge import Grader
+from greenward.problems.catalog import load_quixbugs
 from greenward.problems.problem import Case
-from greenward.problems.suites.quixbugs import load_quixbugs
 from greenward.sandbox.protocol import Limits
 
 PYTEST_FILE = """

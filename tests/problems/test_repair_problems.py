@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.common.errors import ProblemError
 from greenward.config.sections import BugsConfig, FamiliesConfig
-from greenward.errors import ProblemError
-from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.json_format import load_json, save_json
-from greenward.problems.mutation.repair import original_id
+from greenward.problems.catalog import load_problems, load_quixbugs, load_suite
+from greenward.problems.formats import load_json, save_json
+from greenward.problems.mutation import original_id
 from greenward.problems.problem import Case, Problem
-from greenward.problems.suites.quixbugs import load_quixbugs
 
 ROW = {
     "task_id": "Python/0",

@@ -9,18 +9,13 @@ import time
 import pytest
 
 from greenward.cli.main import main
+from greenward.common.errors import ProblemError
 from greenward.config.recipe import GRPORecipe
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
+from greenward.grading.verification import failing_references, load_verified, reference_answer
 from greenward.problems.catalog import load_problems, load_suite
-from greenward.problems.json_rows import read_problems
-from greenward.problems.repositories import (
-    FAILING_TESTS,
-    SWE_BENCH,
-    planted_candidates,
-    shipped_repositories,
-)
-from greenward.recipes.build import failing_references, load_verified, reference_answer
+from greenward.problems.repositories import FAILING_TESTS, SWE_BENCH, planted_candidates, shipped_repositories
+from greenward.problems.rows import read_problems
 from openai_server import OpenAIServer
 
 MODULE = "def total(prices):\n    return sum(prices) * RATE\n\n\nRATE = 2\n"

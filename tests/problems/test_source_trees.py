@@ -9,13 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.problems.mining.assemble import STUB, doctest_problem, in_file
-from greenward.problems.mining.context import context_of
-from greenward.problems.mining.functions import MaskedFunction, masked_functions
-from greenward.problems.mining.suites import dependencies, files_for, helpers_for, needs_pytest, suites_of
-from greenward.problems.mining.tree import LeftOut, SourceFile, find_tree
-from greenward.problems.placement import function_in, hole_of
+from greenward.common.errors import ProblemError
+from greenward.problems.mining import (
+    STUB,
+    LeftOut,
+    MaskedFunction,
+    SourceFile,
+    context_of,
+    dependencies,
+    doctest_problem,
+    files_for,
+    find_tree,
+    helpers_for,
+    in_file,
+    masked_functions,
+    needs_pytest,
+    suites_of,
+)
+from greenward.problems.problem import function_in, hole_of
 
 SHOP = {
     "PKG-INFO": "Metadata-Version: 2.1\nName: shop\nVersion: 1.2\nLicense: MIT\n\nText.\n",
@@ -157,7 +168,7 @@ def test_facts_of_a_tree_come_from_its_own_files(tmp_path, name):
 
 
 def test_the_files_of_a_tree_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("greenward.problems.mining.tree.MAX_TREE_FILES", 3)
+    monkeypatch.setattr("greenward.problems.mining.MAX_TREE_FILES", 3)
     write(tmp_path, {f"a{number}.py": "" for number in range(9)})
     tree = find_tree(str(tmp_path))
     assert len(tree.files) == 3

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import ProblemError
+from greenward.common.errors import ProblemError
 from greenward.problems import catalog
-from greenward.problems.catalog import SUITES, load_file, load_suite
-from greenward.problems.suites.files import PinnedFile, cache_folder
+from greenward.problems.catalog import SUITES, PinnedFile, cache_folder, load_file, load_suite
 
 MBPP = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 MBPP |= {"test_setup_code": "", "challenge_test_list": []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import ProblemSet

@@ -6,18 +6,12 @@ import random
 
 import pytest
 
-from greenward.errors import ProblemError
-from greenward.grading.grader import Grader
-from greenward.problems.families.composition import Composition
-from greenward.problems.families.split import split
-from greenward.problems.families.supervised import (
-    SupervisedExample,
-    failing_bodies,
-    generated_examples,
-    tokenizer_texts,
-)
+from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader
+from greenward.problems.generated import Composition, split
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
+from greenward.tasks.corpus import SupervisedExample, failing_bodies, generated_examples, tokenizer_texts
 
 
 @pytest.fixture(scope="module")

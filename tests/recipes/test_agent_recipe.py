@@ -8,19 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
 from greenward.config.sections import SupervisedConfig
-from greenward.environments.agent import AgentPrompts, demonstration
-from greenward.environments.tools import parse_call, run_call
-from greenward.errors import ConfigError
-from greenward.grading.edits.answers import editable_files
-from greenward.policies.tokenizer import train_tokenizer
+from greenward.environments.agent import AgentPrompts, demonstration, parse_call, run_call, tools_of
+from greenward.grading.edits import editable_files
+from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.catalog import load_problems
-from greenward.recipes.build import tools_of
-from greenward.recipes.supervised_data import demonstration_text, supervised_examples
-from greenward.recipes.train import train
+from greenward.recipes.run import train
 from greenward.runs.reading import read_rollouts
 from greenward.sandbox.pool import LocalExecutor
+from greenward.tasks.corpus import demonstration_text, supervised_examples
 
 RECIPE = load_recipe("grpo_agent_repair", ["problems.families.limit=40"])
 

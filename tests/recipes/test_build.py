@@ -6,16 +6,17 @@ import json
 
 import pytest
 
+from greenward.common.errors import ProblemError
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
-from greenward.errors import ProblemError
+from greenward.evaluation.suites import find_suite
+from greenward.grading.judge import build_grader
+from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import check_source
-from greenward.problems.families.supervised import generated_examples
-from greenward.problems.mutation.repair import original_id
-from greenward.recipes.build import build_grader, build_problems, verify_references
-from greenward.recipes.suites import find_suite
-from greenward.recipes.train import train
-from greenward.runs.metrics import read_metrics
+from greenward.problems.mutation import original_id
+from greenward.recipes.run import train
+from greenward.runs.reading import read_metrics
+from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, REINFORCED
 
 MBPP_ROW = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from greenward import evaluate, train
-from greenward.problems.vulnerabilities import generate
+from greenward.problems import vulnerabilities
 from greenward.reports.write import report_of, write_report
 from greenward.runs.reading import read_evaluations
 
@@ -26,7 +26,7 @@ TINY = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "TRAINING_PAIRS", 200)
+        patch.setattr(vulnerabilities, "TRAINING_PAIRS", 200)
         result = train("grpo_vulnerability", output=tmp_path_factory.mktemp("v") / "run", quiet=True, **TINY)
     assert result.finished
     terms = {name for name in result.metrics[-1] if name.startswith("reward/")}

@@ -4,13 +4,12 @@ import json
 import pytest
 from rich.console import Console
 
-from greenward.errors import ConfigError, RunError, SandboxError
-from greenward.recipes import demo as module
-from greenward.recipes.demo import SeedStudy, demo
+from greenward.common.errors import ConfigError, RunError, SandboxError
+from greenward.recipes import sweep as module
+from greenward.recipes.sweep import SeedStudy, demo
 from greenward.runs.directory import RunDirectory
-from greenward.runs.metrics import read_metrics
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_config, read_evaluations, read_summary
+from greenward.runs.reading import read_config, read_evaluations, read_metrics, read_summary
 from tiny_model import TINY_STUDY
 
 

@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from greenward.algorithms.loop import load_trainer_state
+from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
-from greenward.errors import ConfigError
-from greenward.policies import adapter
-from greenward.policies.policy import Policy
-from greenward.recipes.requirements import check_needs
-from greenward.recipes.train import dry_run, train
-from greenward.runs.metrics import read_metrics
+from greenward.models import lora as adapter
+from greenward.models.policy import Policy
+from greenward.recipes.run import check_needs, dry_run, train
+from greenward.runs.reading import read_metrics
+from greenward.training.loop import load_trainer_state
 from nested_states import equal
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 

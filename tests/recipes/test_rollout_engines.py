@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from greenward.cli.main import cli, run
+from greenward.common.errors import ConfigError
 from greenward.config.loading import dump, parse_recipe
-from greenward.errors import ConfigError
-from greenward.policies.policy import Policy
-from greenward.recipes.rollouts import check_rollouts
+from greenward.models.policy import Policy
+from greenward.recipes.run import check_rollouts
 from tiny_model import DATA, REINFORCED
 from vllm_server import VLLMServer
 

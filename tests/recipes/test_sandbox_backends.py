@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from greenward.common.errors import ConfigError, SandboxError
 from greenward.config.loading import load_recipe
-from greenward.errors import ConfigError, SandboxError
+from greenward.grading.judge import build_grader
 from greenward.problems.problem import Case, Problem
-from greenward.recipes.build import build_grader
-from greenward.recipes.requirements import check_needs
-from greenward.sandbox.http_server import SandboxServer
-from greenward.sandbox.job_server import JobServer
+from greenward.recipes.run import check_needs
+from greenward.sandbox.http import SandboxServer
+from greenward.sandbox.remote import JobServer
 
 ADD = Problem("add", "", "add", cases=(Case((1, 2), 3),))
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import RunError
-from greenward.recipes import arms, sweep
+from greenward.common.errors import RunError
+from greenward.recipes import sweep
+from greenward.recipes import sweep as arms
 from tiny_model import REINFORCED
 
 TINY = (*REINFORCED, "training.max_steps=1", "evaluation.num_questions=2")
@@ -35,7 +36,7 @@ def nothing_runs(monkeypatch):
     ],
 )
 def test_what_a_recipe_refuses_is_refused_before_anything_runs(tmp_path, nothing_runs, overrides, message):
-    from greenward.errors import GreenwardError
+    from greenward.common.errors import GreenwardError
 
     with pytest.raises(GreenwardError, match=message):
         sweep.sweep("quickstart", [*overrides], tmp_path / "sweep", quiet=True)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from greenward.common.errors import RewardError
 from greenward.config.loading import load_recipe
-from greenward.errors import RewardError
-from greenward.recipes.train import train
-from greenward.runs.metrics import read_metrics
+from greenward.recipes.run import train
+from greenward.runs.reading import read_metrics
 from tiny_model import REINFORCED
 
 MODULE = """

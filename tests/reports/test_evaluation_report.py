@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from greenward.errors import RunError
+from greenward.common.errors import RunError
 from greenward.reports import write
 from greenward.reports.evaluation import evaluation_report, is_evaluation
-from greenward.reports.render_terminal import print_report
+from greenward.reports.render import print_report
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e| `x` ```"
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from greenward.errors import RunError
+from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Code, Paragraph, Report, Table
-from greenward.reports.games import opponents_in_words
-from greenward.reports.overlay import overlay_report
-from greenward.reports.render_text import render_markdown
-from greenward.reports.training import training_report
+from greenward.reports.render import render_markdown
+from greenward.reports.tasks import opponents_in_words
+from greenward.reports.training import overlay_report, training_report
 from greenward.reports.write import render
 from greenward.runs.directory import RunDirectory, write_summary
 

@@ -11,10 +11,10 @@ import pytest
 from test_report_document import Page
 
 from greenward.cli.main import main
-from greenward.errors import RunError
+from greenward.common.errors import RunError
 from greenward.reports import write
 from greenward.runs.directory import RunDirectory
-from greenward.runs.lock import is_being_written
+from greenward.runs.output import is_being_written
 
 WRITER = """
 import sys

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from greenward.reports.model_card import model_card
 from greenward.runs.directory import RunDirectory
+from greenward.runs.publish import model_card
 
 HELD_OUT = {"suite": "held_out", "metrics": {"pass@1": {"value": 0.5, "low": 0.25, "high": 0.75}}}
 CONFIG = {

@@ -9,12 +9,11 @@ import pytest
 from synthetic_study import write_seed
 from test_report_document import Page, terminal
 
-from greenward import intervals
-from greenward.errors import RunError
+from greenward.common import statistics
+from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Table
-from greenward.reports.overlay import overlay_report
-from greenward.reports.render_html import render_html
-from greenward.reports.render_text import render_json, render_markdown
+from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.training import overlay_report
 
 
 def blocks(report, title):
@@ -48,7 +47,7 @@ def test_the_difference_of_two_runs_is_paired_by_problem(study):
         np.array([row["passed"] / row["samples"] for row in rows(study / f"seed_{seed}", 80)])
         for seed in (0, 1)
     )
-    wanted = intervals.paired_difference(second - first)
+    wanted = statistics.paired_difference(second - first)
     shown = f"{100 * wanted.value:+.1f} [{100 * wanted.low:+.1f}, {100 * wanted.high:+.1f}]".replace("-", "−")
     assert [row[-1] for row in table.rows] == ["–", shown]
 

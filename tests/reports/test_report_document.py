@@ -35,9 +35,14 @@ from greenward.reports.document import (
     Table,
     section,
 )
-from greenward.reports.render_html import render_html
-from greenward.reports.render_terminal import print_report, spark_line
-from greenward.reports.render_text import inline, render_json, render_markdown
+from greenward.reports.render import (
+    inline,
+    print_report,
+    render_html,
+    render_json,
+    render_markdown,
+    spark_line,
+)
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e```\n| x | [a](http://b)"
 

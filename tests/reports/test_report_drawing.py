@@ -10,12 +10,9 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_study import write_seed
 
-from greenward.reports.document import Chart, Series
-from greenward.reports.figures import value_text
-from greenward.reports.results import compare
-from greenward.reports.study import read_study
+from greenward.reports.document import Chart, Series, value_text
+from greenward.reports.runs import compare, held_out_charts, read_study, step_charts, suite_charts
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
-from greenward.reports.training_charts import held_out_charts, step_charts, suite_charts
 
 
 def texts(svg: str) -> list[ElementTree.Element]:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from synthetic_study import write_seed
 
-from greenward import intervals
-from greenward.errors import RunError
-from greenward.reports.results import compare, headline
-from greenward.reports.study import max_lost_share, read_study
+from greenward.common import statistics
+from greenward.common.errors import RunError
+from greenward.reports.runs import compare, headline, max_lost_share, read_study
 from greenward.reports.training import training_report
 
 
@@ -140,7 +139,7 @@ def test_each_metric_has_a_paired_gain_of_its_own(run):
         "pass@8": lambda row: float(row["passed"] > 0),
     }.items():
         differences = np.array([share(b) - share(a) for a, b in zip(before, after, strict=True)])
-        assert changes[name] == intervals.paired_difference(differences)
+        assert changes[name] == statistics.paired_difference(differences)
 
 
 def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path):

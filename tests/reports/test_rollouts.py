@@ -8,9 +8,9 @@ import pytest
 from test_report_document import HOSTILE, Page, terminal
 
 from greenward.cli.main import main
-from greenward.errors import RunError
+from greenward.common.errors import RunError
 from greenward.reports.document import Answers
-from greenward.reports.render_html import render_html
+from greenward.reports.render import render_html
 from greenward.reports.rollouts import MAX_PAGES, RolloutFilter, Rollouts
 from greenward.runs.directory import RunDirectory
 

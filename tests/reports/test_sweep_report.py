@@ -9,8 +9,8 @@ import pytest
 from synthetic_study import write_seed
 from test_report_document import terminal
 
-from greenward.errors import RunError
-from greenward.reports.render_text import render_markdown
+from greenward.common.errors import RunError
+from greenward.reports.render import render_markdown
 from greenward.reports.write import report_of
 from greenward.runs.reading import FAILURE, read_evaluations
 

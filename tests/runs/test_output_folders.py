@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from greenward.errors import RunError
-from greenward.evaluation.folder import EvaluationFolder
+from greenward.common.errors import RunError
+from greenward.evaluation.store import EvaluationFolder
 from greenward.problems.problem import ProblemSet
 from greenward.reports.document import Report
 from greenward.reports.write import usual_folder, write_report

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import greenward
-from greenward.errors import RepositoryError
+from greenward.common.errors import RepositoryError
 from greenward.runs import repository as module
 from greenward.runs.machine import _git_state
 from greenward.runs.repository import Repository

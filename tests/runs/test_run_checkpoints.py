@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from greenward.errors import CheckpointError, RunError
+from greenward.common.errors import CheckpointError, RunError
 from greenward.runs.checkpoints import (
     MANIFEST,
     checkpoint_step,

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from greenward import interruption
+from greenward.common import interruption
+from greenward.common.errors import RunError
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import with_defaults
-from greenward.errors import RunError
 from greenward.runs import files
 from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.reading import evaluated_suites, read_evaluations, read_summary

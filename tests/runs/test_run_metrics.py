@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from greenward.errors import RunError
-from greenward.runs.metrics import (
+from greenward.common.errors import RunError
+from greenward.runs.reading import (
     PREDICTIONS,
     MetricsFile,
     Predictions,

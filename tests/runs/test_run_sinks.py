@@ -13,13 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from greenward.cli.main import main
-from greenward.errors import ConfigError
+from greenward.common.errors import ConfigError
+from greenward.common.keys import load_keys
 from greenward.runs import trackers
 from greenward.runs.directory import RunDirectory
-from greenward.runs.keys import load_keys
-from greenward.runs.tracker_sinks import MetricSink
 from greenward.runs.trackers import (
     FailSafeSink,
+    MetricSink,
     check_trackers,
     evaluation_values,
     make_sinks,

@@ -13,9 +13,9 @@ import os
 import struct
 import sys
 
-from greenward.sandbox.layers import seccomp
-from greenward.sandbox.layers.stack import LINUX_CAPABILITY_VERSION_3, PR_CAPBSET_DROP, no_new_privileges
-from greenward.sandbox.processes import checked, libc, prctl
+from greenward.sandbox.inside import seccomp
+from greenward.sandbox.inside.layers import LINUX_CAPABILITY_VERSION_3, PR_CAPBSET_DROP, no_new_privileges
+from greenward.sandbox.inside.linux import checked, libc, prctl
 
 CLONE, CLONE3, UNSHARE = 56, 435, 272
 BLOCKED = {

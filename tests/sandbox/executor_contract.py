@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, StdioCase
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 from waiting import eventually, is_alive
 
-from greenward.errors import SandboxError
-from greenward.sandbox import supervisor, wire
-from greenward.sandbox.folders import empty_folder, remove_folder
+from greenward.common.errors import SandboxError
+from greenward.sandbox import remote
+from greenward.sandbox.inside import supervisor
+from greenward.sandbox.inside.files import check_files, empty_folder, remove_folder
+from greenward.sandbox.inside.layers import LayerStack
+from greenward.sandbox.inside.supervisor import Supervisor
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, Layer
-from greenward.sandbox.layers.stack import LayerStack
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
-from greenward.sandbox.supervisor import Supervisor
 from greenward.sandbox.workers import WorkerProcess
-from greenward.sandbox.workspace import check_files
 from greenward.sandbox.workspaces import WorkspaceLimits
 
 LIMITS = Limits(cpu_seconds=5.0, wall_seconds=20.0)
@@ -82,10 +82,12 @@ class TestWhichProcessSeesWhat:
         job = Job(
             "", "f", CALLS, files={"a": "", "b": ""}, changes={"a": None, "b": "x", "c": "y"}, path="m.py"
         )
-        text = json.dumps(wire.write_request([wire.write_job(job)[0]]))
-        assert wire.read_request(json.loads(text)) == [job]
+        text = json.dumps(remote.write_request([remote.write_job(job)[0]]))
+        assert remote.read_request(json.loads(text)) == [job]
         with pytest.raises(SandboxError, match="folder that is a file"):
-            wire.read_request(wire.write_request([wire.write_job(replace(job, changes={"b/c": ""}))[0]]))
+            remote.read_request(
+                remote.write_request([remote.write_job(replace(job, changes={"b/c": ""}))[0]])
+            )
 
     def test_what_cannot_be_written_is_the_answers_failure(self, executor):
         setup = "import os; os.path.exists('data') or os.mkdir('data')"  # before the answer's file comes

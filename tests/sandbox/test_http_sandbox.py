@@ -19,12 +19,13 @@ import pytest
 from executor_contract import EXPECTED, are_right, statuses, successors
 from fusion_server import FusionServer
 
-from greenward.errors import ConfigError, SandboxError
-from greenward.sandbox import http_server, remote, wire
-from greenward.sandbox.http_executor import HttpExecutor
-from greenward.sandbox.http_server import SandboxServer
-from greenward.sandbox.job_server import JobServer
+from greenward.common.errors import ConfigError, SandboxError
+from greenward.sandbox import http as http_server
+from greenward.sandbox import remote
+from greenward.sandbox import remote as wire
+from greenward.sandbox.http import HttpExecutor, SandboxServer
 from greenward.sandbox.protocol import Job, Outcome, RunResult
+from greenward.sandbox.remote import JobServer
 
 TOKEN = "planted-token-5137"
 

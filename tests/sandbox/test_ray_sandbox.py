@@ -13,11 +13,11 @@ import pytest
 from executor_contract import EXPECTED, LIMITS, are_right, statuses, successors
 from waiting import eventually
 
-from greenward.errors import SandboxError
-from greenward.sandbox import wire
+from greenward.common.errors import SandboxError
+from greenward.sandbox import remote
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Call, Job, Outcome
-from greenward.sandbox.ray_executor import RayExecutor
+from greenward.sandbox.ray import RayExecutor
 from greenward.sandbox.workspaces import WorkspaceError, WorkspaceLimits
 
 WORKSPACE = WorkspaceLimits(call_seconds=2.0, calls=100_000)
@@ -103,7 +103,7 @@ def test_nodes_without_the_cpus_are_refused_at_once(cluster):
 
 
 def test_a_node_with_other_source_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr(wire, "version", lambda: "0.0.1+other")
+    monkeypatch.setattr(remote, "version", lambda: "0.0.1+other")
     with pytest.raises(SandboxError, match=r"Ray node .*0\.0\.1\+other.*\n.*same greenward"):
         RayExecutor(cluster.address, workers_per_node=1)
 
@@ -186,7 +186,7 @@ def outcome_of(workspace):
 def in_a_program(address: str, seconds: float) -> str:
     """What a program prints that connects to `address`; it has no cluster of its own."""
     code = (
-        "import sys\nfrom greenward.errors import SandboxError\nfrom greenward.sandbox.ray_executor import RayExecutor\n"
+        "import sys\nfrom greenward.common.errors import SandboxError\nfrom greenward.sandbox.ray import RayExecutor\n"
         "try: RayExecutor(sys.argv[1])\nexcept SandboxError as error: print(error)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -9,8 +9,9 @@ from itertools import count
 import pytest
 from executor_contract import are_right, successors
 
-from greenward.errors import SandboxError
-from greenward.sandbox import remote, wire
+from greenward.common.errors import SandboxError
+from greenward.sandbox import remote
+from greenward.sandbox import remote as wire
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.protocol import Call, CallResult, Job, Outcome, RunResult
 

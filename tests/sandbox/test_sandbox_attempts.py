@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greenward.grading.grading_plan import make_plan
-from greenward.grading.judging import judge
+from greenward.grading.testcases import judge, make_plan
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Comparison, Problem
-from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.protocol import Call, CallResult, Job, Outcome, RunResult
+from greenward.sandbox.workers import Attempt
 
 NONCE = "0123456789abcdef" * 2
 ATTEMPT = Attempt(0, Job("", "f", (Call((0,)), Call((1,)))), nonce=NONCE)
@@ -117,7 +116,7 @@ def test_a_value_that_breaks_its_comparison_fails_this_answer_only(monkeypatch):
     def surprise(*_):
         raise ZeroDivisionError("a fault of ours that an answer found")
 
-    monkeypatch.setattr("greenward.grading.judging.matches", surprise)
+    monkeypatch.setattr("greenward.grading.testcases.matches", surprise)
     verdict = judge(PLANS[0], RunResult(Outcome.COMPLETED, (CallResult(True, 1), CallResult(True, 1))))
     assert (verdict.status, verdict.error_class) == (Status.WRONG_TYPE, "ZeroDivisionError")
     assert verdict.tests_passed == (False, False)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from greenward.sandbox.supervisor import CallTimes
+from greenward.sandbox.inside.supervisor import CallTimes
 
 NONCE = b"0" * 32
 

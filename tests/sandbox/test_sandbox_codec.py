@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenward.grading.compare import equal
-from greenward.grading.judging import show_value
+from greenward.grading.testcases import show_value
 from greenward.problems.problem import Comparison
-from greenward.sandbox.codec import (
+from greenward.sandbox.inside.codec import (
     MAX_DEPTH,
     TAGS,
     PlainDataError,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from greenward.sandbox.folders import MAX_ENTRIES, UNCOUNTABLE, folder_bytes, remove_folder
+from greenward.sandbox.inside.files import MAX_ENTRIES, UNCOUNTABLE, folder_bytes, remove_folder
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome

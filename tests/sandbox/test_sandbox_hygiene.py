@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from waiting import eventually, is_alive
 
+from greenward.sandbox.inside.linux import children
 from greenward.sandbox.isolation import Layer
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import children
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 
 SOAK = Path(__file__).parents[2] / "benchmarks" / "sandbox_soak.py"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from greenward.sandbox.inside import seccomp
 from greenward.sandbox.isolation import Level
-from greenward.sandbox.layers import seccomp
 from greenward.sandbox.pool import inspect_sandbox
 
 HERE = Path(__file__).resolve().parent

@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 from waiting import eventually, is_alive
 
-from greenward.grading.grader import Grader
-from greenward.grading.unique_jobs import RETRIES
+from greenward.grading.execution import RETRIES
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
+from greenward.sandbox.inside.linux import children, descendants
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, CallResult, Job, Limits, Outcome, RunResult
 
 BOTH_LEVELS = pytest.mark.parametrize("layers", [ALL_LAYERS, CORE_LAYERS], ids=["A", "B"])

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from greenward.errors import SandboxError
+from greenward.common.errors import SandboxError
 from greenward.sandbox.isolation import (
     ALL_LAYERS,
     CORE_LAYERS,
@@ -74,7 +74,7 @@ def test_below_the_required_level_nothing_starts_and_the_error_names_what_is_mis
 
 def test_a_machine_that_refuses_namespaces_gets_the_next_level_and_says_why(monkeypatch):
     refuse = (
-        "import greenward.sandbox.layers.namespaces as n\n"
+        "import greenward.sandbox.inside.layers as n\n"
         "def refuse(): raise PermissionError(1, 'unshare: not on this machine')\n"
         "n.leave_the_host = refuse\n"
     )
@@ -94,7 +94,7 @@ def test_a_machine_that_refuses_namespaces_gets_the_next_level_and_says_why(monk
 def test_a_layer_that_the_kernel_takes_but_that_does_not_hold_counts_as_missing(monkeypatch):
     from greenward.sandbox import workers
 
-    pretend = "import greenward.sandbox.layers.landlock as l\nl.restrict_self = lambda ruleset: None\n"
+    pretend = "import greenward.sandbox.inside.layers as l\nl.restrict_self = lambda ruleset: None\n"
     start = workers._BOOTSTRAP.replace("; from", f"; exec({pretend!r}); from")
     monkeypatch.setattr(workers, "_BOOTSTRAP", start)
     with pytest.raises(SandboxError, match="folders outside can be listed"):

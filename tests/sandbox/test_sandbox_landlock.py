@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from behind_layer import BECOME_NOBODY, WORKS, needs_nobody, outcomes, start
 
-from greenward.sandbox.layers import landlock
+from greenward.sandbox.inside import layers
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or landlock.abi() == 0, reason="this kernel offers no Landlock"
+    sys.platform != "linux" or layers.abi() == 0, reason="this kernel offers no Landlock"
 )
 
 NEWEST_KNOWN = 7
@@ -25,7 +25,7 @@ PUT_ON = "stack.no_new_privileges(); landlock.restrict_self(landlock.make_rulese
 
 
 def needs_abi(version: int):
-    return pytest.mark.skipif(landlock.abi() < version, reason=f"needs version {version} of Landlock")
+    return pytest.mark.skipif(layers.abi() < version, reason=f"needs version {version} of Landlock")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def behind(folders: Path, programs: dict[str, str], put_on: str = PUT_ON) -> dic
 def test_the_version_is_at_least_the_kernels():
     release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
     brought = max((version for version, kernel in BROUGHT_BY.items() if kernel <= release), default=1)
-    assert landlock.abi() >= brought
+    assert layers.abi() >= brought
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="the kernel's headers are not installed")
@@ -66,14 +66,14 @@ def test_rights_have_the_bits_of_the_kernels_header():
         r"#define LANDLOCK_(ACCESS_FS_|ACCESS_NET_|SCOPE_)(\w+)\s+\(1ULL << (\d+)\)", HEADER.read_text()
     )
     names = {f"SCOPE_{name}" if kind == "SCOPE_" else name: 1 << int(bit) for kind, name, bit in found}
-    ours = {name: getattr(landlock, name) for name in names if hasattr(landlock, name)}
+    ours = {name: getattr(layers, name) for name in names if hasattr(layers, name)}
     assert len(ours) >= 13
     assert ours == {name: names[name] for name in ours}
 
 
 @pytest.mark.parametrize("version", range(1, NEWEST_KNOWN + 1))
 def test_each_version_is_asked_for_what_it_knows_and_no_more(version):
-    files, network, scopes = landlock._handled(version)
+    files, network, scopes = layers._handled(version)
     # Kernel documentation, "Compatibility": what to clear from a full request for older versions.
     assert files == (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
     assert network == (0b11 if version >= 4 else 0)
@@ -82,10 +82,10 @@ def test_each_version_is_asked_for_what_it_knows_and_no_more(version):
 
 @pytest.mark.parametrize("version", range(1, NEWEST_KNOWN + 1))
 def test_rules_for_older_versions_are_whole(version, monkeypatch, tmp_path):
-    if version > landlock.abi():
+    if version > layers.abi():
         pytest.skip(f"needs version {version} of Landlock")
-    monkeypatch.setattr(landlock, "abi", lambda: version)
-    os.close(landlock.make_ruleset([str(tmp_path), "/dev/null"], [str(tmp_path), "/dev/null"]))
+    monkeypatch.setattr(layers, "abi", lambda: version)
+    os.close(layers.make_ruleset([str(tmp_path), "/dev/null"], [str(tmp_path), "/dev/null"]))
 
 
 def test_reading_is_for_readable_folders(folders):
@@ -273,7 +273,7 @@ for _ in range(3):
 def test_a_missing_writable_folder_is_an_error_that_leaves_no_descriptor(tmp_path):
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
-        landlock.make_ruleset([str(tmp_path)], [str(tmp_path / "missing")])
+        layers.make_ruleset([str(tmp_path)], [str(tmp_path / "missing")])
     assert os.listdir("/proc/self/fd") == before
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from greenward.sandbox.inside.layers import without_packages
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS, Level
-from greenward.sandbox.layers.libraries import without_packages
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 

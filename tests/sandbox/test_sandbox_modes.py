@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.sandbox import attempts
-from greenward.sandbox.attempts import Attempt
+from greenward.sandbox import workers
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome, RunResult
-from greenward.sandbox.workers import WorkerProcess
+from greenward.sandbox.workers import Attempt, WorkerProcess
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_bytes=256 << 20)
 ADD = "def add(a, b): return a + b"
@@ -86,7 +85,7 @@ def test_the_texts_of_a_program_come_in_as_few_messages_as_their_size_allows(
 ):
     sent = []
     send = WorkerProcess.send
-    monkeypatch.setattr(attempts, "_BYTES_AT_ONCE", most_bytes)
+    monkeypatch.setattr(workers, "_BYTES_AT_ONCE", most_bytes)
     monkeypatch.setattr(WorkerProcess, "send", lambda *given: sent.append(given) or send(*given))
     result = run(executor, Job("print(input() * 2)", stdins=("a\n", "b\n", "c\n", "d\n")))
     assert [one.value for one in result.results] == ["aa\n", "bb\n", "cc\n", "dd\n"]

@@ -12,11 +12,11 @@ from textwrap import dedent
 import pytest
 from waiting import eventually, is_alive
 
-from greenward.errors import SandboxError
+from greenward.common.errors import SandboxError
 from greenward.sandbox import workers
+from greenward.sandbox.inside.linux import children, descendants
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import children, descendants
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=1.0, memory_bytes=256 << 20)
@@ -208,7 +208,7 @@ def test_a_pool_needs_a_worker():
 
 def test_the_worker_needs_only_the_standard_library():
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import greenward.sandbox.worker; "
+        "import sys; sys.path.insert(0, sys.argv[1]); import greenward.sandbox.inside.worker; "
         "print([n for n in sys.modules if n.split('.')[0] in ('torch','numpy','pydantic','greenward')])"
     )
     source = os.path.join(os.path.dirname(__file__), "../../src")

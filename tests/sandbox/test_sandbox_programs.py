@@ -8,11 +8,10 @@ import warnings
 
 import pytest
 
-from greenward.sandbox.attempts import Attempt
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
-from greenward.sandbox.workers import WorkerProcess
+from greenward.sandbox.workers import Attempt, WorkerProcess
 
 TEXTS = ("3\n4\n", "ünï\r\nx\n", "", "last\rline without an end")
 

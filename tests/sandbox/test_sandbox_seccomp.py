@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from behind_layer import BECOME_NOBODY, WORKS, needs_nobody, outcomes, start
 
-from greenward.sandbox.layers import seccomp
+from greenward.sandbox.inside import seccomp
 
 pytestmark = pytest.mark.skipif(not seccomp.supported(), reason="this kernel offers no seccomp filters")
 on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="of x86_64 only")

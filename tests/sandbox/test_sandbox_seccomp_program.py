@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from greenward.sandbox.layers import seccomp
-from greenward.sandbox.layers.seccomp import AND, LOAD, NUMBERS, RETURN, Assembler, numbers_on
+from greenward.sandbox.inside import seccomp
+from greenward.sandbox.inside.seccomp import AND, LOAD, NUMBERS, RETURN, Assembler, numbers_on
 
 MACHINES = ("x86_64", "aarch64")
 # linux/audit.h: ELF machine, 64 bits, little-endian. linux/seccomp.h: the answers of a filter.

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from greenward.problems.suites import contests
-from greenward.sandbox import sharing
-from greenward.sandbox.sharing import may_share_process
+from greenward.problems import contests
+from greenward.sandbox.inside import sharing
+from greenward.sandbox.inside.sharing import may_share_process
 
 ALLOWED = [
     "print(sum(map(int, input().split())))",

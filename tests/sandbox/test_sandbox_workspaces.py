@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.errors import SandboxError
+from greenward.common.errors import SandboxError
 from greenward.sandbox import workspaces
+from greenward.sandbox.inside.linux import descendants
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, PORTABLE_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
-from greenward.sandbox.processes import descendants
 from greenward.sandbox.protocol import Outcome
 from greenward.sandbox.remote import RemoteExecutor
 from greenward.sandbox.workers import WorkerNotStarted

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.runs.metrics import read_metrics
-from greenward.runs.reading import read_config
+from greenward.runs.reading import read_config, read_metrics
 from tiny_model import TINY_STUDY
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "code_repair_arms.py"

@@ -10,7 +10,7 @@ import pytest
 from recording import call
 
 from greenward.runs.checkpoints import latest_checkpoint, verify
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import REINFORCED
 
 LEFT = 192 << 10  # bytes: enough for the rows of a step, and less than a checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.policies.kernels.compiling import LEVELS, compiler
+from greenward.models.kernels.compiling import LEVELS, compiler
 from tiny_model import TINY_STUDY
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_the_demo_runs_from_an_installed_wheel(tmp_path):
         assert compiler() is None or platform.machine() not in LEVELS
     else:  # the kernels of the wheel serve where there is no compiler
         environment |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        said = run(python, "-c", "from greenward.policies.kernels import build; print(build.build().reason)")
+        said = run(python, "-c", "from greenward.models.kernels import build; print(build.build().reason)")
         assert said.stdout.startswith("prebuilt for ")
 
     greenward = tmp_path / "venv/bin/greenward"

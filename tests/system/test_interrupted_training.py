@@ -17,8 +17,8 @@ import torch
 from recording import call
 from safetensors.torch import load_file
 
-from greenward import interruption
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.common import interruption
+from greenward.runs.reading import read_metrics, without_timing
 from nested_states import equal
 from tiny_model import DATA, ON_THE_STARTER, REINFORCED
 
@@ -35,9 +35,9 @@ KINDS = {
             "warm_start.batch_size=4", "evaluation.at_start=true", "training.checkpoint_interval_steps=2"),
 }  # fmt: skip
 SAMPLING, FORWARD, SCORES, GRADING = (
-    "policies.sampler",
-    "policies.decoder",
-    "policies.scoring",
+    "models.sampler",
+    "models.decoder",
+    "models.scoring",
     "sandbox.pool",
 )
 

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from greenward.config.loading import load_recipe
-from greenward.policies.policy import Policy
-from greenward.recipes.train import train
-from greenward.runs.metrics import read_metrics
+from greenward.models.policy import Policy
+from greenward.recipes.run import train
+from greenward.runs.reading import read_metrics
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"

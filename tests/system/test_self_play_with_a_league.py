@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recording import call, run_until, train
 
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import TINY_MODEL
 
 SMALL = (

@@ -17,7 +17,7 @@ import torch
 from recording import train
 from safetensors.torch import load_file
 
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import REINFORCED
 
 pytest.importorskip("accelerate")

@@ -16,28 +16,29 @@ import pytest
 import yaml
 from rich.console import Console
 
-from greenward.cli.comparing import text_of
+from greenward.cli.evaluate import text_of
+from greenward.common.errors import GreenwardError, RunError
 from greenward.config.loading import load_recipe
-from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.diff import diff_runs
-from greenward.diagnostics.diff_report import diff_report
-from greenward.diagnostics.evals import diagnose_evals
+from greenward.diagnostics.diagnose import (
+    diagnose_evals,
+    diagnose_reward_health,
+    diagnose_run,
+    diagnosis_report,
+)
+from greenward.diagnostics.diff import diff_report, diff_runs
 from greenward.diagnostics.monitor import Monitor
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.report import diagnosis_report
-from greenward.diagnostics.reward_health import diagnose_reward_health
-from greenward.errors import GreenwardError, RunError
-from greenward.evaluation.comparison import compare, read_evaluation
-from greenward.evaluation.evalplus_files import read_samples
+from greenward.evaluation.compare import compare, read_evaluation
+from greenward.evaluation.store import read_samples
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.reports.document import Report
-from greenward.reports.model_card import model_card
-from greenward.reports.overlay import overlay_report
-from greenward.reports.render_terminal import print_report
+from greenward.reports.render import print_report
 from greenward.reports.rollouts import RolloutFilter, Rollouts
+from greenward.reports.training import overlay_report
 from greenward.reports.write import render, report_of
-from greenward.runs.metrics import StepFile
+from greenward.runs.publish import model_card
+from greenward.runs.reading import StepFile
 
 OLD = Path(__file__).parent / "old_formats"
 HOSTILE = (

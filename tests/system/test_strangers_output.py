@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 import pytest
 
-from greenward.cli.arguments import OutputFile, OutputFolder
 from greenward.cli.main import cli, main
+from greenward.cli.options import OutputFile, OutputFolder
 from greenward.cli.rldk import main as rldk_main
 from greenward.cli.rldk import rldk
 from greenward.runs.directory import RunDirectory

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from recording import call, run_until, train
 
-from greenward.runs.metrics import read_metrics, without_timing
-from greenward.runs.reading import FAILURE, read_summary, runs_below
+from greenward.runs.reading import FAILURE, read_metrics, read_summary, runs_below, without_timing
 from tiny_model import REINFORCED
 
 STEPS = 24  # enough that a run on a busy machine is interrupted before its end

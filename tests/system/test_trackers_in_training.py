@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from recording import call
 
-from greenward.grading.grader import Grader
-from greenward.runs.metrics import read_metrics
+from greenward.grading.judge import Grader
+from greenward.runs.reading import read_metrics
 from tiny_model import REINFORCED
 
 OPTIONS = {

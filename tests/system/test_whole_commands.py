@@ -15,7 +15,7 @@ from recording import call, run_until, train
 
 from greenward.cli.main import run as run_command
 from greenward.cli.rldk import rldk
-from greenward.runs.metrics import read_metrics, without_timing
+from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import BUGS, REINFORCED
 
 SHORT = (

@@ -11,26 +11,27 @@ from typing import NoReturn
 
 import click
 
-from greenward import __version__, interruption
-from greenward.cli.audit import audit
-from greenward.cli.comparing import compare, show
-from greenward.cli.diagnosing import diagnose, diff, evals, reward_health
-from greenward.cli.evaluating import eval_, grade
-from greenward.cli.fixing import fix
-from greenward.cli.machine import completion, doctor, kernels, plan
-from greenward.cli.monitoring import monitor, watch
-from greenward.cli.play import play
-from greenward.cli.problems import problems
-from greenward.cli.proving import bisect, check_determinism, diff_ckpt, replay
-from greenward.cli.publishing import push
-from greenward.cli.report import report, rollouts
-from greenward.cli.sandbox import sandbox
-from greenward.cli.slurm import slurm
-from greenward.cli.training import config, demo, launch, sweep, train
-from greenward.cli.validating import validate_model
-from greenward.errors import GreenwardError, TrainingStopped
-from greenward.runs.keys import without_keys
-from greenward.text import visible
+from greenward import __version__
+from greenward.cli.diagnose import (
+    bisect,
+    check_determinism,
+    diagnose,
+    diff,
+    diff_ckpt,
+    evals,
+    monitor,
+    replay,
+    reward_health,
+    watch,
+)
+from greenward.cli.evaluate import audit, compare, eval_, grade, show
+from greenward.cli.tasks import fix, play, problems
+from greenward.cli.tools import completion, doctor, kernels, plan, push, report, rollouts, sandbox
+from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
+from greenward.common import interruption
+from greenward.common.errors import GreenwardError, TrainingStopped
+from greenward.common.keys import without_keys
+from greenward.common.text import visible
 
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later

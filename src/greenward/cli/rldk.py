@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from greenward import __version__
-from greenward.cli.arguments import PATH, OutputFile, json_option
-from greenward.cli.diagnosing import run_options
+from greenward.cli.diagnose import run_options
 from greenward.cli.main import DIAGNOSING, SETTINGS, InOrder, run
-from greenward.text import visible
+from greenward.cli.options import PATH, OutputFile, json_option
+from greenward.common.text import visible
 
 if TYPE_CHECKING:
-    from greenward.diagnostics.findings import Diagnosis
+    from greenward.diagnostics.finding import Diagnosis
 
 # What `card` and the commands of one check show of a diagnosis: the findings of these names.
 VIEWS = {
@@ -44,8 +44,8 @@ for command in DIAGNOSING:
 @click.option("--output", "-o", type=OutputFile(), help="The file.  [default: standard output]")
 def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path | None) -> None:
     """Write a log of any known format as JSON lines, one row a step, under greenward's names."""
+    from greenward.diagnostics.diagnose import metrics_as_rows
     from greenward.diagnostics.readers import read_run_signals
-    from greenward.diagnostics.report import metrics_as_rows
     from greenward.runs.files import write_atomically
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
@@ -100,7 +100,7 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
     from greenward.diagnostics.diagnose import diagnose_run
 
     if run_b is not None:
-        from greenward.cli.diagnosing import DIFF_EXIT_CODES
+        from greenward.cli.diagnose import DIFF_EXIT_CODES
         from greenward.diagnostics.diff import diff_runs
 
         found = diff_runs(run_a, run_b)
@@ -156,7 +156,7 @@ def reward_drift(a: Path, b: Path, *, as_json: bool) -> None:
     A and B are JSON lines with `prompt` and `score`. A shift, a change of scale and a change of order are
     told apart: the last one changes what is learned.
     """
-    from greenward.diagnostics.reward_drift import compare_scores
+    from greenward.diagnostics.calibration import compare_scores
 
     found = compare_scores(a, b)
     if as_json:
@@ -173,7 +173,7 @@ def env_audit(path: Path) -> None:
     """Say what of the environment of RUN keeps it from being repeated: versions, machine, settings of
     libraries.
     """
-    from greenward.diagnostics.environment import audit_environment
+    from greenward.diagnostics.proof import audit_environment
 
     for line in audit_environment(path):
         click.echo(line)

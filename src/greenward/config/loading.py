@@ -1,26 +1,421 @@
-"""From a YAML file and `key=value` overrides to a checked recipe, and back to text."""
+"""From a YAML file, `key=value` overrides and machine presets to a checked recipe, and back to text.
+
+Presets: the settings of a pretrained model that follow from the machine, for keys that nobody set.
+
+Recipe text as data in which every value knows its place: a line of the file, or an override.
+
+Validation errors of recipes as messages: place, key, expected, found, nearest key, kinds that have it.
+
+From a YAML file and `key=value` overrides to a checked recipe, and back to text.
+
+The grid of a sweep: overrides that give keys several values, and the runs that they add up to.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
+from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from greenward.config.dqn import with_dqn_preset
-from greenward.config.explain import explain, field_at, fields_of, only_keys_of
-from greenward.config.presets import with_preset
-from greenward.config.recipe import KINDS, RECIPE, AnyRecipe, is_from_random_weights
-from greenward.config.source import RecipeText, describe, key_path, leaves
-from greenward.errors import ConfigError
-from greenward.user_files import read_file
-from greenward.user_text import MAX_YAML_CHARS
+from greenward.common.errors import ConfigError
+from greenward.common.files import read_file
+from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, with_present_names
+from greenward.config.recipe import KINDS, RECIPE, AnyRecipe, BaseRecipe, ModelRecipe, is_from_random_weights
+from greenward.config.training import with_dqn_preset
+
+AUTO = "auto"
+_ABSENT = object()
+_BFLOAT16 = {
+    "model.dtype": "bfloat16",
+    "model.gradient_checkpointing": True,
+    "evaluation.num_questions": 100,
+    "model.id": "Qwen/Qwen2.5-3B",
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {
+        "model.dtype": AUTO,
+        "model.gradient_checkpointing": True,
+        "training.micro_batch_sequences": 4,
+        "evaluation.num_questions": 20,
+        "model.id": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+    },
+    "v100": {
+        "model.dtype": "float16",
+        "model.gradient_checkpointing": True,
+        "training.micro_batch_sequences": 4,
+        "evaluation.num_questions": 40,
+        "model.id": "Qwen/Qwen2.5-1.5B",
+        "model.cache_dir": "./model_cache",
+        "model.offline": True,
+        "tracking.wandb": None,
+    },
+    "a100": {"training.micro_batch_sequences": 8, **_BFLOAT16},
+    "h100": {"training.micro_batch_sequences": 16, **_BFLOAT16},
+    "none": {},
+}
+"""What each preset gives, by dotted key. `v100`: GPUs without bfloat16, in clusters without a network."""
+
+
+def with_preset(
+    text: RecipeText, kind: str, pretrained: bool, machine: Callable[[], str] | None
+) -> RecipeText:
+    """The recipe with the preset's value for each of its keys that is not set, or set to `auto`.
+
+    `preset: auto` is that of `machine`, or `cpu` where the recipe asks for that device. A model from random
+    weights has no preset: there, as with `preset: none`, keys that are `auto` get their defaults.
+    `preset_keys` records the keys that have their values from a preset; in the recorded config of a run they
+    keep these until an override names the key, or another preset. Raises `ConfigError` for
+    `model.id: auto` without a preset.
+    """
+    name = text.data.get("preset", AUTO)
+    if pretrained and name == AUTO:
+        name = "cpu" if _value(text.data, "model.device") == "cpu" else machine() if machine else "none"
+    values = PRESETS.get(name, {}) if pretrained and isinstance(name, str) else {}
+    place = f"preset {name}"
+    recorded = text.data.get("preset_keys") if isinstance(text.data.get("preset_keys"), list) else None
+    earlier = [key for key in recorded or () if not text.is_overridden(key_path(str(key)))]
+    given = set(earlier)
+    for key in dict.fromkeys(key for preset in PRESETS.values() for key in preset):
+        chosen_anew = key in earlier and text.is_overridden(("preset",))
+        asked = AUTO if chosen_anew else _value(text.data, key, absent=_ABSENT)
+        if asked not in (_ABSENT, AUTO):
+            continue
+        path = key_path(key)
+        if key in values and field_at(kind, path) is not None:
+            text = text.with_value(path, values[key], place, {})
+            given.add(key)
+        elif asked == AUTO and key == "model.id":
+            raise ConfigError(
+                f"{text.place_of(path)}: model.id is auto, which needs a preset, found preset: {name}.",
+                remedy="Name a model, or set preset to v100, a100, h100 or cpu.",
+            )
+        elif asked == AUTO and key != "model.dtype":  # for which auto is a value of its own
+            text = replace(text, data=_without(text.data, *map(str, path)))
+    if given or (pretrained and machine):
+        text = text.with_value(("preset",), name, place, {})
+    if given or recorded:
+        text = text.with_value(("preset_keys",), sorted(given), place, {})
+    return text
+
+
+def _value(data: Any, key: str, *, absent: Any = None) -> Any:
+    """The value of a key, None in a section that is null, and `absent` where the recipe does not name it."""
+    for part in key.split("."):
+        if not isinstance(data, dict) or part not in data:
+            return None if data is None else absent
+        data = data[part]
+    return data
+
+
+def _without(data: dict[str, Any], section: str, key: str) -> dict[str, Any]:
+    return {**data, section: {name: value for name, value in data[section].items() if name != key}}
+
+
+def preset_line(recipe: BaseRecipe) -> str | None:
+    """What the preset of a recipe gave, for people; None where it gave nothing."""
+    if not isinstance(recipe, ModelRecipe) or not recipe.preset_keys:
+        return None
+    data = recipe.model_dump(mode="json")
+    given = ", ".join(f"{key}={json.dumps(_value(data, key))}" for key in recipe.preset_keys)
+    return f"Preset {recipe.preset}: {given}. Overrides win; preset=none leaves all of it out."
+
+
+KeyPath = tuple[str | int, ...]
+
+_OVERRIDE = "Override "
+
+
+@dataclass(frozen=True)
+class RecipeText:
+    """The data of a YAML document called `name`, with overrides, and the place of each key."""
+
+    name: str
+    data: Any
+    places: Mapping[KeyPath, str]
+
+    @classmethod
+    def read(cls, text: str, name: str) -> RecipeText:
+        """Raises `ConfigError` with line and column when the text is not YAML."""
+        try:
+            node = compose_yaml(text)
+            data = construct_yaml(node)  # before anything walks the nodes, which may contain themselves
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name
+            raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}.") from None
+        except yaml.reader.ReaderError as error:  # a character that YAML does not allow
+            line = text.count("\n", 0, error.position) + 1
+            raise ConfigError(f"{name}, line {line}: not valid YAML: {error.reason}.") from None
+        return cls(name, data, {path: f"{name}, line {line}" for path, line in _lines(node)})
+
+    @classmethod
+    def read_recipe(cls, text: str, name: str) -> RecipeText:
+        """As `read`; raises `ConfigError` for a document that is no section as well."""
+        source = cls.read(text, name)
+        if not isinstance(source.data, dict | None):
+            raise ConfigError(f"{name}: expected keys and values, found {describe(source.data)}.")
+        return replace(source, data=with_present_names(source.data or {}))
+
+    def place_of(self, path: KeyPath) -> str:
+        """How a message names the place of a key, or else of its section: an override, or file and line."""
+        prefixes = (path[:end] for end in range(len(path), 0, -1))
+        return next((self.places[prefix] for prefix in prefixes if prefix in self.places), self.name)
+
+    def place_of_named(self, path: KeyPath, message: str) -> str:
+        """The place of the given key under `path` that a message names, an override before a line.
+
+        The place of `path` itself where the message names no key that was given.
+        """
+        words = re.findall(r"[\w.]+", message)
+        named = [
+            place
+            for key, place in self.places.items()
+            if key[: len(path)] == path and {str(key[-1]), dotted(key)} & set(words)
+        ]
+        return min(named, key=lambda place: not place.startswith(_OVERRIDE), default=self.place_of(path))
+
+    def is_overridden(self, path: KeyPath) -> bool:
+        """Whether an override gives the value at `path` or a part of it."""
+        return any(
+            place.startswith(_OVERRIDE) for key, place in self.places.items() if key[: len(path)] == path
+        )
+
+    def with_override(self, text: str, defaults: Mapping[str, Any]) -> RecipeText:
+        """The recipe with `a.b.c=value` applied, the value as YAML; see `with_value`.
+
+        `model=NAME` is short for `model.id=NAME`. Raises `ConfigError` when there is no `=`, no key, or a
+        value that is not YAML.
+        """
+        key, equals, value = text.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not equals or not all(parts):
+            raise ConfigError(
+                f"Override {text!r}: expected key=value, for example training.max_steps=50.",
+                remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
+            )
+        place = f"{_OVERRIDE}{describe(text)}"
+        data = RecipeText.read(value, place).data
+        path = key_path(text)
+        return self.with_value(
+            ("model", "id") if path == ("model",) and isinstance(data, str) else path, data, place, defaults
+        )
+
+    def with_value(self, path: KeyPath, value: Any, place: str, defaults: Mapping[str, Any]) -> RecipeText:
+        """The recipe with `value` at `path`, which `place` gives.
+
+        Missing sections on the way are made; `defaults` fills missing lists, by dotted key. Raises
+        `ConfigError` for a key of a plain value and for a number beyond the end of a list.
+        """
+
+        def put(old: Any, depth: int) -> Any:
+            above, part = path[:depth], path[depth] if depth < len(path) else None
+            if part is None:
+                return value
+            if old is None:
+                old = defaults.get(dotted(above), {})
+            if isinstance(old, dict):
+                return {**old, str(part): put(old.get(str(part)), depth + 1)}
+            if not isinstance(old, list):
+                found = f"{describe(old)}, which has no keys of its own"
+                raise ConfigError(f"{place}: {dotted(above)} is {found}.")
+            if not isinstance(part, int) or part > len(old):
+                expected = f"a number from 0 to {len(old)}, found {part!r}"
+                raise ConfigError(f"{place}: {dotted(above)} is a list of {len(old)}: expected {expected}.")
+            return [*old[:part], put(dict(enumerate(old)).get(part), depth + 1), *old[part + 1 :]]
+
+        others = {key: given for key, given in self.places.items() if key[: len(path)] != path}
+        on_the_way = {path[:end]: place for end in range(1, len(path) + 1)}
+        return replace(self, data=put(self.data, 0), places=on_the_way | others)
+
+
+def key_path(override: str) -> KeyPath:
+    """The path that an override sets."""
+    parts = (part.strip() for part in override.partition("=")[0].split("."))
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def leaves(section: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """The plain values, lists and empty sections in a section, with their paths."""
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def describe(value: Any) -> str:
+    """A value as a message shows it: as YAML would write it, bounded."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, dict):
+        return f"a section with the keys {', '.join(map(str, value))}" if value else "an empty section"
+    shown = json.dumps(value) if isinstance(value, bool) else repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def dotted(path: KeyPath) -> str:
+    """The path as users write it."""
+    return ".".join(map(str, path))
+
+
+def _lines(node: yaml.Node | None, path: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
+    """The path and line (from 1) of every key and list entry."""
+    entries: list[tuple[str | int, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        entries = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        entries = [(number, value, value) for number, value in enumerate(node.value)]
+    for part, key, value in entries:
+        yield (*path, part), key.start_mark.line + 1
+        yield from _lines(value, (*path, part))
+
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "tuple": "a list",
+    "model": "a section (keys and values)",
+    "dict": "a section (keys and values)",
+}
+_MOST_MISTAKES = 20  # that one error tells; to look for the nearest key takes milliseconds each
+
+
+@cache
+def fields_of(kind: str) -> dict[str, FieldInfo]:
+    """The fields of a kind by dotted key, sections included, in order. List entries have the index 0."""
+    return dict(_fields(KINDS[kind], ""))
+
+
+def field_at(kind: str, path: KeyPath) -> FieldInfo | None:
+    """The field of a kind that `path` leads to, or into where its value is data of the user's."""
+    fields = fields_of(kind)
+    parts = ["0" if isinstance(part, int) else part for part in path]
+    if parts[-1:] == ["0"]:
+        parts.pop()
+    found = [field for end in range(1, len(parts) + 1) if (field := fields.get(".".join(parts[:end])))]
+    is_whole = ".".join(parts) in fields
+    return found[-1] if found and (is_whole or _section_in(found[-1].annotation) is None) else None
+
+
+def kinds_with(path: KeyPath) -> list[str]:
+    """The kinds that have a key at `path`."""
+    return [kind for kind in KINDS if field_at(kind, path) is not None]
+
+
+def only_keys_of(
+    kind: str, data: dict[str, Any], keep: Callable[[KeyPath], bool] = lambda path: False, path: KeyPath = ()
+) -> dict[str, Any]:
+    """`data` without the keys and choices that only other kinds have, unless `keep(their path)`."""
+    kept = {}
+    for key, value in data.items():
+        here = (*path, key)
+        kinds = kinds_with(here)
+        if isinstance(value, str) and _choices(kind, here):
+            kinds = [other for other in kinds if value in _choices(other, here)]
+        if not kinds or kind in kinds or keep(here):
+            kept[key] = only_keys_of(kind, value, keep, here) if isinstance(value, dict) else value
+    return kept
+
+
+def explain(error: ValidationError, text: RecipeText, kind: str) -> ConfigError:
+    """One `ConfigError` with a line for each of the first mistakes, in the order of the config classes."""
+    mistakes = error.errors(include_url=False)
+    messages = [_message(item, text, kind) for item in mistakes[:_MOST_MISTAKES]]
+    if len(mistakes) > _MOST_MISTAKES:
+        messages.append(f"and {len(mistakes) - _MOST_MISTAKES} more")
+    return ConfigError("\n".join(messages))
+
+
+def _message(item: Any, text: RecipeText, kind: str) -> str:
+    path: KeyPath = tuple(item["loc"])[1:]  # the first part names the kind
+    problem, context, value = item["type"], item.get("ctx", {}), item["input"]
+    if problem == "union_tag_invalid":
+        path, value, choices = ("kind",), kind, list(KINDS)
+    elif problem == "literal_error":
+        choices = list(_choices(kind, path))
+    place, key = text.place_of(path), dotted(path)
+    if problem == "extra_forbidden":
+        nearest = _nearest(_nearest_keys(kind, path))
+        if kinds := kinds_with(path):
+            return f"{place}: {key} needs {_or(kinds)}; this recipe has kind: {kind}.{nearest}"
+        return f"{place}: unknown key {key}.{nearest}"
+    if problem == "value_error":
+        place = text.place_of_named(path, str(context["error"]))
+        return f"{place}: {key and key + ': '}{context['error']}."
+    if problem == "missing":
+        if len(path) == 1 and (field := field_at(kind, path)):
+            return f"{place}: kind: {kind} needs the section {key} ({field.description})."
+        return f"{place}: the key {key} is missing."
+    message = re.sub(r"^(Input should be|\w+ should have) | after validation.*", "", item["msg"])
+    expected, hint = _EXPECTED.get(problem.split("_")[0], message), ""
+    if message.startswith(("greater", "less")):
+        expected = f"a number {message}"
+    elif problem in ("literal_error", "union_tag_invalid"):
+        expected = " or ".join(map(repr, choices)).replace(" or ", ", ", len(choices) - 2)
+        kinds = [other for other in kinds_with(path) if value in _choices(other, path)]
+        hint = f" It needs {_or(kinds)}." if kinds else _nearest(get_close_matches(str(value), choices, n=1))
+    return f"{place}: {key}: expected {expected}, found {describe(value)}.{hint}"
+
+
+def _choices(kind: str, path: KeyPath) -> tuple[Any, ...]:
+    field = field_at(kind, path)
+    return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+
+
+def _or(kinds: list[str]) -> str:
+    return " or ".join(f"kind: {kind}" for kind in kinds)
+
+
+def _nearest(names: list[str]) -> str:
+    return f" Nearest: {', '.join(names)}." if names else ""
+
+
+def _nearest_keys(kind: str, path: KeyPath) -> list[str]:
+    """Up to three known keys that `path` may have meant: of the same section, else of the same name."""
+    *section, mistyped = ["0" if isinstance(part, int) else part for part in path]
+    prefix = "".join(f"{part}." for part in section)
+    keys = [(key, key.rpartition(".")[2]) for key in fields_of(kind)]
+    beside = [name for key, name in keys if key == prefix + name]
+    if names := get_close_matches(mistyped, beside, n=3, cutoff=0.72):
+        return [dotted((*path[:-1], name)) for name in names]
+    if names := get_close_matches(mistyped, [name for _, name in keys], n=1, cutoff=0.8):
+        return [key for key, name in keys if name == names[0]][:3]
+    for other in KINDS:
+        if same := [key for key in fields_of(other) if key.rpartition(".")[2] == mistyped]:
+            return [f"{key} (kind: {other})" for key in same[:3]]
+    return get_close_matches(dotted(path), fields_of(kind), n=3, cutoff=0.6)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section inside `X`, `X | None`, `tuple[X, ...]` or `Annotated[X, ...]`, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
+
+
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in section.model_fields.items():
+        yield prefix + name, field
+        inner = _section_in(field.annotation)
+        if inner is not None:
+            entry = ".0." if get_origin(field.annotation) is tuple else "."
+            yield from _fields(inner, f"{prefix}{name}{entry}")
+
 
 PRETRAINED = "pretrained"
 """The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
@@ -209,3 +604,127 @@ def _with_present_keys(data: dict[str, Any]) -> dict[str, Any]:
         data = {key: value for key, value in data.items() if key != "vllm"}
         data["rollouts"] = {"engine": engine, "vllm": settings} | rollouts
     return data
+
+
+MAX_RUNS = 1000  # below the largest array that Slurm takes by default
+SEED = "seed"
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_MAX_NAME = 100
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a grid: its folder below that of the sweep ("" for a grid of one run), and its overrides."""
+
+    folder: str
+    overrides: tuple[str, ...]
+
+
+def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
+    """Every combination of the values in `overrides`, the seeds of a combination side by side.
+
+    `key=a,b` and `key=0..4` (whole numbers, both ends included) give a key several values; each is YAML, and
+    commas within brackets or quotes do not separate. Runs of one combination are `COMBINATION/seed_N`, as a
+    study holds them, where the seed is swept too.
+
+    Raises `ConfigError` for a list with gaps, a range that ends before it begins, a value or a swept key that
+    is given twice, and more than `MAX_RUNS` runs.
+    """
+    given = [_key(override) for override in overrides]
+    texts = [_values(override) for override in overrides]
+    overrides = [
+        override
+        if len(values) > 1 or not _RANGE.search(override)
+        else f"{override.partition('=')[0]}={values[0]}"
+        for override, values in zip(overrides, texts, strict=True)
+    ]
+    axes: dict[str, list[str]] = {}
+    for key, values in zip(given, texts, strict=True):
+        if len(values) > 1:
+            if given.count(key) > 1:
+                raise ConfigError(f"{key} is swept and given once more: give each key once.")
+            axes[key] = values
+    seeds = axes.pop(SEED, [])
+    if (count := prod(map(len, (*axes.values(), seeds or [SEED])))) > MAX_RUNS:
+        raise ConfigError(f"the grid has {count} runs; at most {MAX_RUNS} can be run as one sweep.")
+    last = [key.removesuffix(".id").rpartition(".")[2] for key in axes]
+    short = [part if last.count(part) == 1 else key for key, part in zip(axes, last, strict=True)]
+    found: dict[str, GridRun] = {}
+    for *chosen, seed in product(*axes.values(), seeds or [SEED]):
+        named = ",".join(f"{name}={value}" for name, value in zip(short, chosen, strict=True))
+        inner = re.sub(r"[^\w-]+", "_", f"seed_{seed}") if seeds else ""
+        folder = "/".join(filter(None, (_folder(named), inner)))
+        if folder in found:  # another combination whose name differs in characters that are left out
+            folder = "/".join(filter(None, (_folder(named, distinct=True), inner)))
+        pairs = dict(zip((*axes, *([SEED] if seeds else [])), (*chosen, seed), strict=False))
+        written = (
+            f"{override.partition('=')[0].strip()}={pairs[key]}" if key in pairs else override
+            for key, override in zip(given, overrides, strict=True)
+        )
+        found[folder] = GridRun(folder, tuple(written))
+    return list(found.values())
+
+
+def resolved_grid(
+    recipe: str, overrides: Sequence[str], *, machine: Callable[[], str] | None = None
+) -> dict[GridRun, AnyRecipe]:
+    """The runs of a grid with their recipes; `machine` names the preset as in `load_recipe`.
+
+    Raises `ConfigError` for what `grid_runs` and recipes refuse, and for two combinations that come to the
+    same settings.
+    """
+    resolved: dict[GridRun, AnyRecipe] = {}
+    first: dict[str, GridRun] = {}
+    for run in grid_runs(overrides):
+        resolved[run] = load_recipe(recipe, run.overrides, machine=machine)
+        same = first.setdefault(dump(resolved[run]), run)
+        if same != run:
+            raise ConfigError(f"{same.folder} and {run.folder} come to the same settings: leave one out.")
+    return resolved
+
+
+def _key(override: str) -> str:
+    key = dotted(key_path(override))
+    return "model.id" if key == "model" else key
+
+
+def _values(override: str) -> list[str]:
+    """The texts of the values that an override gives, ranges written out."""
+    values: list[str] = []
+    for text in _elements(override):
+        match = _RANGE.fullmatch(text.strip())
+        first, last = map(int, match.groups()) if match else (0, 0)
+        if last < first or last - first >= MAX_RUNS:
+            fault = "ends before it begins" if last < first else f"has more than {MAX_RUNS} values"
+            raise ConfigError(f"{override!r}: the range {text} {fault}.")
+        values += map(str, range(first, last + 1)) if match else [text]
+    if len(values) > 1 and len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise ConfigError(f"{override!r}: the value {twice} is given twice.")
+    return values
+
+
+def _elements(override: str) -> list[str]:
+    """The texts between the commas of a value, those within brackets or quotes aside."""
+    text = override.partition("=")[2]
+    if "," not in text:
+        return [text]
+    try:
+        node = compose_yaml(f"[{text}]")
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, yaml.SequenceNode) or text.rstrip().endswith(","):
+        raise ConfigError(
+            f"{override!r}: expected values with commas between.",
+            remedy="Quote a text that holds commas or brackets: 'key=\"a, b\",c'.",
+        )
+    # Positions count from the bracket that was put before the text.
+    return [text[one.start_mark.index - 1 : one.end_mark.index - 1].strip() for one in node.value]
+
+
+def _folder(combination: str, *, distinct: bool = False) -> str:
+    """The folder of a combination; `distinct` ends it with a digest of what the name leaves out."""
+    name = re.sub(r"[^\w.,=+-]+", "_", re.sub(r"[\[\]{}\"'\s]+", "", combination), flags=re.ASCII)
+    if not distinct and len(name) <= _MAX_NAME:
+        return name
+    return f"{name[:_MAX_NAME]}-{hashlib.sha256(combination.encode()).hexdigest()[:8]}"

@@ -12,28 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
-from greenward.config.algorithm import (
-    AlgorithmConfig,
-    CodeGameConfig,
-    FaultsConfig,
-    GRPOAlgorithmConfig,
-    ImportanceConfig,
-    PPOAlgorithmConfig,
-    RejectionAlgorithmConfig,
-    RejectionConfig,
-    SelfPlayAlgorithmConfig,
-    SelfPlayConfig,
-)
-from greenward.config.dqn import (
-    AgentConfig,
-    DQNEvaluationConfig,
-    DQNTrainingConfig,
-    ExplorationConfig,
-    TokenEnvironmentConfig,
-    TokenProblemsConfig,
-    TokenRewardConfig,
-)
-from greenward.config.rollouts import RolloutsConfig
+from greenward.common.errors import ConfigError
+from greenward.common.files import read_file
+from greenward.common.parsing import parse_yaml_text
 from greenward.config.sections import (
     ConfigSection,
     EnvironmentConfig,
@@ -44,16 +25,33 @@ from greenward.config.sections import (
     ProblemsConfig,
     RewardModelConfig,
     RewardTermConfig,
+    RolloutsConfig,
     SamplingConfig,
     SandboxConfig,
     Seed,
     SupervisedConfig,
+    TrackingConfig,
     TrainingConfig,
 )
-from greenward.config.tracking import TrackingConfig
-from greenward.errors import ConfigError
-from greenward.user_files import read_file
-from greenward.user_text import parse_yaml_text
+from greenward.config.training import (
+    AgentConfig,
+    AlgorithmConfig,
+    CodeGameConfig,
+    DQNEvaluationConfig,
+    DQNTrainingConfig,
+    ExplorationConfig,
+    FaultsConfig,
+    GRPOAlgorithmConfig,
+    ImportanceConfig,
+    PPOAlgorithmConfig,
+    RejectionAlgorithmConfig,
+    RejectionConfig,
+    SelfPlayAlgorithmConfig,
+    SelfPlayConfig,
+    TokenEnvironmentConfig,
+    TokenProblemsConfig,
+    TokenRewardConfig,
+)
 
 # Learning rates of a pretrained model where the recipe gives none.
 SUPERVISED_LEARNING_RATE = 2e-5

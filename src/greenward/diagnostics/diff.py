@@ -1,20 +1,33 @@
-"""Where two runs begin to differ: their settings, then the first step at which each signal differs.
+"""Where two runs begin to differ, and why.
+
+Where two runs begin to differ: their settings, then the first step at which each signal differs.
 
 Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names
 the culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm
 of B / A for norms, memory and times) is tested for a lasting change; see `change_points`. Memory also
 differs where one run ends with at least 1.25 times the memory of the other, which needs no test.
+
+Why two runs may differ: their settings, and the stage of a training step in which the difference begins.
+
+A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next
+step samples with new weights. So the earliest signal of the earliest step names the part to look at.
+
+The difference of two runs as the record that reports render.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from greenward.common.errors import DiagnosticsError
+from greenward.common.files import expects
 from greenward.diagnostics.change_points import (
     MIN_EFFECT_SD,
     MIN_POINTS,
@@ -22,20 +35,12 @@ from greenward.diagnostics.change_points import (
     exactly,
     find_change_point,
     find_offset,
+    flat,
     holm,
     onset_at,
 )
-from greenward.diagnostics.diff_causes import (
-    NOT_REPRODUCIBLE,
-    PROVENANCE,
-    DifferenceCause,
-    SettingDifference,
-    different_settings,
-    likely_cause,
-    stage_index,
-)
-from greenward.diagnostics.growth import first_memory_difference, first_out_of_scale, large_where
 from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.signal_tests import first_memory_difference, first_out_of_scale, large_where
 from greenward.diagnostics.signals import (
     MEMORY,
     NORM,
@@ -46,10 +51,9 @@ from greenward.diagnostics.signals import (
     RunSignals,
     Steps,
 )
-from greenward.errors import DiagnosticsError
-from greenward.reports.document import Onset
-from greenward.runs.metrics import TIMING_PREFIXES
-from greenward.user_files import expects
+from greenward.reports.document import NOTHING, Fact, Onset, Report, Table, section
+from greenward.runs.files import to_json
+from greenward.runs.reading import TIMING_PREFIXES, WITHOUT_EFFECT, flattened
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
@@ -365,3 +369,201 @@ def _largest_relative(pair: _Pair) -> float:
 def _median(values: Floats) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else float("nan")
+
+
+PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say
+
+
+@dataclass(frozen=True)
+class SettingDifference:
+    """A key with two values, as JSON data; None where a run does not have it."""
+
+    key: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class DifferenceCause:
+    """A likely cause, and what would confirm it."""
+
+    stage: str
+    explanation: str
+    confirm: str
+
+
+# Patterns of signals -> the cause of a difference that begins with one of them, in the order of a step.
+_STAGES = {
+    r"completion/.*|importance/.*|episodes/.*": DifferenceCause(
+        "rollout",
+        "The sampled answers differed first: other prompts, sampling settings or seed, or other weights to "
+        "sample from.",
+        "Compare the answers of this step in rollouts/ of both runs.",
+    ),
+    r"reward.*|status/.*|pass_rate|groups/.*|correctness|readability|.*score": DifferenceCause(
+        "reward",
+        "The rewards differed before the shape of the answers did: other tests, reward weights, reward model "
+        "or grading environment.",
+        "Grade the rollouts of this step of one run with the grader of the other.",
+    ),
+    r"loss|.*_loss|.*kl|clip/.*|ratio/.*|entropy|advantage.*|value/.*|explained_variance|updates/.*"
+    r"|tokens.*": DifferenceCause(
+        "loss",
+        "The objective differed on the same answers and rewards: KL coefficient, clip range, advantages, or "
+        "the weights before this step.",
+        "Compare the algorithm and training keys of both configs, then the checkpoints before this step.",
+    ),
+    r".*grad_norm.*|.*gradient.*|learning_rate": DifferenceCause(
+        "update",
+        "The gradient left its scale first: learning rate, gradient clipping or numerical precision.",
+        "Go on from the checkpoint before this step with a lower learning rate, clipping on.",
+    ),
+    r"perf/.*|time/.*": DifferenceCause(
+        "machine",
+        "Memory or speed differed first: a leak, another load or other hardware; the learning itself need "
+        "not differ.",
+        "Compare provenance.json, and whether memory still grows at the end of the run.",
+    ),
+    r"[\s\S]*": DifferenceCause(
+        "unknown",
+        "The first signal that differs belongs to no known stage of a step.",
+        "Find where the signal is computed and what goes into it.",
+    ),
+}
+NOT_REPRODUCIBLE = DifferenceCause(
+    "reproducibility",
+    "One seed and one config must give one run. Something that neither of them fixes differs: the "
+    "versions, the processor or the number of threads (see the settings), the data or a prompt file that "
+    "was changed, or an operation or reward function that is not deterministic.",
+    "Repeat one run twice on one machine. If the two repetitions differ, compare the answers of the first "
+    "step in rollouts/; otherwise compare provenance.json of both runs.",
+)
+
+
+def stage_index(signal: str) -> int:
+    """The place of a signal in a step: answers, rewards, loss, update, machine, unknown."""
+    return next(i for i, pattern in enumerate(_STAGES) if re.fullmatch(pattern, signal))
+
+
+def likely_cause(onsets: Sequence[tuple[str, int]], settings_differ: bool) -> DifferenceCause | None:
+    """The cause that the earliest of (signal, onset) points to; None if nothing differs."""
+    if not onsets:
+        return None
+    _, stage = min((onset, stage_index(signal)) for signal, onset in onsets)
+    cause = list(_STAGES.values())[stage]
+    if not settings_differ:
+        return cause
+    return DifferenceCause(
+        cause.stage,
+        f"{cause.explanation} The runs have different settings, which may be the whole cause.",
+        f"Repeat one run with the settings of the other. {cause.confirm}",
+    )
+
+
+def different_settings(a: RunSignals, b: RunSignals) -> tuple[list[SettingDifference], list[str]]:
+    """(settings that differ, notes on what could not be compared) of two runs."""
+    notes: list[str] = []
+    settings: list[SettingDifference] = []
+    if a.config is None or b.config is None:
+        notes.append("the configs were not compared: config.yaml is missing")
+    else:
+        settings += setting_differences(a.config, b.config)
+    if a.session and b.session:
+        settings += setting_differences(a.session, b.session, PROVENANCE)
+    else:
+        notes.append("the versions were not compared: provenance.json is missing")
+    return settings, notes
+
+
+def setting_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ""
+) -> list[SettingDifference]:
+    """The dotted keys of two configs or sessions whose values differ, each after `prefix`."""
+    before, after = dict(flattened(a)), dict(flattened(b))
+    return [
+        SettingDifference(f"{prefix}{key}", before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key) and key not in (*WITHOUT_EFFECT, "started_at")
+    ]
+
+
+_MAX_CELL = 60
+_ALL_SHOWN = 8  # signals; of more, those that do not differ are counted only
+
+
+def diff_report(diff: RunDiff) -> Report:
+    """The settings that differ, then the signals."""
+    way = "value by value (equal at the first step)" if diff.replay else "statistically"
+    notes = diff.notes
+    if diff.cause is not None:
+        cause = f"Likely cause ({diff.cause.stage}): {diff.cause.explanation}"
+        notes = (cause, f"To confirm: {diff.cause.confirm}", *notes)
+    settings = tuple((setting.key, _plain(setting.a), _plain(setting.b)) for setting in diff.settings)
+    data = {
+        **vars(diff),
+        "settings": [asdict(setting) for setting in diff.settings],
+        "differences": [_record(found) for found in diff.differences],
+        "cause": None if diff.cause is None else asdict(diff.cause),
+    }
+    return Report(
+        kind="run diff",
+        title="Run diff",
+        headline=diff.headline,
+        facts=(
+            Fact("A", diff.a),
+            Fact("B", diff.b),
+            Fact("common steps", f"{diff.common_steps}, {diff.first_step} to {diff.last_step}"),
+            Fact("compared", way),
+        ),
+        notes=notes,
+        sections=(
+            section("Settings that differ", Table("", ("Key", "A", "B"), settings) if settings else None),
+            section("Signals", _signals_table(diff)),
+        ),
+        data=to_json(data),
+    )
+
+
+def _record(found: SignalDifference) -> dict[str, object]:
+    """The difference without its series, which metrics.jsonl has."""
+    record = {key: value for key, value in vars(found).items() if key not in ("onset", "gaps")}
+    first = {"signal": found.signal, "found": found.found, **flat(found.onset)}
+    return {**first, **record, "relative": found.relative}
+
+
+def _signals_table(diff: RunDiff) -> Table | None:
+    """One row a signal, the first to differ first; of many, only those that differ."""
+    differ = [found for found in diff.differences if found.onset is not None]
+    shown = diff.differences if len(diff.differences) <= _ALL_SHOWN else differ
+    if not shown:
+        return None
+    others = len(diff.differences) - len(shown)
+    caption = (
+        "A and B are medians from that step on. Effect: of the lasting difference, in standard deviations "
+        "of the noise. p: adjusted by Holm. Brackets: 95 % interval of the step."
+    )
+    if others:
+        caption = f"{others} signals do not differ. {caption}"
+    columns = ("Signal", "Differs from step", "A", "B", "Effect", "p", "B − A")
+    return Table("", columns, tuple(map(_row, shown)), caption)
+
+
+def _row(found: SignalDifference) -> tuple[str, ...]:
+    from greenward.reports.render import spark_line
+
+    return (
+        found.signal,
+        NOTHING if found.onset is None else str(found.onset),
+        f"{found.a:.4g}",
+        f"{found.b:.4g}",
+        NOTHING if found.effect_sd is None else effect_text(found.effect_sd),
+        NOTHING if found.adjusted_p is None else f"{found.adjusted_p:.2g}",
+        spark_line(found.gaps, width=8) if found.gaps else NOTHING,
+    )
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]} …"

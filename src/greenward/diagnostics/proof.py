@@ -1,33 +1,193 @@
-"""Proof of a cause by training again: is a command deterministic, does a fault return, what cures it.
+"""Proof of a cause by training again, or by weights.
+
+What of the environment of a run keeps it from being repeated.
+
+How far the weights of two checkpoints are apart: L2, relative change and cosine of each tensor.
+
+Proof of a cause by training again: is a command deterministic, does a fault return, what cures it.
 
 Trainings run as commands in processes of their own, in folders of their own.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from greenward.common.errors import CheckpointError, ConfigError, DiagnosticsError
+from greenward.common.files import UNEXPECTED, leads_out
 from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.diff import TOLERANCE
+from greenward.diagnostics.diff import TOLERANCE, setting_differences
+from greenward.diagnostics.monitor import PRESETS
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.rules import PRESETS
 from greenward.diagnostics.signals import RunSignals
-from greenward.errors import ConfigError, DiagnosticsError
-from greenward.python_module import python_module
-from greenward.reports.document import Finding
+from greenward.hardware.launch import python_module
+from greenward.reports.document import Fact, Finding, Report, Table, section
 from greenward.runs.directory import fork_run
-from greenward.runs.metrics import TIMING_PREFIXES
+from greenward.runs.files import to_json
 from greenward.runs.output import claim_folder
-from greenward.runs.reading import CHECKPOINTS, flattened, is_run, read_config, steps_in
+from greenward.runs.reading import (
+    CHECKPOINTS,
+    TIMING_PREFIXES,
+    flattened,
+    is_run,
+    read_config,
+    read_sessions,
+    steps_in,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# Variables that change numbers from one process to the next, and what to set.
+_VARIABLES = {
+    "PYTHONHASHSEED": "0, where the order of sets or hashes enters",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8, for deterministic CUDA matrix products",
+    "OMP_NUM_THREADS": "a fixed number: sums are rounded in another order with another",
+}
+
+
+def audit_environment(path: Path) -> Iterator[str]:
+    """Lines that say what differs between the sessions of a run, and what is not fixed here.
+
+    Raises:
+        DiagnosticsError: there is no run directory.
+        RunError: a file of it that cannot be read.
+    """
+    if not is_run(path):
+        raise DiagnosticsError(f"{path} is no run directory")
+    sessions = read_sessions(path)
+    if not sessions:
+        yield "provenance.json is missing: versions and machine of the run are not known."
+    for number, (before, after) in enumerate(pairwise(sessions), start=2):
+        for one in sorted(setting_differences(before, after), key=attrgetter("key")):
+            yield f"session {number}: {one.key} {_shown(one.a)} -> {_shown(one.b)}"
+    if sessions:
+        for key, value in sorted(flattened(sessions[-1])):
+            yield f"{key}: {_shown(value)}"
+    config = read_config(path) if (path / "config.yaml").is_file() else {}
+    if "seed" not in config:
+        yield "! the config names no seed"
+    for name, advice in _VARIABLES.items():
+        if name not in os.environ:
+            yield f"! {name} is not set here (set it to {advice})"
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)[:100]
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """The change of a tensor from A to B: norms, and the cosine of the angle between both."""
+
+    name: str
+    size: int
+    norm: float
+    change: float
+    cosine: float
+
+    @property
+    def relative(self) -> float:
+        return self.change / self.norm if self.norm else math.inf if self.change else 0.0
+
+
+def open_weights(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """What reads the values of each tensor of a safetensors file, or of those in a folder, by name.
+
+    Raises:
+        CheckpointError: there are none, a file is not what it seems, or a link that leads out of the folder.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from greenward.models.tokenizer import boundary
+
+    files = [path] if path.is_file() else [one for one in sorted(path.glob("*.safetensors")) if one.is_file()]
+    if not files:
+        raise CheckpointError(f"{path} holds no safetensors file")
+    found: dict[str, Callable[[], Tensor]] = {}
+    for file in files:
+        if file != path and leads_out(file, boundary(path)):
+            raise CheckpointError(f"{file} is a link that leads out of {path}")
+        try:
+            opened = safe_open(file, framework="pt")
+            found |= {name: partial(opened.get_tensor, name) for name in sorted(opened.keys())}
+        except (SafetensorError, OSError, *UNEXPECTED) as error:
+            raise CheckpointError(f"{file} is not a sound safetensors file: {str(error)[:200]}") from None
+    return found
+
+
+def diff_checkpoints(a: Path, b: Path) -> tuple[list[TensorChange], list[str]]:
+    """(changes, the largest relative first; names that only one has, or that differ in size).
+
+    Raises `CheckpointError`, also for values of a type that torch does not read or convert.
+    """
+    import torch
+    from safetensors import SafetensorError
+
+    first, second = open_weights(a), open_weights(b)
+    changes, unmatched = [], sorted(first.keys() ^ second.keys())
+    for name in first.keys() & second.keys():
+        try:
+            x, y = first[name](), second[name]()
+            size = x.numel()
+            if (size, x.is_complex()) != (y.numel(), y.is_complex()):
+                unmatched.append(name)
+                continue
+            if x.is_complex():
+                x, y = torch.view_as_real(x), torch.view_as_real(y)
+            x, y = x.double().flatten(), y.double().flatten()
+        except (SafetensorError, RuntimeError, *UNEXPECTED) as error:
+            raise CheckpointError(f"the values of {name!r:.200} cannot be read: {str(error)[:200]}") from None
+        norm, norms = float(x.norm()), float(x.norm() * y.norm())
+        cosine = float(x @ y) / norms if norms else math.nan
+        changes.append(TensorChange(name, size, norm, float((y - x).norm()), cosine))
+    return sorted(changes, key=lambda one: (-one.relative, one.name)), unmatched
+
+
+def checkpoint_report(a: Path, b: Path) -> Report:
+    """The change of the whole and of the tensors that moved most."""
+    changes, unmatched = diff_checkpoints(a, b)
+    total = math.sqrt(sum(one.change**2 for one in changes))
+    norm = math.sqrt(sum(one.norm**2 for one in changes))
+    moved = sum(one.change > 0 for one in changes)
+    share = total / norm if norm else 0.0
+    headline = f"{moved} of {len(changes)} tensors moved; the whole by {share:.2%} of its norm."
+    if not moved:
+        headline = f"SAME: none of {len(changes)} tensors moved."
+    rows = tuple(
+        (one.name, f"{one.size:,}", f"{one.change:.3g}", f"{one.relative:.2%}", f"{one.cosine:.6f}")
+        for one in changes[:_SHOWN]
+    )
+    return Report(
+        kind="checkpoint diff",
+        title=f"{a.name} to {b.name}",
+        headline=headline,
+        facts=(Fact("L2 of the change", f"{total:.4g}"), Fact("L2 of A", f"{norm:.4g}")),
+        notes=(f"not in both, or of another size: {', '.join(unmatched[:_SHOWN])}",) if unmatched else (),
+        sections=(section("Top movers", Table("", ("Tensor", "Values", "L2", "Relative", "Cosine"), rows)),),
+        data=to_json(
+            {"tensors": [{**vars(one), "relative": one.relative} for one in changes], "unmatched": unmatched}
+        ),
+    )
+
 
 HORIZON = 30  # steps after the onset that a replay takes
 _OUT = "{out}"

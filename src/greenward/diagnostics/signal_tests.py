@@ -1,21 +1,64 @@
-"""The tests that checks of single signals share: lasting changes, shares of steps, levels at the end.
+"""The statistical tests that findings share.
+
+The tests that checks of single signals share: lasting changes, shares of steps, levels at the end.
 
 A function that is called in a table of checks takes the thresholds and returns the test.
+
+Quantities that must not grow: explosions and spikes of gradient norms, and memory that is never freed.
+
+Checks: what a row of the tables of checks says, and how a run is examined by them.
+
+A row names the finding, the test with its thresholds, and the signals. The tables are in `reward_health`,
+`evals` and `diagnose`; a check for something new is one row there, and its text in
+findings.yaml. The name of a finding is its anchor in docs/diagnostics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from greenward.common.statistics import Z_95
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, exactly, find_change_point, onset_at
-from greenward.diagnostics.findings import Gap, gap_of
-from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, RunSignals
-from greenward.reports.document import Chart, Fact, Onset, Severity, Table
+from greenward.diagnostics.change_points import (
+    MIN_POINTS,
+    ChangePoint,
+    Steps,
+    exactly,
+    find_change_point,
+    holm,
+    onset_at,
+)
+from greenward.diagnostics.finding import Card, Gap, by_severity, finding_texts, gap_of
+from greenward.diagnostics.signals import (
+    PASS_RATE,
+    RATIO_SCALE,
+    Bools,
+    Floats,
+    RunSignals,
+    depends_on_recipe,
+    meaningless_findings,
+    short_name,
+)
+from greenward.reports.document import (
+    NOTHING,
+    Chart,
+    Fact,
+    Finding,
+    Marker,
+    Onset,
+    Role,
+    Series,
+    Severity,
+    Table,
+    Unit,
+)
 
 ALPHA = 0.05
 LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one
@@ -26,7 +69,7 @@ _REFERENCE = 60  # values before a change that say what was usual
 _MIN_REFERENCE = 8
 _FEWEST = 5  # values of which a median is taken
 _OUTSIDE = 2.5
-_LASTING = 12
+_LASTING_STEPS = 12
 _LATER_PARTS = (0.33, 0.5, 0.67)
 _PLAIN_SD = 8.0  # of the noise between neighbours; a plain change is larger
 _PLAIN_FROM = (0.0, 0.25, 0.5)
@@ -192,7 +235,7 @@ def lasting_change(
     def judged(run: RunSignals, signal: str, change: ChangePoint, since: int, p: float | None) -> Result:
         moved, level = change.after - change.before, change.after
         lasted = int((run.series(signal)[0] >= change.onset.step).sum())
-        worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING)
+        worse = (falls and moved < 0) or (moved > rise and lasted >= _LASTING_STEPS)
         if change.before > 0:
             worse = worse or level < below * change.before or level > above * change.before
         found = worse and change.is_large
@@ -239,7 +282,7 @@ def plain_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint 
     """
     values = run.testable(name)[1]
     part = values[int(since * len(values)) :]
-    count = max(_LASTING, len(values) // 10)
+    count = max(_LASTING_STEPS, len(values) // 10)
     change = find_signal_change(run, name, since) if len(part) >= 4 * count else None
     if change is None:
         return None
@@ -330,3 +373,464 @@ def moves_to(*, below: float = -np.inf, above: float = np.inf) -> Test:
 def onset_of(run: RunSignals, signal: str) -> Onset | None:
     """The place of the likeliest change of a signal that is known to have changed."""
     return change.onset if (change := find_signal_change(run, signal)) else None
+
+
+EXPLOSION_RATIO = 3.0  # to the median before
+SPIKE_RATIO = 3.0  # to the median around
+SPIKE_SIGMAS = 8.0
+MIN_GROWTH_FACTOR = 1.1
+MEMORY_RATIO = 1.25  # between two runs; the same run repeated varies by a few percent
+_NOT_FINITE_RATIO = 10.0  # how many times the largest finite norm a norm that is not finite counts as
+_SPIKE_REACH = 25  # steps on both sides
+_BEGINNING = 5  # steps
+_SUSTAINED_SHARE = 0.5
+_LASTING_SHARE = 0.05  # of the steps, for which the memory of two runs must differ up to the end
+_WARM_UP = 0.1  # of the run: allocators and caches fill up
+_ENVELOPE_POINTS = 60
+_QUARTER_SHARE = 0.12  # of the growth, which each quarter after the onset must add to the one before
+_MIDWAY = 0.15  # of the run; what begins to grow earlier grows from the start
+_BURST_RATIO = 4.0  # to the median of the run
+_BURST_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Spike:
+    """One value far above its surroundings: how many times their median, how many robust sigmas."""
+
+    step: int
+    value: float
+    ratio: float
+    sigmas: float
+
+
+@dataclass(frozen=True)
+class Explosion:
+    """A norm that grew. `ratio` is the median of the last tenth to that before the onset, which may be inf.
+
+    `log_slope` is the growth of the natural logarithm per step from the onset on. `sustained` says
+    whether most steps since then are above three times the median before.
+    """
+
+    onset: Onset
+    ratio: float
+    log_slope: float
+    sustained: bool
+    p_value: float
+
+
+@dataclass(frozen=True)
+class MemoryGrowth:
+    """The growth of memory over a run.
+
+    `factor` is the fitted memory at the last step over that at the first one (`at_start`), with its 95 %
+    interval; warm-up is not in the fit. `per_step` is the slope in the unit of the series. `steps_to_limit`
+    counts from the last step until the line meets the limit, None without one, or without growth. `onset` is
+    the first step that grows.
+    """
+
+    at_start: float
+    factor: float
+    factor_low: float
+    factor_high: float
+    per_step: float
+    p_value: float
+    steps_to_limit: float | None
+    is_leak: bool
+    onset: Onset
+
+
+def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
+    """`norms` with ten times the largest finite norm where `not_finite`.
+
+    A norm that is NaN or infinite has exploded. If it were left out, too few norms after an explosion
+    would remain to date it.
+    """
+    finite = norms[np.isfinite(norms)]
+    return np.where(not_finite, _NOT_FINITE_RATIO * finite.max(), norms) if len(finite) else norms
+
+
+def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
+    """Values above 3 times the median of the 25 steps on both sides, and 8 robust sigmas over it.
+
+    The ratio keeps small deviations from surroundings that hardly vary out of the list. The first 5 values
+    are no spikes, however high: a run begins with large gradients, and the median around is of later ones.
+    """
+    if len(values) < 2 * _SPIKE_REACH + 1:
+        return []
+    padded = np.pad(values, _SPIKE_REACH, mode="reflect")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1), axis=1)
+    excess = values - around
+    sigma = max(1.4826 * float(np.median(np.abs(excess))), float(np.finfo(float).tiny))
+    found = (around > 0) & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
+    found[:_BEGINNING] = False
+    return [
+        Spike(int(steps[i]), float(values[i]), float(values[i] / around[i]), float(excess[i] / sigma))
+        for i in np.flatnonzero(found)
+    ]
+
+
+def first_out_of_scale(log_norms: Floats, onset: Onset) -> Onset:
+    """The place at which norms left their scale for the change that was found at `onset`.
+
+    A test finds the largest step up. Norms directly before it that are above 3 times the median of all
+    before are the beginning of the explosion.
+    """
+    first = onset.step
+    limit = float(np.median(log_norms[:first])) + np.log(EXPLOSION_RATIO) if first else np.inf
+    while first > 0 and log_norms[first - 1] > limit:
+        first -= 1
+    return Onset(first, min(first, onset.low), onset.high)
+
+
+def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explosion | None:
+    """Test the logarithms of `norms` for a rise to at least 3 times the median before it.
+
+    Norms of 0 (steps without a gradient) say nothing about growth and are left out. One that is not a
+    finite number is larger than all that are: it counts as ten times the largest of them. None: no
+    explosion, or fewer than MIN_POINTS norms of both kinds.
+    """
+    finite = np.isfinite(norms)
+    counted = ~finite | (norms > 0)
+    steps, norms, finite = steps[counted], norms[counted], finite[counted]
+    if not finite.any():
+        return None
+    logs = np.log(large_where(~finite, norms))
+    change = find_change_point(logs)
+    if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset.step == 0:
+        return None
+    before = float(np.median(logs[: change.onset.step]))
+    tenth = slice(-max(1, len(logs) // 10), None)
+    last = float(np.median(logs[tenth]))
+    if last - before < np.log(EXPLOSION_RATIO):
+        return None
+    out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
+    onset = first_out_of_scale(logs, change.onset)
+    since = slice(onset.step, None)
+    slope = float(np.polyfit(steps[since], logs[since], 1)[0]) if len(logs[since]) > 1 else 0.0
+    return Explosion(
+        onset_at(steps, onset),
+        float(np.exp(last - before)) if finite[tenth].mean() > 0.5 else math.inf,
+        slope,
+        bool(out_of_scale[since].mean() >= _SUSTAINED_SHARE),
+        change.p_value,
+    )
+
+
+def measure_memory_growth(
+    steps: Steps, memory: Floats, *, limit: float | None = None, alpha: float = 0.05
+) -> MemoryGrowth | None:
+    """Fit a line to the lower envelope of `memory` from where it begins to grow. None: too few values.
+
+    The smallest value of each stretch of steps forgets the peaks of long batches and keeps what is never
+    freed. A leak is significant (AR(1) null), grows by a tenth or more, and goes on in each quarter of what
+    follows its onset, evenly or in steps: a cache that fills up, or single allocations that are kept, are
+    none.
+    """
+    skipped = int(_WARM_UP * len(memory))
+    at, low = lower_envelope(steps[skipped:], memory[skipped:])
+    change = find_change_point(low)
+    if change is None:
+        return None
+    since = change.onset.step if change.onset.step > _MIDWAY * len(low) else 0
+    if _goes_on(low):
+        since = 0 if not since or _goes_on(low[:since]) else since
+    at, low, before = at[since:], low[since:], low[:since]
+    slope, slope_low, slope_high = theil_sen(at, low)
+    middle = float(np.median(low - slope * (at - np.median(at))))
+    centre = float(np.median(at))
+    first, last = float(at[0] if since else steps[0]) - centre, float(steps[-1]) - centre
+    level = float(np.median(before)) if since else middle + slope * first
+
+    def factor(rate: float) -> float:
+        start = level if since else middle + rate * first
+        return (middle + rate * last) / start if start > 0 else np.inf
+
+    remaining = None if limit is None or slope <= 0 else max(0.0, (limit - middle - slope * last) / slope)
+    grows = slope > 0 and factor(slope) >= MIN_GROWTH_FACTOR and _goes_on(low)
+    dated = exactly(steps[0])
+    if since:
+        every = (int(steps[-1]) - int(steps[skipped])) / max(since + len(at) - 1, 1)
+        places = (since, min(since, change.onset.low), max(since, change.onset.high))
+        dated = Onset(*(int(steps[skipped] + every * place) for place in places))
+    return MemoryGrowth(
+        level,
+        factor(slope),
+        factor(slope_low),
+        factor(slope_high),
+        slope,
+        change.p_value,
+        remaining,
+        bool(grows and change.p_value <= alpha),
+        dated,
+    )
+
+
+def _goes_on(low: Floats) -> bool:
+    """Whether each quarter adds to the growth."""
+    if len(low) < 8:
+        return False
+    medians = np.array([np.median(part) for part in np.array_split(low, 4)])
+    return bool(
+        medians[-1] > medians[0] and (np.diff(medians) >= _QUARTER_SHARE * (medians[-1] - medians[0])).all()
+    )
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Norms that left their scale for a stretch of steps and came back."""
+
+    onset: Onset
+    last: int
+    ratio: float
+    steps: int
+
+
+def find_burst(steps: Steps, norms: Floats) -> Burst | None:
+    """The longest stretch of norms above 4 times the median of the run: 5 steps or more, under a half."""
+    positive = norms > 0
+    steps, norms = steps[positive], norms[positive]
+    if len(norms) < MIN_POINTS:
+        return None
+    middle = float(np.median(norms))
+    # One norm in between may be usual.
+    high = np.convolve(norms > _BURST_RATIO * middle, np.ones(3) / 3, "same") > 0.5
+    stretches = np.flatnonzero(np.diff(high.astype(int), prepend=0, append=0)).reshape(-1, 2)
+    if not len(stretches):
+        return None
+    first, end = max(stretches.tolist(), key=lambda one: one[1] - one[0])
+    before, after = norms[:first], norms[end:]
+    if not _BURST_STEPS <= end - first < len(norms) / 2 or min(len(before), len(after)) < _BURST_STEPS:
+        return None
+    if not 1 / _BURST_RATIO < np.median(after) / np.median(before) < _BURST_RATIO:
+        return None  # it did not come back
+    onset = Onset(int(steps[first]), int(steps[max(first - 1, 0)]), int(steps[min(first + 1, end - 1)]))
+    return Burst(onset, int(steps[end - 1]), float(np.median(norms[first:end]) / middle), end - first)
+
+
+def first_memory_difference(a: Floats, b: Floats) -> int | None:
+    """The index from which the memory of two runs differs by MEMORY_RATIO up to the end; None: nowhere."""
+    known = np.flatnonzero((a > 0) & (b > 0) & np.isfinite(a) & np.isfinite(b))
+    if not len(known):
+        return None
+    close = np.abs(np.log(b[known] / a[known])) < np.log(MEMORY_RATIO)
+    first = int(np.flatnonzero(close)[-1]) + 1 if close.any() else 0
+    lasts = len(known) - first >= max(1, _LASTING_SHARE * len(known))
+    return int(known[first]) if lasts else None
+
+
+def lower_envelope(steps: Steps, values: Floats) -> tuple[Floats, Floats]:
+    """(middle step, smallest value) of about 60 stretches, fewer for short series but at least 30."""
+    if len(values) < MIN_POINTS:
+        return steps.astype(float), values
+    width = max(1, len(values) // _ENVELOPE_POINTS)
+    count = len(values) // width
+    newest = slice(len(values) - count * width, None)
+    stretches = steps[newest].astype(float).reshape(count, width)
+    return stretches.mean(axis=1), values[newest].reshape(count, width).min(axis=1)
+
+
+def theil_sen(x: Floats, y: Floats) -> tuple[float, float, float]:
+    """The median of all pairwise slopes (Theil 1950) with Sen's 95 % interval for independent errors."""
+    i, j = np.triu_indices(len(x), 1)
+    slopes = np.sort((y[j] - y[i]) / (x[j] - x[i]))
+    n = len(x)
+    reach = Z_95 * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low, high = (int(np.clip((len(slopes) + side * reach) / 2, 0, len(slopes) - 1)) for side in (-1, 1))
+    return float(np.median(slopes)), float(slopes[low]), float(slopes[high])
+
+
+ROLES: tuple[Role, ...] = ("main", "second", "third", "control")
+_TREND = ("before", "after", "effect_sd", "p_value")  # of a change, in JSON
+_RAW_BLOCKS = 120  # two points each
+_SMOOTH_BLOCKS = 60
+_SMOOTH_FROM = 120  # values; shorter series are shown as they are
+
+Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of a table of checks: `test` is made of each of `signals`, and each that fails is a finding.
+
+    `finding` is its name; what it says is in findings.yaml. An `optional` check is not missed where its
+    signal was not logged. Where a signal in `needs`, or the one that is tested, has too few values, the check
+    is left out, which is said. A check of the run as a whole has the signal "". `critical` tests are
+    corrected for their number apart from the others.
+    """
+
+    finding: str
+    test: Test
+    signals: Signals = ("",)
+    severity: Severity = "warning"
+    critical: bool = False
+    needs: tuple[str, ...] = ()
+    optional: bool = False
+
+    def finding_of(self, result: Result) -> Finding:
+        """The finding that `result` means."""
+        text = finding_texts()[self.finding]
+        return Finding(
+            self.finding,
+            result.severity or self.severity,
+            text["title"],
+            text["measured"].format(**result.numbers),
+            tuple(text["actions"]),
+            text["confirm"],
+            result.onset,
+            result.p_value,
+            text.get("brief", text["title"]).format(**result.numbers),
+        )
+
+
+@dataclass(frozen=True)
+class SignalChart:
+    """Signals as lines over the steps; the onset that the check `marks` measured is marked."""
+
+    title: str
+    signals: Signals
+    unit: Unit = "number"
+    log: bool = False
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A subject of a run (its gradients, its memory): the checks and charts that make up one card."""
+
+    name: str
+    title: str
+    checks: tuple[Check, ...]
+    charts: tuple[SignalChart, ...] = ()
+    facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
+
+
+@dataclass(eq=False)
+class _Outcome:
+    """A check of a signal, and what came out."""
+
+    check: Check
+    signal: str
+    result: Result
+
+
+def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
+    """Make every check of the topics: a card for each, without the findings that chance explains.
+
+    p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
+    another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
+    whatever else is tested.
+    """
+    cards = [list(_outcomes(topic, run, limits)) for topic in topics]
+    for critical in (True, False):
+        family = {
+            outcome: outcome.result.p_value
+            for outcome in itertools.chain(*cards)
+            if outcome.check.critical is critical and outcome.result.p_value is not None
+        }
+        for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
+            found = outcome.result.found and p_value <= limits.alpha
+            outcome.result = replace(outcome.result, found=found, p_value=p_value)
+    return tuple(_card(topic, run, limits, one) for topic, one in zip(topics, cards, strict=True))
+
+
+def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
+    meaningless = meaningless_findings(run.kind)
+    for check in topic.checks:
+        for signal in _selected(check.signals, run) if check.finding not in meaningless else ():
+            short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
+            if not short:
+                yield _Outcome(check, signal, check.test(run, signal, limits))
+            elif run.kind == "sft" and short[0] not in run.values:
+                continue  # supervised training has no answers and no rewards
+            elif not depends_on_recipe(short[0]) and not check.optional:
+                yield _Outcome(check, signal, not_made(gap_of(run, short[0])))
+
+
+def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
+    results = [one.result for one in outcomes]
+    made = [one for one in outcomes if one.result.made]
+    findings = [one.check.finding_of(one.result) for one in made if one.result.found]
+    onsets = {one.check.finding: one.result.onset for one in made}
+    tested: dict[str, ChangePoint | None] = {}
+    for one in made:
+        if one.signal:
+            tested[one.signal] = one.result.change or tested.get(one.signal)
+    changes = [
+        {"signal": signal, **{key: getattr(change, key) for key in _TREND}, "onset": asdict(change.onset)}
+        for signal, change in tested.items()
+        if change is not None
+    ]
+    data: dict[str, Any] = {"trends": changes} if changes else {}
+    for result in results:
+        data |= result.data
+    return Card(
+        topic.name,
+        topic.title,
+        tuple(one.check.finding.replace("-", " ") + f" ({one.signal})" * bool(one.signal) for one in made),
+        by_severity(findings),
+        tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
+        (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),
+        (*(table for result in results for table in result.tables), *_signals_table(run, tested, limits)),
+        (
+            *(chart for result in results for chart in result.charts),
+            *(chart for plan in topic.charts if (chart := _chart(plan, run, onsets.get(plan.marks)))),
+        ),
+        data,
+    )
+
+
+def lines_of(name: str, role: Role, steps: Steps, values: Floats) -> list[Series]:
+    """A signal as a line; of many values the extremes as a faint line and the means over it."""
+    if not len(values):
+        return []
+    if len(values) < _SMOOTH_FROM:
+        return [Series(name, role, _points(steps, values))]
+    blocks = np.array_split(np.arange(len(values)), min(_RAW_BLOCKS, len(values) // 2))
+    ends = np.unique([(block[values[block].argmin()], block[values[block].argmax()]) for block in blocks])
+    smooth = np.array_split(np.arange(len(values)), _SMOOTH_BLOCKS)
+    means = [(steps[block].mean(), values[block].mean()) for block in smooth]
+    return [
+        Series("", role, _points(steps[ends], values[ends]), "faint"),
+        Series(name, role, _points(*zip(*means, strict=True))),
+    ]
+
+
+def _selected(signals: Signals, run: RunSignals) -> Sequence[str]:
+    return signals(run) if callable(signals) else signals
+
+
+def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | None:
+    signals = _selected(plan.signals, run)
+    series: list[Series] = []
+    for signal, role in zip(signals, ROLES, strict=False):
+        steps, values = run.series(signal)
+        if plan.log:
+            steps, values = steps[values > 0], values[values > 0]
+        series += lines_of(short_name(signal) if len(signals) > 1 else "", role, steps, values)
+    markers = () if onset is None else (Marker(float(onset.step), f"from {onset.step}"),)
+    return Chart(plan.title, "step", tuple(series), plan.unit, "", plan.log, markers) if series else None
+
+
+def _signals_table(
+    run: RunSignals, tested: Mapping[str, ChangePoint | None], limits: Thresholds
+) -> tuple[Table, ...]:
+    """The signals of a card at its beginning and end, and their change where one was tested."""
+    rows = []
+    for signal, change in tested.items():
+        values = run.series(signal)[1]
+        first, last = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
+        cells = (f"{number:.4g}" for number in (first, float(np.median(values)), last, float(values.std())))
+        moved = effect = p_value = NOTHING
+        if change is not None:
+            p_value = f"{change.p_value:.2g}"
+            if change.p_value <= limits.alpha and change.is_large:
+                moved = f"{change.before:.3g} → {change.after:.3g} from step {change.onset}"
+                effect = f"{change.effect_sd:+.1f} sd"
+        rows.append((signal, *cells, moved, effect, p_value))
+    columns = ("Signal", "First tenth", "Median", "Last tenth", "Sd", "Change", "Effect", "p")
+    caption = "First and last tenth: medians. p: of a change, AR(1) bootstrap, of this test alone."
+    return (Table("Signals", columns, tuple(rows), caption),) if rows else ()
+
+
+def _points(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(np.asarray(steps, float).tolist(), np.asarray(values, float).tolist(), strict=True))

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
-from greenward.errors import DiagnosticsError
 from greenward.runs.reading import flattened
 
 Bools = npt.NDArray[np.bool_]

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from greenward.environments.dialogue import Dialogue, Request, Waiting, run_dialogues
-from greenward.environments.episode import POLICY, Collection, Episode, Turn
+from greenward.common.seeding import shuffled_index
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.extraction import Extracted
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import EDIT_ERRORS, Family, Verdict
-from greenward.policies.engine import Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.problems.problem import Problem
-from greenward.seeding import shuffled_index
+from greenward.rollouts.driver import Dialogue, Request, Waiting, run_dialogues
+from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams, StopReason
+from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
 
 ROLE = "programmer"
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate, islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from greenward.errors import ConfigError
-from greenward.grading.edits.answers import AnswerForm, editable_files, extract_edited, written_edits
+from greenward.common.errors import ConfigError
+from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.labels import label_question
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
-from greenward.policies.endpoint import TextTokenizer
-from greenward.policies.tokenizer import Tokenizer
-from greenward.problems.placement import hole_of
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, hole_of
+from greenward.rollouts.endpoint import TextTokenizer
+
+if TYPE_CHECKING:
+    from greenward.models.tokenizer import Tokenizer
 
 Style = Literal["completion", "chat"]
 
@@ -62,7 +63,7 @@ EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
 _AGAIN = "\nAnswer again with edits of the original program."
 
 
-PromptTokenizer = Tokenizer | TextTokenizer
+PromptTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
 """That of a policy, or of a model behind a server."""
 
 

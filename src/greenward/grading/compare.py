@@ -1,4 +1,4 @@
-"""Equality of a returned value with an expected one, both in the flat form of `sandbox.codec`, and of output.
+"""Equality of a returned value with an expected one, both in the flat form of the codec, and of output.
 
 Python's equality on plain data, with these rules: where a float is expected, a number within a
 tolerance will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not
@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from greenward.problems.problem import Comparison
-from greenward.sandbox.codec import PlainDict, PlainSet, parts_of
+from greenward.sandbox.inside.codec import PlainDict, PlainSet, parts_of
 
 _NUMBERS = (bool, int, float, Decimal, Fraction)
 _ALL_NUMBERS = (*_NUMBERS, complex)

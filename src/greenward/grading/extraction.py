@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from greenward.grading.verdict import Status
-from greenward.problems.placement import hole_of, place
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Problem, hole_of, place
 from greenward.problems.python_source import parse_or_none
 
 Style = Literal["completion", "chat"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Literal
 
-from greenward.errors import RewardError
+from greenward.common.errors import RewardError
 from greenward.grading.rewards import AnswerTerm, GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Label, Problem

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from greenward.errors import RewardError
+from greenward.common.errors import RewardError
 from greenward.grading.verdict import Family, Verdict
 from greenward.problems.problem import Problem
 
 if TYPE_CHECKING:
-    from greenward.grading.grader import Grader
+    from greenward.grading.judge import Grader
 
 
 @dataclass(frozen=True)

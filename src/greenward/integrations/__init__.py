@@ -1,9 +1,23 @@
 """Parts for other training loops: rewards, an evaluation callback, and our tasks in the forms of others.
 
-The modules `openenv` and `verifiers` need the packages that they are named for.
+The modules `openenv` and `verifiers` need the packages that they are named for, and `EvaluationCallback` the
+extra `train`.
 """
 
-from greenward.integrations.evaluation_callback import EvaluationCallback as EvaluationCallback
+from typing import TYPE_CHECKING, Any
+
 from greenward.integrations.rewards import compute_score as compute_score
 from greenward.integrations.rewards import reward_function as reward_function
 from greenward.integrations.rewards import verl_row as verl_row
+
+if TYPE_CHECKING:
+    from greenward.integrations.evaluation_callback import EvaluationCallback as EvaluationCallback
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the callback, which needs torch, when it is first used."""
+    if name == "EvaluationCallback":
+        from greenward.integrations.evaluation_callback import EvaluationCallback
+
+        return EvaluationCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

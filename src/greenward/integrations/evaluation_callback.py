@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from greenward.api import EvaluationResult, evaluate
 from greenward.integrations.rewards import problem_set
-from greenward.policies.policy import Policy
-from greenward.policies.tokenizer import Tokenizer
+from greenward.models.policy import Policy
+from greenward.models.tokenizer import Tokenizer
 from greenward.problems.problem import Problem
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder
@@ -85,7 +85,7 @@ class EvaluationCallback(TrainerCallback):
 
 def _wrapped(model: Any, tokenizer: Any) -> Policy:
     """A policy over a `transformers` model and its tokenizer. The weights are shared, not copied."""
-    from greenward.policies.transformers_policy import TransformersPolicy
+    from greenward.models.policy import TransformersPolicy
 
     with tempfile.TemporaryDirectory(prefix="greenward-") as folder:
         tokenizer.save_pretrained(folder)

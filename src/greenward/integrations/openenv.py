@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from greenward.common.errors import ConfigError
 from greenward.environments.prompts import FEEDBACK, question
-from greenward.errors import ConfigError
-from greenward.integrations.game_session import GameSession
 from greenward.integrations.rewards import Scorer
+from greenward.tasks.self_play.environment import GameSession
 
 try:
     from openenv.core.env_server import Action, Environment, Observation, State

@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from greenward.api import load_problems
+from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
-from greenward.errors import RewardError
-from greenward.grading.custom_reward import Rewards, reward_terms
 from greenward.grading.extraction import continues_starter, extract_code
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
+from greenward.grading.user_rewards import Rewards, reward_terms
 from greenward.grading.verdict import Family, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from greenward.api import load_problems
+from greenward.common.errors import ConfigError, SandboxError
 from greenward.environments.prompts import question
-from greenward.errors import ConfigError, SandboxError
-from greenward.integrations.game_session import GameSession
 from greenward.integrations.rewards import scorer_of
+from greenward.tasks.self_play.environment import GameSession
 
 try:
     import verifiers.v1 as vf

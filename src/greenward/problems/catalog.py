@@ -1,23 +1,59 @@
-"""Loads problems by name: generated families, the sets that greenward ships, public suites, files."""
+"""Sets of problems by name: generated, shipped, public suites and files.
+
+Finds the file of a suite: by an environment variable, in a folder of data, in the cache, on the hub.
+
+What was downloaded stays in the cache under its revision and is read from there, also without a network.
+Nothing here asks the user.
+
+QuixBugs (Lin et al. 2017): programs with a bug on one line, to be repaired.
+
+The folder is that of the upstream repository: `python_programs` (with the bug), `correct_python_programs`,
+`json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest files, of which
+those of the nine graph programs are read). A program's docstring is below its code.
+
+- Programs that are generators are judged by the list of what they yield; `sqrt` within the tolerance
+  that is its second argument.
+- Three graph programs take plain data: their tests run as test programs in a process without the answer.
+- Six take `Node` objects, which exist in the answer's process only: their tests run there and could be
+  forged.
+- Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the
+  first also 30 GB. Upstream skips them by default, and so does this loader.
+
+Loads problems by name: generated families, the sets that greenward ships, public suites, files.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from greenward.common.errors import ProblemError
+from greenward.common.files import expects
+from greenward.common.parsing import parse_json_text
 from greenward.config.sections import BugsConfig, FamiliesConfig
-from greenward.errors import ProblemError
-from greenward.problems.data_files import DATA
-from greenward.problems.families.generate import generate
-from greenward.problems.families.modules import MODULES, generated_modules
-from greenward.problems.families.split import split
-from greenward.problems.json_format import SIMPLE_JSON, load_json
-from greenward.problems.json_rows import BadRow, Format, read_problems, read_rows
-from greenward.problems.mutation.repair import repair_candidates
-from greenward.problems.problem import ProblemSet
+from greenward.problems.contests import APPS, LIVECODEBENCH, apps_rows
+from greenward.problems.formats import (
+    EVALPLUS,
+    HUMANEVAL,
+    HUMANEVALPACK,
+    MBPP,
+    MULTIPL_E,
+    PARTS,
+    SIMPLE_JSON,
+    load_json,
+)
+from greenward.problems.generated import MODULES, generate, generated_modules, split
+from greenward.problems.mutation import repair_candidates
+from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.python_source import parse
 from greenward.problems.repositories import (
     PLANTED,
     REPOSITORIES,
@@ -25,14 +61,234 @@ from greenward.problems.repositories import (
     planted_candidates,
     shipped_repositories,
 )
-from greenward.problems.suites.check_programs import HUMANEVAL, HUMANEVALPACK, MULTIPL_E
-from greenward.problems.suites.contests import APPS, LIVECODEBENCH, apps_rows
-from greenward.problems.suites.evalplus import EVALPLUS
-from greenward.problems.suites.files import HubDataset, PinnedFile, Suite, find_file
-from greenward.problems.suites.mbpp import MBPP, PARTS
-from greenward.problems.suites.quixbugs import BUGGY, load_quixbugs
-from greenward.problems.suites.vulnerability_files import PAIRS, PRIMEVUL, SVEN
-from greenward.problems.vulnerabilities.generate import VULNERABILITIES, vulnerability_pairs
+from greenward.problems.rows import DATA, BadRow, Format, read_problems, read_rows, read_text
+from greenward.problems.vulnerabilities import PAIRS, PRIMEVUL, SVEN, VULNERABILITIES, vulnerability_pairs
+from greenward.runs.files import write_atomically, writing
+
+DATA_VARIABLE = "GREENWARD_DATA"
+CACHE_VARIABLE = "GREENWARD_CACHE"
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """A data set on the Hugging Face hub, at one revision."""
+
+    id: str
+    config: str
+    splits: tuple[str, ...]
+    revision: str
+
+    @property
+    def cached_name(self) -> str:
+        return f"{self.id.replace('/', '--')}-{self.config}-{self.revision[:12]}.jsonl"
+
+    def fetch(self, datasets: Any) -> bytes:
+        """The rows as JSON lines, read by the library `datasets`."""
+        lines = []
+        for part in self.splits:
+            rows = datasets.load_dataset(self.id, self.config, split=part, revision=self.revision)
+            lines += [json.dumps(row, ensure_ascii=False) for row in rows if isinstance(row, Mapping)]
+        return ("\n".join(lines) + "\n").encode("utf-8", errors="surrogatepass")
+
+
+@dataclass(frozen=True)
+class PinnedFile:
+    """A published file with the hash that it must have."""
+
+    url: str
+    sha256: str
+
+    @property
+    def cached_name(self) -> str:
+        return f"{self.sha256[:12]}-{self.url.rpartition('/')[2]}"
+
+    def fetch(self, datasets: Any) -> bytes:
+        return Path(datasets.DownloadManager().download(self.url)).read_bytes()
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A public suite: the names of its files, their format (None for a folder), where they come from."""
+
+    files: tuple[str, ...]
+    format: Format | None = None
+    source: HubDataset | PinnedFile | None = None
+    variable: str | None = None
+
+
+def cache_folder() -> Path:
+    """`$GREENWARD_CACHE`, else `greenward` in the user's cache folder. It need not exist."""
+    if own := os.environ.get(CACHE_VARIABLE):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "greenward"
+
+
+def find_file(name: str, suite: Suite, *, fetch: bool = True) -> Path:
+    """The file (or folder) of the suite with this name.
+
+    Looks in this order: at the path in the suite's environment variable; for one of the suite's file names in
+    the folder `$GREENWARD_DATA` or in a folder of that; in the cache; at the source of the suite. Raises
+    `ProblemError` that says which file to put where. Without `fetch`, it returns where the file
+    would be put in the cache.
+    """
+    if own := _named_by(suite.variable):
+        return own
+    if data := _named_by(DATA_VARIABLE):
+        for place in (data, *sorted(entry for entry in data.glob("*") if entry.is_dir())):
+            for file in suite.files:
+                if (place / file).exists():
+                    return place / file
+    files = " or ".join(suite.files)
+    advice = f"put {files} into a folder and set {DATA_VARIABLE} to it, or give the file's path."
+    source = suite.source
+    if source is None:
+        raise ProblemError(f"{name}: its files were not found.", remedy=advice)
+    cached = cache_folder() / "suites" / source.cached_name
+    if fetch and not cached.exists():
+        content = _fetched(name, source, advice)
+        with writing(str(cached)):
+            cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cached, content)
+    return cached
+
+
+def _named_by(variable: str | None) -> Path | None:
+    path = os.environ.get(variable) if variable else None
+    if path and not Path(path).exists():
+        raise ProblemError(f"{variable} names {path}, which does not exist.")
+    return Path(path) if path else None
+
+
+def _fetched(name: str, source: HubDataset | PinnedFile, advice: str) -> bytes:
+    try:
+        import datasets
+    except ImportError:
+        raise ProblemError(
+            f"{name}: its file was not found, and the library that would fetch it is not installed.",
+            remedy=f"pip install 'greenward[hub]'. Or, without a network: {advice}",
+        ) from None
+    try:
+        content = source.fetch(datasets)
+    except Exception as error:  # what `datasets` raises without a network has no common base class
+        reason = str(error).partition("\n")[0][:200]
+        raise ProblemError(
+            f"{name}: could not be fetched ({type(error).__name__}: {reason}).",
+            remedy=f"Without a network: {advice}",
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if isinstance(source, PinnedFile) and found != source.sha256:
+        raise ProblemError(
+            f"{name}: {source.url} gave a file with SHA-256 {found[:16]}…, expected {source.sha256[:16]}….",
+            remedy="The published file has changed. Results with it could not be compared; it was not kept.",
+        )
+    return content
+
+
+BUGGY, CORRECT = "python_programs", "correct_python_programs"
+JSON_CASES, PYTEST = "json_testcases", "python_testcases"
+# Except for sqrt, whose programs differ in what they accept as close enough, results are exact.
+_COMPARISON = Comparison(tolerance=0.0, tuple_is_list=True)
+_SLOW: Mapping[str, Callable[..., bool]] = {
+    "knapsack": lambda capacity, items: capacity * len(items) > 10_000_000,
+    "levenshtein": lambda source, target: len(source) * len(target) > 500,
+}
+# What the right program for levenshtein needs for its other cases, on a slow machine.
+_CPU_SECONDS = {"levenshtein": 40.0}
+
+
+@expects("QuixBugs", ProblemError)
+def load_quixbugs(folder: str | Path) -> ProblemSet:
+    """The 40 programs. `starter_code` is empty: the program in `buggy_code` is to be written anew.
+
+    The programs that have JSON cases are tagged `json`, the graph programs `graph`. Raises
+    `ProblemError`.
+    """
+    folder = Path(folder)
+    for part in (BUGGY, CORRECT, JSON_CASES, PYTEST):
+        if not (folder / part).is_dir():
+            raise ProblemError(
+                f"{folder}: expected the folder {part!r} of QuixBugs, found none.",
+                remedy="Give the path of a copy of github.com/jkoppel/QuixBugs.",
+            )
+    tests = sorted(path.stem.removeprefix("test_") for path in (folder / PYTEST).glob("test_*.py"))
+    if not tests:
+        raise ProblemError(f"{folder / PYTEST}: there is no test file.")
+    return ProblemSet((_problem(folder, name) for name in tests), name="quixbugs")
+
+
+def _problem(folder: Path, name: str) -> Problem:
+    reference = read_text(folder / CORRECT / f"{name}.py", within=folder)
+    problem = Problem(
+        task_id=f"QuixBugs/{name}",
+        prompt="One line of this program is wrong.",
+        entry_point=name,
+        reference=reference,
+        buggy_code=read_text(folder / BUGGY / f"{name}.py", within=folder),
+    )
+    cases = folder / JSON_CASES / f"{name}.json"
+    if cases.is_file():
+        rows = _json_cases(cases)
+        in_time = [row for row in rows if name not in _SLOW or not _SLOW[name](*row[0])]
+        tests = _assertions(name, reference, in_time)
+        return replace(
+            problem,
+            cases=() if tests else tuple(Case(arguments, value) for arguments, value in in_time),
+            tests=tests,
+            comparison=_COMPARISON,
+            tags=("json",),
+            tests_left_out=len(rows) - len(in_time),
+            cpu_seconds=_CPU_SECONDS.get(name, 0.0),
+        )
+    module = parse(read_text(folder / PYTEST / f"test_{name}.py", within=folder))
+    set_up, programs = _split_pytest_file(module)
+    if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
+        return replace(
+            problem,
+            in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
+            setup_code=read_text(folder / PYTEST / "node.py", within=folder),
+            tags=("graph",),
+        )
+    return replace(problem, checks=programs, check_setup_code=set_up, tags=("graph",))
+
+
+def _json_cases(path: Path) -> list[tuple[tuple[Any, ...], Any]]:
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            try:
+                arguments, expected = parse_json_text(line)
+            except (ValueError, TypeError) as error:
+                raise ProblemError(
+                    f"{path}, line {number}: expected [arguments, expected]: {error}."
+                ) from None
+            # Upstream: what is no list is the only argument.
+            rows.append((tuple(arguments) if isinstance(arguments, list) else (arguments,), expected))
+    return rows
+
+
+def _assertions(name: str, reference: str, rows: list[tuple[tuple[Any, ...], Any]]) -> tuple[str, ...]:
+    """The cases as assert statements where a call must not be compared as it is; else nothing."""
+    calls = [(f"{name}({', '.join(map(repr, arguments))})", arguments, value) for arguments, value in rows]
+    if name == "sqrt":
+        return tuple(
+            f"assert abs({call} - {value!r}) <= {arguments[-1]!r}" for call, arguments, value in calls
+        )
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(parse(reference))):
+        return tuple(f"assert list({call}) == {value!r}" for call, _, value in calls)
+    return ()
+
+
+def _split_pytest_file(module: ast.Module) -> tuple[str, tuple[str, ...]]:
+    """(what the tests share, a program for each test that calls it)."""
+    shared, programs = [], []
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            programs.append(f"{ast.unparse(node)}\n{node.name}()\n")
+        # Some statements choose which program is imported: the buggy or the correct one.
+        elif not any(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in ast.walk(node)):
+            shared.append(node)
+    return ast.unparse(ast.Module(shared, [])), tuple(programs)
+
 
 Part = Literal["train", "held_out"]
 FAMILIES = "families"

@@ -14,16 +14,14 @@ from pathlib import Path
 
 import yaml
 
-from greenward.errors import ProblemError, RepositoryError, SandboxError
-from greenward.problems.data_files import DATA
-from greenward.problems.json_rows import Format, Row
-from greenward.problems.mining.suites import RUNNER, run_by_runner, sandboxed
-from greenward.problems.mining.tree import module_of, read_python_files
-from greenward.problems.mutation.repair import KIND_TAG, MUTANT_TAG, mutants, normalised
+from greenward.common.errors import ProblemError, RepositoryError, SandboxError
+from greenward.problems.mining import RUNNER, module_of, read_python_files, run_by_runner, sandboxed
+from greenward.problems.mutation import KIND_TAG, MUTANT_TAG, mutants, normalised
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
+from greenward.problems.rows import DATA, Format, Row
 from greenward.runs.repository import MAX_FILE_BYTES, Repository
-from greenward.sandbox.workspace import check_files, module_name
+from greenward.sandbox.inside.files import check_files, module_name
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"

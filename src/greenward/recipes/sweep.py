@@ -1,4 +1,18 @@
-"""Sweeps: every combination of the values given to keys of a recipe, run one after the other or side by side.
+"""Several runs of recipes: arms beside each other, the demo and sweeps.
+
+Arms of an experiment: `greenward train` commands in processes of their own, some side by side.
+
+An arm that is compared with another starts where that one started (its warm start) and trains for the
+seconds that it trained (`beside`), so that both had the same of everything but the method.
+
+The demo: warm start, GRPO and the arms beside it, for several seeds at once, in one report.
+
+Each seed runs in processes of its own with its share of the cores, by the commands that a user would type.
+Two arms train from the same warm start for the wall time that GRPO took: rejection sampling, the simplest
+use of the same rewards (what does the policy gradient add to it?), and further supervised training on the
+corpus (would more of the same have done?).
+
+Sweeps: every combination of the values given to keys of a recipe, run one after the other or side by side.
 
 Each is a run of the usual kind in a folder of its own, by the command that a user would type, so that a
 sweep can be stopped, continued and extended, and its runs be read like any other.
@@ -7,22 +21,291 @@ sweep can be stopped, continued and extended, and its runs be read like any othe
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-from greenward.config.grid import resolved_grid
-from greenward.config.recipe import AnyRecipe, with_defaults
-from greenward.errors import ConfigError, RunError
-from greenward.platforms.detection import this_preset
-from greenward.recipes.arms import Arm, ArmProgress, run_arms
-from greenward.recipes.requirements import check_needs
-from greenward.recipes.train import refuse_both, show_report
+from greenward.common import interruption
+from greenward.common.errors import ConfigError, RunError, SandboxError
+from greenward.common.interruption import POLL_SECONDS, Stopped
+from greenward.config.loading import has_key, load_recipe, resolved_grid
+from greenward.config.recipe import AnyRecipe, GRPORecipe, with_defaults
+from greenward.evaluation.session import MOST_LOST
+from greenward.hardware.detection import this_preset
+from greenward.hardware.launch import python_module
+from greenward.recipes.run import WARM_START, check_needs, refuse_both, show_report
+from greenward.reports.runs import max_lost_share, read_study
 from greenward.reports.write import report_of
-from greenward.runs.directory import compare_configs
+from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
+from greenward.runs.no_signal import MIN_STEPS, spells
 from greenward.runs.output import check_folder, claim_folder
-from greenward.runs.progress import Progress
-from greenward.runs.reading import FAILURE, read_config, read_summary, runs_below
+from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.reading import (
+    FAILURE,
+    read_config,
+    read_evaluations,
+    read_metrics,
+    read_summary,
+    runs_below,
+)
+
+UNBOUNDED_STEPS = 1_000_000
+WATCH_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Arm:
+    """One run: `greenward train RECIPE` with overrides, in `folder`; it starts once `after` has finished.
+
+    An arm `beside` another starts from the warm start of that run and trains for as long as it did.
+    `failure` is what a failed one said.
+    """
+
+    folder: Path
+    recipe: str
+    overrides: Sequence[str]
+    after: Arm | None = None
+    beside: Arm | None = None
+    finished: bool = field(default=False, init=False)
+    failure: str | None = field(default=None, init=False)
+
+    def arguments(self) -> list[str]:
+        """Recipe and overrides; of an arm beside another, once that one has finished."""
+        if self.beside is None:
+            return [self.recipe, *self.overrides]
+        kind = load_recipe(self.recipe, self.overrides).kind
+        seconds = training_seconds(self.beside.folder)
+        start = self.beside.folder / WARM_START / "checkpoints" / "last"
+        limits = "warm_start" if kind == "sft" else "training"
+        return [
+            self.recipe,
+            *self.overrides,
+            *(() if kind == "sft" else ("warm_start=null",)),
+            f"model.id={start}",
+            "pretrained=null",
+            f"{limits}.max_steps={UNBOUNDED_STEPS}",
+            f"{limits}.max_seconds={seconds:.3f}",
+            "evaluation.at_start=false",  # it starts where the other arm started, which was measured
+            f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}",
+            f"training.checkpoint_interval_steps={UNBOUNDED_STEPS}",
+        ]
+
+    def start(self, place: int, devices: Sequence[str], *, resume: bool) -> None:
+        """Start the command, at one of the places for arms that run at a time."""
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
+        command = python_module("greenward", "train", *self.arguments(), "--quiet")
+        command += ["--output", str(self.folder), *(["--resume"] if resume else [])]
+        own = {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]} if devices else {}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=self.errors, env={**os.environ, **own}
+        )
+
+    def has_ended(self) -> bool:
+        """Whether it has finished or failed, which `failure` then says. Raises `Stopped`."""
+        code = self.process.poll()
+        if code is None:
+            return False
+        if code == interruption.EXIT_CODE:
+            raise Stopped
+        self.finished = code == 0
+        if code != 0:
+            self.errors.seek(0)
+            said = self.errors.read().decode(errors="replace").strip()
+            self.failure = f"with exit code {code}: {said or 'no message'}"
+        self.errors.close()
+        return True
+
+
+def training_seconds(folder: Path) -> float:
+    """The time that a finished run trained, evaluation aside. Raises `RunError` when it has not finished."""
+    summary = read_summary(folder)
+    if summary is None or summary["status"] != "finished":
+        raise RunError(f"{folder} has not finished: an arm beside it cannot train for the same time.")
+    return float(summary["training_seconds"])
+
+
+def run_arms(
+    arms: Sequence[Arm],
+    *,
+    parallel: int,
+    resume: bool,
+    keep_going: bool = False,
+    devices: Sequence[str] = (),
+    watch: Callable[[], None] = lambda: None,
+) -> None:
+    """Run all arms, `parallel` at a time, the first that may start first; `watch` is called every second.
+
+    Each of the arms at a time sees one of `devices` (as CUDA_VISIBLE_DEVICES names them) where there are any.
+    Raises `Stopped` when one of them or this process was interrupted, and `RunError` with what a
+    failed one said, both after the others were stopped cleanly: each writes a checkpoint. With `keep_going`,
+    for arms that wait for no other, a failed one does not stop the others.
+    """
+    waiting = [arm for arm in arms if not arm.finished]
+    places = list(range(parallel))
+    running: dict[Arm, int] = {}  # with their places
+    watched = time.monotonic()
+    try:
+        with interruption.stoppable(_what_follows, may_stop=lambda: True):
+            while waiting or running:
+                for arm in [
+                    arm
+                    for arm in waiting
+                    if all(one is None or one.finished for one in (arm.after, arm.beside))
+                ]:
+                    if places:
+                        waiting.remove(arm)
+                        arm.start(place := places.pop(0), devices, resume=resume)
+                        running[arm] = place
+                time.sleep(POLL_SECONDS)
+                for arm in [arm for arm in running if arm.has_ended()]:
+                    places.append(running.pop(arm))
+                    if arm.failure is not None and not keep_going:
+                        raise RunError(f"{arm.folder.name} stopped {arm.failure}")
+                if time.monotonic() - watched >= WATCH_SECONDS:
+                    watched = time.monotonic()
+                    watch()
+                interruption.check()
+    finally:
+        for arm in running:
+            arm.process.terminate()  # it writes a checkpoint
+        for arm in running:
+            arm.process.wait()
+            arm.errors.close()
+
+
+def _what_follows() -> str:
+    return (
+        "Stopping; each run is saved at its last finished step, and --resume goes on from there. "
+        f"{interruption.AGAIN}"
+    )
+
+
+@dataclass(eq=False)
+class ArmProgress:
+    """Shows how far the run in `folder` is, read from its files; `total` steps, None where unknown."""
+
+    phase: str
+    folder: Path
+    total: int | None
+    _step: int | None = field(default=None, init=False)
+    _evaluations: int = field(default=0, init=False)
+
+    def report(self, progress: Progress) -> None:
+        """Show what is new since the last call."""
+        has_all = self.total is not None and self._step == self.total
+        rows = [] if has_all else read_metrics(self.folder / "metrics.jsonl").rows
+        if rows and self._step is None:
+            self._step = 0
+            progress.phase(self.phase, self.total)
+        if rows and rows[-1]["step"] > self._step:
+            self._step = rows[-1]["step"]
+            without_signal = spells(rows[-MIN_STEPS:], read_config(self.folder))
+            warning = without_signal[0].cause.brief if without_signal else None
+            progress.advance(self._step, rows[-1], phase=self.phase, warning=warning)
+        for evaluation in read_evaluations(self.folder)[self._evaluations :]:
+            progress.message(f"{self.phase} {evaluation_line(evaluation)}")
+            self._evaluations += 1
+
+
+RECIPE = "quickstart"
+REJECTION_RECIPE = "rejection_sampling"
+REJECTION, CONTROL = "rejection", "control"
+# Every arm trains for as long as GRPO: with these settings the demo takes less than six minutes.
+SHORTER = ("training.max_steps=20", "evaluation.num_questions=150")
+CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
+
+
+def demo(
+    output: Path,
+    *,
+    seeds: Sequence[int] = (0, 1),
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> bool:
+    """Run the quickstart recipe and the arms beside it for every seed, in `output/seed_N`.
+
+    `overwrite` deletes a demo that is there. True when all finished, False when interrupted (resume goes on).
+    Raises `RunError` with what a failed seed said, after the other seeds were stopped cleanly, and
+    `SandboxError` when all finished but the infrastructure lost more than 2 % of the answers in an
+    evaluation.
+    """
+    refuse_both(resume=resume, overwrite=overwrite)
+    check_folder(output, "runs")
+    if not (resume or overwrite) and any(has_steps(output / f"seed_{seed}") for seed in seeds):
+        raise RunError(
+            f"{output} already holds a demo.",
+            remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "
+            "replace it by --overwrite, or choose another --output.",
+        )
+    share = max(1, (os.cpu_count() or 1) // len(seeds))
+    common = [f"training.threads={share}", f"sandbox.workers={share}", *SHORTER, *overrides]
+    studies = [SeedStudy(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
+    claim_folder(output, "runs", overwrite=overwrite)
+    with Progress(quiet=quiet) as progress:
+
+        def watch() -> None:
+            for study in studies:
+                study.report(progress)
+
+        try:
+            arms = [arm for study in studies for arm in study.arms]
+            run_arms(arms, parallel=len(seeds), resume=resume, watch=watch)
+        except KeyboardInterrupt:
+            return False  # the terminal's Ctrl-C reached the arms as well
+    show_report(output, quiet=quiet)
+    lost = max_lost_share(read_study(output))
+    if lost > MOST_LOST:
+        raise SandboxError(
+            f"the infrastructure lost {lost:.1%} of the answers in an evaluation of {output}; at most "
+            f"{MOST_LOST:.0%} may be. They count as not passed.",
+            remedy="The report names the evaluations. Run it again where memory and processors are free.",
+        )
+    return True
+
+
+class SeedStudy:
+    """One seed: GRPO with its warm start, then each arm beside it, and how far they are."""
+
+    def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
+        recipe = load_recipe(RECIPE, overrides)
+        if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
+            raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
+        rate = recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
+        only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
+        main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
+        shared = [text for text in overrides if has_key("rejection", text)]
+        rejection = Arm(folder / REJECTION, REJECTION_RECIPE, shared, after=main, beside=main)
+        supervised = (
+            "kind=sft",
+            "warm_start.data=corpus",
+            "warm_start.schedule=constant",
+            f"warm_start.learning_rate={rate:.6g}",
+        )
+        own = [text for text in overrides if has_key("sft", text)]
+        control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
+        self.arms = (main, rejection, control)
+        phases = {
+            WARM_START: ("warm start", recipe.warm_start.max_steps),
+            "": (recipe.algorithm.loss, recipe.training.max_steps),
+            REJECTION: ("rejection sampling", None),
+            CONTROL: ("control", None),
+        }
+        self._shown = [
+            ArmProgress(f"{folder.name} {label}".replace("_", " "), folder / name, total)
+            for name, (label, total) in phases.items()
+        ]
+
+    def report(self, progress: Progress) -> None:
+        """Show where the seed is, from the files of its runs."""
+        for arm in self._shown:
+            arm.report(progress)
 
 
 def sweep(

@@ -11,26 +11,33 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from greenward.errors import RunError
-from greenward.reports.document import AnsweredTask, Answers, Block, Code, Fact, Report, Table, section
-from greenward.reports.figures import (
+from greenward.common.errors import RunError
+from greenward.common.files import expects
+from greenward.reports.document import (
+    AnsweredTask,
+    Answers,
+    Block,
+    Code,
+    Fact,
+    Report,
+    Table,
     bounded,
     duration,
     percent_of,
+    section,
     session_table,
     setting_text,
     share,
     shown_answer,
     words,
 )
-from greenward.reports.games import game_blocks, is_game
+from greenward.reports.tasks import game_blocks, is_game
 from greenward.runs.files import JsonRows, read_json
-from greenward.user_files import expects
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
 _MAX_ROWS = 40  # of a table
-# Of the two versions of a function, by a classifier of vulnerable functions (`evaluation.classification`).
+# Of the two versions of a function, by a classifier of vulnerable functions (`evaluation.evaluate`).
 _OUTCOMES = (
     ("correct", "both versions right (P-C)"),
     ("vulnerable", "both said to be vulnerable (P-V)"),

@@ -10,7 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from greenward.errors import RunError
+from greenward.common.errors import RunError
+from greenward.common.files import expecting
 from greenward.reports.document import (
     NOTHING,
     AnsweredTask,
@@ -20,14 +21,16 @@ from greenward.reports.document import (
     Links,
     Report,
     Table,
+    bounded,
     section,
+    share,
+    shown_answer,
+    words,
 )
-from greenward.reports.figures import bounded, share, shown_answer, words
-from greenward.reports.render_html import render_html
+from greenward.reports.render import render_html
 from greenward.runs.files import write_atomically
 from greenward.runs.output import OTHER_PAGES, claim_folder
 from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
-from greenward.user_files import expecting
 
 MAX_PAGES = 50  # of HTML, which are all written: `OTHER_PAGES` have two digits
 

@@ -17,9 +17,8 @@ from statistics import fmean
 
 from markupsafe import Markup, escape
 
-from greenward.reports.document import Chart, Marker, Series
-from greenward.reports.figures import value_text
-from greenward.text import visible
+from greenward.common.text import visible
+from greenward.reports.document import Chart, Marker, Series, value_text
 
 MAX_POINTS = 160
 MAX_FAINT_POINTS = 90

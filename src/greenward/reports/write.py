@@ -9,13 +9,10 @@ from typing import Literal
 
 from greenward.reports.document import Report
 from greenward.reports.evaluation import evaluation_report, is_evaluation
-from greenward.reports.overlay import combinations, sweep_report
-from greenward.reports.render_html import render_html
-from greenward.reports.render_text import render_json, render_markdown
-from greenward.reports.training import training_report
+from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.training import combinations, sweep_report, training_report
 from greenward.runs.files import write_atomically
-from greenward.runs.lock import is_being_written
-from greenward.runs.output import claim_folder
+from greenward.runs.output import claim_folder, is_being_written
 from greenward.runs.reading import is_run
 
 Form = Literal["html", "markdown", "json"]

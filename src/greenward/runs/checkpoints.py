@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from greenward import interruption
-from greenward.errors import CheckpointError, RunError
+from greenward.common import interruption
+from greenward.common.errors import CheckpointError, RunError
+from greenward.common.files import expecting, expects
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import force, read_json, remove_tree, sha256_of, temporary_name, write_json, writing
 from greenward.runs.reading import (
@@ -27,7 +28,6 @@ from greenward.runs.reading import (
     step_name,
     steps_in,
 )
-from greenward.user_files import expecting, expects
 
 MANIFEST = "manifest.json"
 PINNED = "pinned.json"

@@ -28,9 +28,7 @@ from typing import Any, Literal
 
 import yaml
 
-from greenward.closing import Closing
-from greenward.errors import RunError
-from greenward.no_signal import spells
+from greenward.common.errors import Closing, RunError
 from greenward.runs.files import (
     JsonRows,
     read_json,
@@ -41,18 +39,20 @@ from greenward.runs.files import (
     write_rows,
     writing,
 )
-from greenward.runs.lock import RunLock
 from greenward.runs.machine import collect_provenance
-from greenward.runs.metrics import PREDICTIONS, MetricsFile, PredictionsFile, read_metrics
-from greenward.runs.output import check_folder, claim_folder
+from greenward.runs.no_signal import spells
+from greenward.runs.output import RunLock, check_folder, claim_folder
 from greenward.runs.reading import (
     CHECKPOINTS,
     CONFIG,
     EVALUATIONS,
     METRICS,
+    PREDICTIONS,
     PROVENANCE,
     ROLLOUTS,
     SUMMARY,
+    MetricsFile,
+    PredictionsFile,
     evaluated_suites,
     evaluation_name,
     flattened,
@@ -60,6 +60,7 @@ from greenward.runs.reading import (
     is_step,
     read_config,
     read_evaluations,
+    read_metrics,
     read_sessions,
     read_summary,
     step_name,

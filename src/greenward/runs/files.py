@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from greenward import interruption
-from greenward.errors import RunError
-from greenward.user_files import MAX_LOG_BYTES, lines, open_file, read_file
-from greenward.user_text import parse_json_text
+from greenward.common import interruption
+from greenward.common.errors import RunError
+from greenward.common.files import MAX_LOG_BYTES, lines, open_file, read_file
+from greenward.common.parsing import parse_json_text
 
 _LARGE_BYTES = 8 << 20
 _FORCE = """

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from greenward.errors import RepositoryError
+from greenward.common.errors import RepositoryError
 from greenward.runs.repository import Repository
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss

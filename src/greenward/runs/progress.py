@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from greenward import interruption
-from greenward.text import visible
+from greenward.common import interruption
+from greenward.common.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

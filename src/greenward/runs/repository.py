@@ -18,9 +18,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from greenward.closing import Closing
-from greenward.errors import RepositoryError
-from greenward.user_files import read_untrusted
+from greenward.common.errors import Closing, RepositoryError
+from greenward.common.files import read_untrusted
 
 MAX_FILE_BYTES = 1 << 20
 MAX_TREE_BYTES = 256 << 20  # of all files of a commit that are read

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from greenward.errors import SandboxError
+from greenward.common.errors import SandboxError
 
 
 class Layer(str, Enum):

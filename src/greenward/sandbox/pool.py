@@ -18,15 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
-from greenward.closing import Closing
-from greenward.errors import SandboxError
-from greenward.interruption import POLL_SECONDS, check
-from greenward.sandbox.attempts import Attempt
-from greenward.sandbox.folders import remove_folder
+from greenward.common.errors import Closing, SandboxError
+from greenward.common.interruption import POLL_SECONDS, check
+from greenward.sandbox.inside.files import remove_folder
+from greenward.sandbox.inside.linux import LINUX
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
-from greenward.sandbox.processes import LINUX
 from greenward.sandbox.protocol import Call, Job, Outcome, RunResult
-from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted, WorkerProcess, WorkerSlot
+from greenward.sandbox.workers import (
+    Attempt,
+    NoNamespaces,
+    WorkerLost,
+    WorkerNotStarted,
+    WorkerProcess,
+    WorkerSlot,
+)
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 

@@ -13,10 +13,10 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from greenward.errors import SandboxError
-from greenward.sandbox.codec import accept_numpy, encode
+from greenward.common.errors import SandboxError
+from greenward.sandbox.inside.codec import accept_numpy, encode
+from greenward.sandbox.inside.files import check_files, module_name
 from greenward.sandbox.isolation import Isolation
-from greenward.sandbox.workspace import check_files, module_name
 
 if TYPE_CHECKING:
     from greenward.sandbox.workspaces import Workspace, WorkspaceLimits

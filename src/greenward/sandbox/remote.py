@@ -1,29 +1,177 @@
-"""Executors whose workers are elsewhere: jobs go out in batches, and what a lost host had runs on others.
+"""Executors whose workers are on other hosts: what crosses to them, and what runs there.
+
+Jobs and their results as JSON: what crosses to executors in other processes and on other machines.
+
+A request is {"version", "jobs"}, a reply {"version", "layers", "missing", "workers", "results"} or
+{"error"}. Inputs and results are the codec's text, never pickled. Expected values are in neither.
+
+Executors whose workers are elsewhere: jobs go out in batches, and what a lost host had runs on others.
 
 A host is a way to one `JobServer`: a Ray actor or a server. It is infrastructure: what goes wrong there is
 never an answer's fault.
+
+The sandbox of one machine for callers elsewhere: requests in, replies out, several at the same time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any, Protocol
 
-from greenward.closing import Closing
-from greenward.errors import SandboxError
-from greenward.interruption import POLL_SECONDS, check
-from greenward.sandbox import wire
+from greenward import __version__
+from greenward.common.errors import Closing, SandboxError
+from greenward.common.interruption import POLL_SECONDS, check
+from greenward.common.records import check_types, is_duration
+from greenward.sandbox.inside.codec import PlainDataError, decode, decode_untrusted, encode
 from greenward.sandbox.isolation import Isolation, Layer, Level
-from greenward.sandbox.protocol import Job, Outcome, RunResult
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import MAX_JOB_CHARS, Call, CallResult, Job, Limits, Outcome, RunResult
 from greenward.sandbox.workers import GRACE_SECONDS
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a host is, and the results of a request in the order of its jobs."""
+
+    isolation: Isolation
+    workers: int
+    results: Sequence[RunResult]
+
+
+@cache
+def source_files() -> dict[str, bytes]:
+    """All of greenward that the sandbox imports, by path from the folder that holds the package."""
+    package = Path(__file__).parent.parent
+    names = "__init__", "common/__init__", "common/errors", "common/interruption", "common/records"
+    files = [*(package / f"{name}.py" for name in names), *sorted(package.glob("sandbox/**/*.py"))]
+    return {str(file.relative_to(package.parent)): file.read_bytes() for file in files}
+
+
+@cache
+def version() -> str:
+    """The version of greenward and a digest of the sandbox's source: verdicts depend on both."""
+    digest = hashlib.sha256(b"".join(source_files().values())).hexdigest()
+    return f"{__version__}+{digest[:8]}"
+
+
+def write_job(job: Job) -> tuple[Json, int]:
+    """A job and its characters. Raises `SandboxError` for inputs that are not plain data, or too long."""
+    try:
+        calls = [call.text for call in job.calls]
+    except PlainDataError as error:
+        raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
+    files = [*job.files.values(), *filter(None, job.changes.values())]
+    if (chars := sum(map(len, [*_texts(job), *files, *calls]))) > MAX_JOB_CHARS:
+        raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
+    parts = {one.name: getattr(job, one.name) for one in fields(Job)}
+    mappings = {"limits": asdict(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
+    return parts | mappings | {"calls": calls}, chars
+
+
+def write_request(jobs: Sequence[Json]) -> Json:
+    """A request for written jobs. Without jobs it asks what the host is."""
+    return {"version": version(), "jobs": list(jobs)}
+
+
+def read_request(request: Any) -> list[Job]:
+    """Raises `SandboxError` for a request of another version, and for what is no request."""
+    try:
+        _check_version(request["version"])
+        return [_read_job(**job) for job in request["jobs"]]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise SandboxError(f"no request can be read there ({type(error).__name__}: {error}).") from None
+
+
+def write_reply(reply: Reply) -> Json:
+    """The JSON of a reply."""
+    return {
+        "version": version(),
+        "workers": reply.workers,
+        "layers": [layer.value for layer in reply.isolation.layers],
+        "missing": dict(reply.isolation.missing),
+        "results": [_write_result(result) for result in reply.results],
+    }
+
+
+def write_error(error: SandboxError) -> Json:
+    """A reply that raises this error where it is read."""
+    return {"error": [error.message, error.remedy]}
+
+
+def read_reply(reply: Any, expected: int) -> Reply:
+    """Raises `SandboxError` for an error and for another version, `ValueError` for what is no such reply."""
+    try:
+        if "error" in reply:
+            message, remedy = reply["error"]
+            raise SandboxError(str(message), remedy=remedy)
+        _check_version(reply["version"])
+        results = [_read_result(**result) for result in reply["results"]]
+        isolation = Isolation(tuple(map(Layer, reply["layers"])), reply["missing"])
+        if len(results) != expected:
+            raise ValueError(f"{len(results)} results for {expected} jobs")
+        return Reply(isolation, max(1, int(reply["workers"])), results)
+    except (PlainDataError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _check_version(theirs: str) -> None:
+    if theirs != version():
+        raise SandboxError(
+            f"one side runs greenward {version()}, the other side {str(theirs)[:100]}.",
+            remedy="Install the same greenward on all machines.",
+        )
+
+
+def _tuples(parts: Json) -> Json:
+    """JSON has lists only, records have tuples."""
+    return {name: tuple(part) if type(part) is list else part for name, part in parts.items()}
+
+
+def _texts(job: Job) -> list[str]:
+    texts = [job.code, job.preamble, job.setup_code, job.check_setup]
+    return [*texts, *job.expressions, *job.checks, *job.stdins]
+
+
+def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
+    inputs = (decode(call) for call in calls)
+    arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
+    mappings: Json = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
+    job = Job(**_tuples(parts), **mappings, calls=arguments)
+    for record in (job, job.limits):
+        check_types(record)
+    job.check_files()
+    return job
+
+
+def _write_result(result: RunResult) -> Json:
+    values = [vars(one) | {"value": encode(one.value, max_chars=MAX_JOB_CHARS)} for one in result.results]
+    return vars(result) | {"outcome": result.outcome.value, "results": values}
+
+
+def _read_result(results: list[Json], outcome: str, **parts: Any) -> RunResult:
+    calls = tuple(CallResult(**one | {"value": decode_untrusted(one["value"])}) for one in results)
+    result = RunResult(Outcome(outcome), calls, **_tuples(parts))
+    for record in (result, *calls):
+        check_types(record)
+    times = (result.cpu_seconds, result.wall_seconds, result.idle_seconds or 0.0, *result.call_seconds)
+    if not all(map(is_duration, times)):
+        raise ValueError("a time is no finite number from 0 on")
+    return result
+
 
 JOBS_PER_CALL = 64
 CALLS_PER_HOST = 2  # one that runs, and one that waits so that no worker does
@@ -46,7 +194,7 @@ class Host(Protocol):
 
     name: str
 
-    def call(self, request: wire.Json, seconds: float) -> Any: ...
+    def call(self, request: Json, seconds: float) -> Any: ...
 
     def close(self) -> None: ...
 
@@ -58,7 +206,7 @@ class _Sent:
     """
 
     index: int
-    json: wire.Json
+    json: Json
     weight: int
     seconds: float
     losses: int = 0
@@ -71,16 +219,16 @@ class _Line:
         self.host, self.workers, self.is_up = host, 1, True
         self.calls, self.given = 0, 0  # under way, and in all
 
-    def ask(self, jobs: Sequence[_Sent], seconds: float) -> wire.Reply:
+    def ask(self, jobs: Sequence[_Sent], seconds: float) -> Reply:
         """Raises `HostLost` and `SandboxError`."""
-        reply = self.host.call(wire.write_request([job.json for job in jobs]), seconds)
+        reply = self.host.call(write_request([job.json for job in jobs]), seconds)
         try:
-            return wire.read_reply(reply, len(jobs))
+            return read_reply(reply, len(jobs))
         except ValueError as error:
             raise HostLost(f"it does not speak as a sandbox of greenward does ({error})") from None
 
 
-_News = tuple[_Line, "list[_Sent]", "wire.Reply | Exception"]
+_News = tuple[_Line, "list[_Sent]", "Reply | Exception"]
 
 
 class RemoteExecutor(Closing["RemoteExecutor"]):
@@ -135,7 +283,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
             except Empty:
                 continue
             calls -= 1
-            if isinstance(outcome, wire.Reply):
+            if isinstance(outcome, Reply):
                 yield from ((job.index, result) for job, result in zip(sent, outcome.results, strict=True))
             elif isinstance(outcome, HostLost):
                 again = [replace(job, losses=job.losses + 1) for job in sent]
@@ -161,7 +309,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
     def _meet(self) -> Isolation:
         """Asks every host what it is; those that do not answer are asked again later."""
 
-        def ask(line: _Line) -> wire.Reply | HostLost:
+        def ask(line: _Line) -> Reply | HostLost:
             try:
                 return self._admit(line, START_SECONDS)
             except HostLost as error:
@@ -169,7 +317,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
 
         with ThreadPoolExecutor(max(1, len(self._lines))) as threads:
             found = list(threads.map(ask, self._lines))
-        replies = [reply for reply in found if isinstance(reply, wire.Reply)]
+        replies = [reply for reply in found if isinstance(reply, Reply)]
         asked = zip(self._lines, found, strict=True)
         silent = [(line, error) for line, error in asked if isinstance(error, HostLost)]
         reasons = "; ".join(f"{line.host.name}: {error}" for line, error in silent)
@@ -183,7 +331,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
         missing = {name: why for one in replies for name, why in one.isolation.missing.items()}
         return Isolation(layers, missing)
 
-    def _admit(self, line: _Line, seconds: float) -> wire.Reply:
+    def _admit(self, line: _Line, seconds: float) -> Reply:
         """What a host is. Raises `HostLost`, and `SandboxError` if it may not be used."""
         try:
             reply = line.ask((), seconds)
@@ -228,7 +376,7 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
     def _call(self, line: _Line, batch: list[_Sent], news: SimpleQueue[_News]) -> None:
         seconds = START_SECONDS + self._calls_per_host * sum(job.seconds for job in batch) / line.workers
         try:
-            outcome: wire.Reply | Exception = line.ask(batch, seconds)
+            outcome: Reply | Exception = line.ask(batch, seconds)
         except Exception as error:  # whatever it is, it is raised where the results are read
             outcome = error
         with self._lock:
@@ -257,9 +405,67 @@ def _written(jobs: Iterable[Job]) -> Iterator[_Sent]:
     for index, job in enumerate(jobs):
         # A job runs twice if a worker is lost, once more alone, and beside a control.
         seconds = 4 * (job.limits.wall_seconds + GRACE_SECONDS) * max(1, len(job.stdins))
-        json, chars = wire.write_job(job)
+        json, chars = write_job(job)
         yield _Sent(index, json, _CHAR_WEIGHT * chars + job.result_bytes, seconds)
 
 
 def _lost(jobs: Iterable[_Sent], message: str) -> Iterator[tuple[int, RunResult]]:
     return ((job.index, RunResult(Outcome.INFRASTRUCTURE, error_message=message)) for job in jobs)
+
+
+class JobServer(Closing["JobServer"]):
+    """Runs the jobs of all requests on `workers` local executors of one worker each.
+
+    No request waits for the slowest job of another one, as it would with a single executor. `options` are
+    those of `LocalExecutor`. Raises `SandboxError` as that does.
+    """
+
+    def __init__(self, workers: int, **options: Any) -> None:
+        self.workers = workers
+        self._executors: list[LocalExecutor] = []
+        self._idle = SimpleQueue[LocalExecutor]()
+        self._taking_all = Lock()
+        self._threads = ThreadPoolExecutor(max(1, workers), thread_name_prefix="greenward-jobs")
+        try:
+            for _ in range(max(1, workers)):
+                self._executors.append(LocalExecutor(min(workers, 1), **options))
+                self._idle.put(self._executors[-1])
+        except BaseException:
+            self.close()
+            raise
+        self.isolation = self._executors[0].isolation
+
+    def answer(self, request: Any) -> Json:
+        """The reply to a request (`wire`)."""
+        try:
+            results = self.run(read_request(request))
+        except SandboxError as error:
+            return write_error(error)
+        return write_reply(Reply(self.isolation, self.workers, results))
+
+    def run(self, jobs: Iterable[Job]) -> list[RunResult]:
+        """The results of jobs, in order. May be called from several threads. Raises `SandboxError`."""
+        return list(self._threads.map(self._run, jobs))
+
+    def close(self) -> None:
+        """Ends every worker. Jobs that have not begun are dropped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for executor in self._executors:
+            executor.close()
+
+    def _run(self, job: Job) -> RunResult:
+        result = self._run_on(1, job)
+        # The machine was busy, perhaps with other jobs of this server: once more while none runs.
+        return self._run_on(self.workers, job) if result.was_starved else result
+
+    def _run_on(self, count: int, job: Job) -> RunResult:
+        """Runs a job while `count` executors are taken from the others."""
+        taken: list[LocalExecutor] = []
+        try:
+            with self._taking_all:
+                taken.extend(self._idle.get() for _ in range(count))
+            ((_, result),) = taken[0].run([job])
+            return result
+        finally:
+            for executor in taken:
+                self._idle.put(executor)

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from greenward.closing import Closing
-from greenward.errors import SandboxError
-from greenward.sandbox.commands import RESULT_BYTES
+from greenward.common.errors import Closing, SandboxError
+from greenward.sandbox.inside.files import check_files
+from greenward.sandbox.inside.worker import RESULT_BYTES
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
 from greenward.sandbox.protocol import CheckedLimits, Outcome
 from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted
-from greenward.sandbox.workspace import check_files
 
 MAX_OPEN = 1024
 _SECONDS_TO_REMOVE = 30.0

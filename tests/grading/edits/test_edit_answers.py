@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.common.errors import ProblemError
 from greenward.environments.prompts import PromptRenderer
-from greenward.errors import ProblemError
-from greenward.evaluation.rows import Sample
-from greenward.grading.edits.answers import written_edits
+from greenward.evaluation.evaluate import Sample
+from greenward.grading.edits import written_edits
 from greenward.grading.extraction import Extracted
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet
 from tiny_model import CharacterTokenizer

@@ -7,10 +7,19 @@ import subprocess
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from greenward.grading.edits.edit import Edit, apply_edits
-from greenward.grading.edits.search_replace import blocks_between, parse_blocks, print_blocks
-from greenward.grading.edits.unified_diff import FileDiff, Hunk, diff_between, parse_diff, print_diff
-from greenward.sandbox.workspace import path_error
+from greenward.grading.edits import (
+    Edit,
+    FileDiff,
+    Hunk,
+    apply_edits,
+    blocks_between,
+    diff_between,
+    parse_blocks,
+    parse_diff,
+    print_blocks,
+    print_diff,
+)
+from greenward.sandbox.inside.files import path_error
 
 # Lines that look like the marks of the formats, and others that differ in little.
 LINES = st.sampled_from(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from greenward.grading.edits.edit import Edit, EditError, apply_edits
-from greenward.grading.edits.search_replace import parse_blocks
-from greenward.grading.edits.unified_diff import parse_diff
+from greenward.grading.edits import Edit, EditError, apply_edits, parse_blocks, parse_diff
 from greenward.grading.verdict import Family, Status
 
 FILES = {"a.py": "one\ntwo\n\nthree\n    two\n", "b.py": "x\n"}

@@ -32,7 +32,7 @@ def world():
 def arena(request):
     """Workers with the layers named by the parameter; skips where the machine does not have them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("greenward.sandbox.attempts.CONTROL_SECONDS", 0.2)
+        patch.setattr("greenward.sandbox.workers.CONTROL_SECONDS", 0.2)
         with Arena(LAYER_SETS[request.param]) as arena:
             if arena.missing:
                 pytest.skip(f"this machine does not have {', '.join(sorted(arena.missing))}")

@@ -61,5 +61,5 @@ def _table(found: dict[str, dict[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    with mock.patch("greenward.sandbox.attempts.CONTROL_SECONDS", 0.2):
+    with mock.patch("greenward.sandbox.workers.CONTROL_SECONDS", 0.2):
         main()

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem
 from hostile import naive_grader
 from hostile.attacks import FAMILIES, HOSTILE_PROGRAMS

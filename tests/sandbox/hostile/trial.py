@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 
-from greenward.grading.grader import Grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.pool import LocalExecutor

@@ -1,0 +1,458 @@
+"""Commands that diagnose.
+
+`greenward reward-health`, `evals` and `diff`: what is wrong with a run, and where two runs differ.
+
+`greenward monitor` and `watch`: a training that runs, followed by its files.
+
+`check-determinism`, `replay`, `bisect` and `diff-ckpt`: proof of a cause by training again, or by
+weights.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from greenward.cli.options import (
+    COUNT,
+    PATH,
+    POSITIVE,
+    Decorator,
+    FloatRange,
+    OutputFile,
+    alpha_option,
+    comma_separated,
+    fail_on_option,
+    folder_option,
+    json_option,
+    pairs,
+    pick_option,
+    run_argument,
+    show_report,
+    with_options,
+)
+from greenward.common.errors import DiagnosticsError
+from greenward.common.text import visible
+
+if TYPE_CHECKING:
+    from greenward.diagnostics.finding import Diagnosis
+    from greenward.diagnostics.signals import RunSignals
+    from greenward.reports.document import Severity
+
+
+DIFF_EXIT_CODES = {
+    "same": 0,
+    "no systematic difference": 0,
+    "diverged": 1,
+    "not reproducible": 1,
+    "cannot tell": 2,
+}
+_RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": PATH}
+
+
+def diagnosis_options(output: str) -> Decorator:
+    """The options that `reward-health` and `evals` share; `output` names the files that they write."""
+    return with_options(
+        click.option("--run", help="A run directory.", **_RUN),
+        folder_option("--output-dir", f"Write {output} here, in place of older ones.", "report"),
+        fail_on_option("critical"),
+        alpha_option,
+        json_option,
+    )
+
+
+run_options = with_options(
+    click.argument("path", metavar="RUN", type=PATH),
+    pick_option,
+    click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        metavar="THEIRS=OURS",
+        callback=pairs,
+        help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
+    ),
+)
+"""RUN of any format as `path`, `--pick` and `--map`."""
+
+
+@click.command()
+@run_options
+@fail_on_option("warning")
+@alpha_option
+@click.option("--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.")
+@folder_option("--output-dir", "Write diagnosis.html, .md and .json here.", "report")
+@json_option
+def diagnose(
+    path: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
+) -> None:
+    """Say what is wrong with RUN, since when, and what to do: one verdict with one cause.
+
+    RUN is a run directory, or the log of another trainer, as a file or a folder: trainer_state.json (TRL,
+    transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B offline, Trackio, SB3, JSON
+    lines, CSV, parquet, printed output. Exit code: 0 healthy, 1 findings at or above --fail-on, 2 an error
+    or too little data to tell.
+
+    \b
+    greenward diagnose runs/one
+    greenward diagnose outputs/checkpoint-500/trainer_state.json --output-dir diagnosis
+    """
+    from greenward.diagnostics.diagnose import diagnose_run
+
+    _finish(diagnose_run(path, **settings), output_dir, "diagnosis", as_json=as_json, fail_on=fail_on)
+
+
+@click.command("reward-health")
+@diagnosis_options("reward_health.html, .md and .json, each card, and training_metrics.jsonl")
+@click.option(
+    "--calibration-threshold",
+    type=FloatRange(0, 1),
+    default=0.7,
+    help="A calibration score below it is a finding.",
+)
+@click.option(
+    "--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.  [default: the machine's]"
+)
+def reward_health(
+    run: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
+) -> None:
+    """Examine whether the training of RUN and its reward are sound.
+
+    Memory, speed, gradients, rewards and their balance, exploration, and the calibration of a reward
+    model; each finding with evidence, onset and what to do. Exit code: 0 healthy, 1 findings at or above
+    --fail-on, 2 an error or too little data to tell.
+
+    \b
+    greenward reward-health --run runs/one --output-dir code_analysis
+    """
+    from greenward.diagnostics.diagnose import diagnose_reward_health
+
+    diagnosis = diagnose_reward_health(run, **settings)
+    _finish(diagnosis, output_dir, "reward_health", as_json=as_json, fail_on=fail_on)
+
+
+@click.command()
+@diagnosis_options("code_eval.html, .md and .json (named for the suite)")
+@click.option(
+    "--suite", default="code", help="code: everything; or the name of a suite that RUN was evaluated on."
+)
+def evals(
+    run: Path, *, suite: str, output_dir: Path | None, fail_on: Severity, alpha: float, as_json: bool
+) -> None:
+    """Examine how good what RUN learned is, over training.
+
+    Held-out and suite evaluations before and after, paired by problem; quality, failures, length and
+    variety of the answers in training. Exit code: 0 nothing wrong, 1 findings at or above --fail-on, 2 an
+    error or too little data to tell. `greenward eval` evaluates a model; this reads what a run recorded.
+
+    \b
+    greenward evals --run runs/one --suite code --output-dir code_eval
+    """
+    from greenward.diagnostics.diagnose import diagnose_evals
+    from greenward.runs.trackers import tracker_name
+
+    diagnosis, stem = diagnose_evals(run, suite, alpha=alpha), f"{tracker_name(suite)}_eval"
+    _finish(diagnosis, output_dir, stem, as_json=as_json, fail_on=fail_on)
+
+
+def _finish(
+    diagnosis: Diagnosis, output_dir: Path | None, stem: str, *, as_json: bool, fail_on: Severity
+) -> NoReturn:
+    """Write the diagnosis as files of the name `stem`, print it, and say by the exit code what was found."""
+    from greenward.diagnostics.diagnose import diagnosis_report, write_reward_health
+    from greenward.reports.write import write_report
+
+    report, written = diagnosis_report(diagnosis), list[Path]()
+    if output_dir is not None and stem == "reward_health":
+        written = write_reward_health(diagnosis, output_dir)
+    elif output_dir is not None:
+        written = list(write_report(report, output_dir, stem).values())
+    show_report(report, as_json=as_json)
+    if diagnosis.findings and not written and not as_json:
+        click.echo("All actions, and what would confirm each: --output-dir or --json.")
+    if written:
+        more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
+        click.echo(f"Wrote {written[0]}{more}", err=True)
+    raise SystemExit(diagnosis.exit_code(fail_on))
+
+
+@click.command()
+@click.option("--a", "a", **_RUN)
+@click.option("--b", "b", **_RUN)
+@click.option(
+    "--signals", multiple=True, callback=comma_separated, help="Names, with commas.  [default: all]"
+)
+@json_option
+@folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.", "report")
+def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Path | None) -> None:
+    """Find where run B begins to differ from run A: the settings, and the first step of each signal.
+
+    Runs that begin with equal numbers are compared value by value; others by a test that allows for
+    autocorrelation and for the number of signals. Two runs of one seed and one config whose first numbers
+    differ are not reproducible. Exit code: 0 no difference, 1 diverged or not reproducible, 2 an error or
+    too little data to tell.
+
+    \b
+    greenward diff --a runs/one --b runs/two
+    greenward diff --a runs/one --b runs/two --signals gradient_norm,code_score
+    """
+    from greenward.diagnostics.diff import diff_report, diff_runs
+    from greenward.reports.write import write_report
+
+    found = diff_runs(a, b, signals)
+    report = diff_report(found)
+    show_report(report, as_json=as_json)
+    if output_dir is not None:
+        for path in write_report(report, output_dir, "diff_report", ("json", "markdown")).values():
+            click.echo(f"Wrote {path}", err=True)
+    raise SystemExit(DIFF_EXIT_CODES[found.verdict])
+
+
+_EVERY = click.option(
+    "--every", type=FloatRange(0.1), default=5.0, help="Seconds between looks at the files."
+)
+_SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "entropy", "kl", "approx_kl",
+          "clip/fraction", "importance/difference", "completion/mean_length", "completion/truncated",
+          "groups/with_signal", "groups/without_signal", "learning_rate", "perf/tokens_per_second",
+          "perf/rss_mb",
+          "perf/device_memory_mb", "time/step")  # fmt: skip
+
+
+@click.command()
+@run_argument
+@click.option("--rules", default="default", help="A preset or a YAML file (docs/monitor.md).")
+@click.option(
+    "--pid", type=COUNT, help="The process of the training: the action stop ends it, and its end ends this."
+)
+@click.option(
+    "--alarms", type=OutputFile(appended="severity"), help="Append each alarm to this file as JSON."
+)
+@click.option("--once", is_flag=True, help="Read what is there, and end.")
+@click.option(
+    "--fail-on", type=click.Choice(("warning", "critical")), default="critical",
+    help="Exit with 1 when an alarm of this weight was raised.",
+)  # fmt: skip
+@_EVERY
+@pick_option
+def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail_on: str, **how: Any) -> None:
+    """Follow the log of RUN while it grows, and raise alarms.
+
+    By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. RUN is
+    anything that `greenward diagnose` reads. Ctrl-C ends it.
+
+    \b
+    greenward monitor runs/one
+    greenward monitor outputs/ --rules grpo_safe --pid 4711
+    """
+    from greenward.diagnostics.monitor import Monitor
+
+    watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
+    seen = -1
+    for signals in _followed(run, pid=pid, **how):
+        watching.tests.kind = signals.kind
+        new = signals.steps > seen
+        for place in new.nonzero()[0].tolist():
+            watching.log(int(signals.steps[place]), signals.row(place))
+        seen = int(signals.steps[-1])
+    for line in watching.silent_rules():
+        click.echo(line, err=True)
+    bad = [one for one in watching.found if one.severity == "critical" or fail_on == "warning"]
+    if how["once"]:
+        click.echo(f"{len(watching.found)} alarm(s) up to step {seen}.")
+    raise SystemExit(1 if bad else 0)
+
+
+@click.command()
+@run_argument
+@click.option("--once", is_flag=True, help="Show what is there, and end.")
+@_EVERY
+@pick_option
+def watch(run: Path, **how: Any) -> None:
+    """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
+    from rich.live import Live
+
+    from greenward.diagnostics.diagnose import diagnose_signals
+    from greenward.diagnostics.signal_tests import Thresholds
+
+    with Live(auto_refresh=False) as live:
+        for signals in _followed(run, **how):
+            headline = diagnose_signals(signals, Thresholds()).headline
+            live.update(_view(signals, headline), refresh=True)
+
+
+def _view(signals: RunSignals, headline: str) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from greenward.reports.document import value_text
+    from greenward.reports.render import spark_line
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("Signal", "First", "", "Last"):
+        table.add_column(column)
+    for name in _SHOWN:
+        if values := signals.series(name)[1].tolist():
+            first, last = (value_text(value, "number") for value in (values[0], values[-1]))
+            label, line = visible(signals.theirs.get(name, name), 40), Text(spark_line(values, 40), "cyan")
+            table.add_row(Text(label), first, line, last)
+    title = f"{signals.path.name}, step {signals.steps[-1]:,}"
+    return Group(Text(visible(title), "bold"), Text(visible(headline)), table)
+
+
+def _followed(
+    run: Path, *, pick: str | None, every: float, once: bool, pid: int | None = None
+) -> Iterator[RunSignals]:
+    """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
+    from greenward.diagnostics.readers import read_run_signals
+
+    steps, said = -1, ""
+    while True:
+        alive = pid is None or _is_alive(pid)
+        try:
+            signals = read_run_signals(run, pick=pick)
+        except DiagnosticsError as error:
+            if once or not alive:
+                raise
+            if said != str(error):
+                said = str(error)
+                click.echo(f"Waiting: {visible(said)}", err=True)
+        else:
+            if int(signals.steps[-1]) != steps:
+                steps = int(signals.steps[-1])
+                yield signals
+        if once or not alive:
+            return
+        time.sleep(every)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+_FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
+_STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
+_TRUST = click.option(
+    "--trust-code",
+    "trusts_code",
+    is_flag=True,
+    help="Use the code, commands and servers that RUN's config names.",
+)
+_TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
+
+
+@click.command("check-determinism")
+@click.option(
+    "--cmd", "-c", "command", required=True, help="The command; {out} in it is a folder of its own."
+)
+@click.option("--replicas", "-r", type=click.IntRange(2), default=3, help="How often it is run.")
+@click.option("--log", default="{out}", help="The log that it writes.")
+@click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, help="Relative.")
+@click.option("--timeout", type=POSITIVE, help="Seconds for each run.")
+def check_determinism(
+    *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
+) -> None:
+    """Run a command several times, and name the first step and signal that differ.
+
+    Exit code: 0 equal, 1 different, 2 a command that failed or logged no metrics.
+
+    \b
+    greenward check-determinism -c "greenward train quickstart training.max_steps=5 --output {out}/run"
+    """
+    from greenward.diagnostics.proof import check_determinism
+
+    found = check_determinism(command, replicas, log=log, tolerance=tolerance, seconds=timeout)
+    for repetition, one in found.items():
+        click.echo(
+            f"DIFFERENT at step {one.step} in {one.signal}: {one.first:.8g} in run 1, {one.other:.8g} in run "
+            f"{repetition}"
+        )
+    if not found:
+        click.echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")
+    raise SystemExit(1 if found else 0)
+
+
+@click.command()
+@run_argument
+@_FINDING
+@_STEPS
+@_TRUST
+@folder_option("--output", _TRAIN_HERE, "run")
+def replay(run: Path, *, output: Path | None, **chosen: Any) -> None:
+    """Train RUN again from the last checkpoint before its fault, and see whether the fault returns.
+
+    Exit code: 1 it returns, 0 it does not, 2 an error.
+    """
+    from greenward.diagnostics.proof import replay
+
+    with tempfile.TemporaryDirectory() as temporary:
+        found = replay(run, output or Path(temporary) / "replay", **chosen)
+    place = f"steps {found.first_step + 1} to {found.last_step}"
+    if found.finding is not None:
+        since = f" from step {found.finding.onset}" if found.finding.onset else ""
+        click.echo(f"THE FAULT RETURNS: {found.finding.name}{since} in {place}.")
+    else:
+        click.echo(f"THE FAULT IS GONE in {place}: checkpoint, settings and seed alone do not lead to it.")
+    if found.difference is None:
+        click.echo("The numbers are those of the run.")
+    else:
+        step, signal, first, other = found.difference
+        click.echo(
+            f"The numbers differ from step {step} on, in {signal}: {first:.6g} in the run, {other:.6g} now."
+        )
+    raise SystemExit(0 if found.finding is None else 1)
+
+
+@click.command()
+@run_argument
+@click.option("--good", type=PATH, help="A run without the fault.  [default: the recipe]")
+@click.option(
+    "--keys", callback=comma_separated, help="The settings to try, with commas.  [default: all that differ]"
+)
+@_FINDING
+@_STEPS
+@_TRUST
+@folder_option("--output", _TRAIN_HERE, "runs")
+def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
+    """Find the setting that causes the fault of RUN, by short replays in which one is put back at a time.
+
+    Exit code: 0 a setting was found that cures the fault, 1 none does alone, 2 an error.
+    """
+    from greenward.diagnostics.proof import bisect_settings
+
+    with tempfile.TemporaryDirectory() as temporary:
+        found = bisect_settings(
+            run, output or Path(temporary), say=lambda text: click.echo(visible(text)), **chosen
+        )
+    cure = found.cure
+    if not found.returns:
+        click.echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
+    elif cure is None:
+        click.echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
+    else:
+        cured = f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not."
+        click.echo(visible(cured))
+    raise SystemExit(0 if cure is not None else 1)
+
+
+@click.command("diff-ckpt")
+@click.argument("a", type=click.Path(exists=True, path_type=Path))
+@click.argument("b", type=click.Path(exists=True, path_type=Path))
+@json_option
+def diff_ckpt(a: Path, b: Path, *, as_json: bool) -> None:
+    """Compare the weights of two checkpoints: L2 and cosine of each tensor, the top movers first."""
+    from greenward.diagnostics.proof import checkpoint_report
+
+    show_report(checkpoint_report(a, b), as_json=as_json)

@@ -1,0 +1,218 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from greenward.common import interruption
+
+if TYPE_CHECKING:
+    from greenward.reports.document import Report
+    from greenward.runs.output import Kind
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class FloatRange(click.FloatRange):
+    """A range of numbers. NaN, which every comparison with a bound lets through, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
+
+
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+POSITIVE = FloatRange(min=0, min_open=True)
+LEVEL = click.Choice(("A", "B", "C", "D"))
+"""Of isolation, from the strongest to none."""
+
+
+def _complete_recipe(
+    _context: click.Context, _parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    from greenward.config.loading import shipped_recipes
+
+    names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
+    return [*names, CompletionItem(typed, type="file")]
+
+
+def _complete_override(
+    _context: click.Context, _parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    from greenward.config.loading import fields_of
+    from greenward.config.recipe import KINDS
+
+    keys = {key: None for kind in KINDS for key in fields_of(kind)}
+    return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
+
+
+recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)
+overrides_argument: Decorator = click.argument(
+    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
+)
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+run_argument: Decorator = click.argument("run", metavar="RUN", type=PATH)
+pick_option: Decorator = click.option(
+    "--pick", metavar="NAME", help="The run to take, where RUN has several."
+)
+alpha_option: Decorator = click.option(
+    "--alpha",
+    type=FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    help="The accepted chance of a false finding in a healthy run.",
+)
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Gives a command these arguments and options, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def fail_on_option(default: str) -> Decorator:
+    """The least weight of a finding that gives the exit code 1."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice(("info", "warning", "critical")),
+        default=default,
+        help="Exit with 1 for findings of this weight or above.",
+    )
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Prints a report as JSON or as text."""
+    if as_json:
+        from greenward.reports.write import render
+
+        click.echo(render(report, "json"), nl=False)
+    else:
+        from greenward.reports.render import print_report
+
+        print_report(report)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A command stopped cleanly; `arguments` continue it, where they differ from those that it was given."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+
+def comma_separated(
+    _context: click.Context, _parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """The names with commas between in the values of an option, as its callback."""
+    values = (value,) if isinstance(value, str) else value or ()
+    return tuple(name for text in values for name in map(str.strip, text.split(",")) if name)
+
+
+def pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The mapping of repeated THEIRS=OURS, as the callback of an option."""
+    found = {}
+    for value in values:
+        theirs, _, ours = value.rpartition("=")
+        if not theirs or not ours:
+            raise click.BadParameter(f"expected THEIRS=OURS, such as my_score=reward/mean, found {value!r}")
+        found[theirs] = ours
+    return found
+
+
+@contextmanager
+def resume_command_on_interrupt(
+    command: str, *arguments: str, output: Path | None, quiet: bool
+) -> Iterator[None]:
+    """Say how an interrupted command goes on: by its arguments, or those of `Interrupted`."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        arguments = (isinstance(stop, Interrupted) and stop.arguments) or arguments
+        options = [*(["--output", str(output)] if output else []), *(["--quiet"] if quiet else [])]
+        resume = shlex.join(["greenward", command, *arguments, *options, "--resume"])
+        if (count := os.environ.get("WORLD_SIZE", "1")) != "1":
+            resume += f" (by the launcher, with {count} processes)"
+        if os.environ.get("RANK", "0") == "0":
+            click.echo(f"Interrupted. Continue with: {resume}", err=True)
+        raise SystemExit(interruption.EXIT_CODE) from None
+
+
+class OutputFolder(click.Path):
+    """A folder that a command writes: absent, empty or one of greenward's of these kinds (`check_folder`)."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+        self.kinds = kinds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from greenward.runs.output import check_folder
+
+        if not str(value):
+            return self.fail("expected the name of a folder.", param, ctx)
+        check_folder(Path(value), *self.kinds)
+        return Path(value)
+
+
+class OutputFile(click.Path):
+    """A file that a command writes, or `appended` to if its rows have that key (`check_file`)."""
+
+    def __init__(self, *, appended: str | None = None) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.appended = appended
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from greenward.runs.output import check_file
+
+        if not str(value):
+            return self.fail("expected the name of a file.", param, ctx)
+        check_file(Path(value), appended=self.appended)
+        return Path(value)
+
+
+def folder_option(name: str, help_text: str, *kinds: Kind) -> Decorator:
+    """An option that names a folder to write."""
+    return click.option(name, type=OutputFolder(*kinds), help=help_text)
+
+
+overwrite_option: Decorator = click.option(
+    "--overwrite", is_flag=True, help="Delete what greenward wrote in that folder before."
+)
+
+
+def endpoint_name(base_url: str, model: str | None) -> str:
+    """What the Python API calls a model of a server; the only one of the server without `model`."""
+    if not base_url.startswith(("http://", "https://")):
+        raise click.BadParameter("expected a URL such as http://localhost:8000/v1.", param_hint="--base-url")
+    return f"{model}@{base_url}" if model else base_url
+
+
+def api_key_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--api-key-env`, and an `--api-key` that is refused because others can read it."""
+
+    def refuse(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
+        if key is not None:
+            raise click.UsageError(
+                "a key on the command line can be read by all users of the machine and stays in the shell's "
+                "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
+            )
+
+    return with_options(
+        click.option(
+            "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
+        ),
+        click.option("--api-key", hidden=True, expose_value=False, callback=refuse),
+    )(command)

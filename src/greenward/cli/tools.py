@@ -1,0 +1,378 @@
+"""Commands for reports, publishing, machines and the sandbox.
+
+`greenward report` and `greenward rollouts`: what runs reached, and the answers they kept.
+
+`greenward push`: a checkpoint goes to the Hugging Face Hub.
+
+`greenward doctor`, `plan` and `completion`: this machine, machines that are not at hand, and the shell.
+
+`greenward sandbox serve`: the sandbox of this machine for other programs and machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+from click.shell_completion import get_completion_class
+
+from greenward.cli.options import (
+    COUNT,
+    LEVEL,
+    PATH,
+    FloatRange,
+    folder_option,
+    json_option,
+    overrides_argument,
+    recipe_argument,
+    run_argument,
+)
+from greenward.common.errors import ConfigError
+from greenward.common.text import visible
+
+if TYPE_CHECKING:
+    from greenward.hardware.detection import Machine
+
+
+Form = Literal["terminal", "html", "markdown", "json"]
+FORMS = get_args(Form)
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMS),
+    help="How the report is shown.  [default: terminal; html with --follow]",
+)
+@click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
+@folder_option(
+    "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
+)
+def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: Path | None) -> None:
+    """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
+
+    Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
+    report.md and report.json, not into RUN, and prints the path of the page. --follow keeps report.html up to
+    date, which the browser reloads by itself; of a run that is not running it writes the page once.
+
+    \b
+    greenward report runs/mine
+    greenward report runs/one runs/two --format html
+    greenward report runs/mine --follow
+    """
+    from greenward.reports.render import print_report
+    from greenward.reports.training import overlay_report
+    from greenward.reports.write import follow as follow_run
+    from greenward.reports.write import render, report_of, usual_folder, write_report
+
+    folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
+    if follow:
+        if len(runs) > 1 or form not in (None, "html"):
+            raise click.UsageError("--follow writes the page of one RUN: give one, without --format.")
+        click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
+        return
+    made = report_of(runs[0]) if len(runs) == 1 else overlay_report(runs)
+    if form == "html":
+        click.echo(write_report(made, folder)["html"])
+    elif form in ("markdown", "json"):
+        click.echo(render(made, form))
+    else:
+        print_report(made)
+
+
+def _steps(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[int | None, int | None]:
+    """The first and the last step of `12`, `10-20`, `10-` or `-20`."""
+    match = re.fullmatch(r"(\d+)|(\d*)-(\d*)", text or "-")
+    if match is None or text == "-":
+        raise click.BadParameter(f"expected a step (12) or a range of steps (10-20, 10-, -20), not {text!r}")
+    first, last = (match[1], match[1]) if match[1] else (match[2], match[3])
+    if first and last and int(first) > int(last):
+        raise click.BadParameter(f"the range {text!r} ends before it begins")
+    return (int(first) if first else None, int(last) if last else None)
+
+
+@click.command()
+@run_argument
+@click.option("--step", "steps", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
+@click.option("--status", "statuses", multiple=True, help="Such as passed, failed, timeout; may be repeated.")
+@click.option("--task", default="", show_default=False, help="A part of the task's id.")
+@click.option("--reward-min", type=float, default=float("-inf"), show_default=False, help="The least reward.")
+@click.option(
+    "--reward-max", type=float, default=float("inf"), show_default=False, help="The largest reward."
+)
+@click.option("--page", type=COUNT, default=1, help="html writes all pages.")
+@click.option(
+    "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
+)
+@click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
+@folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
+def rollouts(
+    run: Path,
+    *,
+    steps: tuple[int | None, int | None],
+    statuses: tuple[str, ...],
+    page: int,
+    page_size: int | None,
+    form: Form,
+    output: Path | None,
+    **wanted: Any,
+) -> None:
+    """Show the answers that RUN kept while it trained, oldest first.
+
+    html writes rollouts.html, rollouts-2.html …, not into RUN, and prints the path of the first.
+
+    \b
+    greenward rollouts runs/mine --step 12 --status failed
+    greenward rollouts runs/mine --reward-min 0.5 --format html
+    """
+    from greenward.reports.render import print_report
+    from greenward.reports.rollouts import RolloutFilter, Rollouts
+    from greenward.reports.write import render, usual_folder
+
+    names = tuple(status.replace(" ", "_") for status in statuses)
+    found = Rollouts(
+        run, RolloutFilter(*steps, names, **wanted), page_size or (100 if form == "html" else 10)
+    )
+    if form == "html":
+        click.echo(found.write_html(output or usual_folder(run)))
+    elif form == "terminal":
+        print_report(found.report(page))
+        if page < found.pages:
+            click.echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")
+    else:
+        click.echo(render(found.report(page), form))
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--repo", required=True, metavar="OWNER/NAME", help="The model repository; made if it is missing."
+)
+@click.option("--checkpoint", default="best", help="best, last or a name such as step_000020.")
+@click.option("--public", is_flag=True, help="Make the repository public; it is private otherwise.")
+@click.option("--dry-run", is_flag=True, help="List the files and print the card; send nothing.")
+def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) -> None:
+    """Send a checkpoint of RUN to the Hugging Face Hub: the model, its tokenizer and its card.
+
+    The token is HF_TOKEN, from the environment or `.env`, or that of `hf auth login`. The trainer's state,
+    answers, logs and keys are never sent.
+
+    \b
+    greenward push runs/quickstart --repo me/quickstart --dry-run
+    """
+    from greenward.runs import publish as hub
+
+    pushed = hub.push(run, repo, checkpoint=checkpoint, private=not public, dry_run=dry_run)
+    sizes = {name: file.stat().st_size for name, file in pushed.files.items()}
+    sizes[hub.CARD] = len(pushed.card.encode())
+    for name, size in sizes.items():
+        click.echo(visible(f"{size:>15,}  {name}"))
+    click.echo(f"{sum(sizes.values()):>15,}  bytes in all, of {pushed.checkpoint}")
+    if pushed.url:
+        click.echo(f"Sent to {pushed.repo}: {pushed.url}")
+    else:
+        click.echo(visible(f"\n{pushed.card}"))
+        click.echo(f"Nothing was sent to {pushed.repo} ({'private' if pushed.private else 'public'}).")
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Examine this machine: GPUs, memory, disk, network, extras, and the layers of isolation around answers.
+
+    Every layer is tested by an attempt. The exit code is 1 if answers cannot be isolated at level B, which
+    training requires by default.
+    """
+    from greenward.hardware.detection import detect, reaches_hub
+    from greenward.models.kernels.build import build
+    from greenward.runs.machine import collect_provenance
+    from greenward.sandbox.isolation import Layer, Level
+    from greenward.sandbox.pool import inspect_sandbox
+
+    found, online = detect(), reaches_hub()
+    gpus = [{**asdict(gpu), "bfloat16": gpu.bfloat16} for gpu in found.gpus]
+    facts = {**vars(found), "extras": dict(found.extras), "gpus": gpus, "hub_reachable": online}
+    built = build()
+    machine = {**collect_provenance(), **facts, "preset": found.preset, "warnings": found.warnings}
+    machine["kernels"] = {"compiled": built.library is not None, "reason": built.reason}
+    isolation, answer_ms = inspect_sandbox()
+    if as_json:
+        layers = {
+            layer.value: {
+                "in_force": layer in isolation.layers,
+                "stops": layer.stops,
+                "reason": "" if layer in isolation.layers else isolation.reason(layer),
+            }
+            for layer in Layer
+        }
+        sandbox = {"level": isolation.level.value, "layers": layers, "answer_ms": answer_ms}
+        click.echo(json.dumps({"machine": machine, "sandbox": sandbox}, indent=2))
+    else:
+        _print(machine, found, isolation, answer_ms)
+    if not isolation.level.suffices(Level.B):
+        raise SystemExit(1)
+
+
+@click.group()
+def kernels() -> None:
+    """Kernels in C that compute small models on CPUs."""
+
+
+@kernels.command("build")
+def build_kernels() -> None:
+    """Compile the kernels for this machine and test them against torch, again if that has been done.
+
+    Training does so by itself when they are missing. Without a compiler, or when the test fails, torch
+    computes, and the exit code is 1.
+    """
+    from greenward.models.kernels.build import build
+
+    built = build(anew=True)
+    click.echo(f"{built.library}: {built.reason}" if built.library else f"No kernels: {built.reason}.")
+    raise SystemExit(0 if built.library else 1)
+
+
+def _rows(machine: dict[str, Any], found: Machine) -> Iterator[tuple[str, str]]:
+    """What is printed of a machine: labels and values."""
+    limit = f", limited to the time of {found.cpu_limit:g}" if found.cpu_limit else ""
+    yield "system", f"{machine['system']}, {machine['cpu_count']} CPUs, {machine['device']}"
+    yield "cores", f"{found.cores} for this process{limit}"
+    yield "memory", f"{found.memory_mb:,} MiB, {found.available_mb:,} MiB available"
+    yield "disk", f"{found.disk_free_gb:,.1f} GiB free here"
+    for gpu in found.gpus:
+        numbers = "bfloat16, float16" if gpu.bfloat16 else "float16 (no bfloat16)"
+        yield "GPU", f"{gpu.name}, {gpu.memory_mb:,} MiB, {numbers}"
+    if not found.gpus:
+        yield "GPU", "none"
+    yield "preset", f"{found.preset} (for pretrained models; docs/machines.md)"
+    yield "Slurm", ", ".join(f"{key} {value}" for key, value in (found.slurm or {}).items()) or "none"
+    yield "site", f"{found.site}: no connection from its nodes" if found.site else "none that is known"
+    yield "hub", "reachable" if machine["hub_reachable"] else "not reachable: models must be in the cache"
+    yield "models", f"{found.model_cache} ({'writable' if found.model_cache_writable else 'not writable'})"
+    kernels = machine["kernels"]
+    yield "kernels", kernels["reason"] if kernels["compiled"] else f"none: {kernels['reason']}"
+    yield "python", machine["python"]
+    yield "packages", ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    for extra, packages in found.extras.items():
+        there = [f"{name} {version}" for name, version in packages.items() if version]
+        yield f"[{extra}]", ", ".join(there) or f"not installed: pip install 'greenward[{extra}]'"
+
+
+def _print(machine: dict[str, Any], found: Machine, isolation: Any, answer_ms: float) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from greenward.sandbox.isolation import Layer, Level
+
+    console = Console()
+    console.print()
+    console.print(Text("Machine", style="bold green"))
+    for label, value in _rows(machine, found):
+        console.print(Text(f"  {label:13} {value}"))
+    for warning in found.warnings:
+        console.print(Text(f"  {warning}", style="yellow"))
+    console.print()
+    console.print(Text(f"Sandbox: isolation level {isolation.level.value}", style="bold green"))
+    console.print(Text(f"  {isolation.level.meaning}; {answer_ms:.1f} ms for a trivial answer", style="dim"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("layer", "in force", "what it stops"):
+        table.add_column(heading)
+    for layer in Layer:
+        mark = Text("yes", style="green") if layer in isolation.layers else Text("no", style="red")
+        table.add_row(layer.value, mark, layer.stops)
+    console.print(table)
+    for layer in Layer:
+        if layer not in isolation.layers:
+            reason = isolation.reason(layer)
+            console.print(Text(f"  {layer.value}: {reason}. To have it, {layer.remedy}.", style="yellow"))
+    if not isolation.level.suffices(Level.B):
+        console.print(Text(isolation.warning, style="bold red"))
+
+
+@click.command()
+@recipe_argument
+@overrides_argument
+@click.option("--gpu", required=True, metavar="NAME", help="v100, a100, h100, h200, l4, 4090, …")
+@click.option("--gpus", type=COUNT, default=1, help="How many.")
+@click.option("--price", type=FloatRange(min=0), help="Price of one GPU for one hour.")
+@click.option("--prompt-tokens", type=COUNT, default=512)
+def plan(recipe: str, overrides: tuple[str, ...], **how: Any) -> None:
+    """Estimate memory, time and cost of CONFIG on GPUs, from data sheets. Nothing is measured.
+
+    \b
+    greenward plan quickstart --gpu h100 --gpus 8 --price 2.5 model=Qwen/Qwen2.5-7B
+    """
+    from greenward.models.memory import plan_lines
+
+    for line in plan_lines(recipe, overrides, **how):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    \b
+    bash: greenward completion bash >> ~/.bashrc
+    zsh:  greenward completion zsh >> ~/.zshrc
+    fish: greenward completion fish > ~/.config/fish/completions/greenward.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # the choices above are click's own
+    click.echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())
+
+
+@click.group()
+def sandbox() -> None:
+    """The sandbox for answers, as a server."""
+
+
+@sandbox.command()
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0: a free one.")
+@click.option(
+    "--token-env", metavar="NAME", help="Environment variable with the token that clients must send."
+)
+@click.option("--workers", type=COUNT, help="Answers at a time.  [default: the CPUs]")
+@click.option("--require", type=LEVEL, default="B", help="Least isolation level.")
+@click.option("--package", "packages", multiple=True, help="What answers may import; may be repeated.")
+@click.option("--memory-mb", type=click.IntRange(64), default=1024, help="Of a /run_code program.")
+@click.option("--max-jobs", type=COUNT, default=1024, help="In flight; more get 429.")
+@click.option("--max-body-mb", type=COUNT, default=64, help="Of a request.")
+def serve(
+    host: str, port: int, *, token_env: str | None, workers: int | None, require: str,
+    packages: tuple[str, ...], memory_mb: int, max_jobs: int, max_body_mb: int,
+) -> None:  # fmt: skip
+    """Run code that is sent by HTTP, until interrupted.
+
+    POST /run_code takes Python programs in the form of SandboxFusion; POST /run_jobs takes the jobs of a
+    training with sandbox.backend=http. A token is required unless the address is the loopback.
+    """
+    from greenward.sandbox.http import SandboxServer, serve
+    from greenward.sandbox.isolation import Level
+    from greenward.sandbox.remote import JobServer
+
+    token = os.environ.pop(token_env, "") if token_env else None
+    if token == "":
+        raise ConfigError(f"--token-env: the environment variable {token_env} is not set.")
+    with JobServer(workers or os.cpu_count() or 1, require=Level(require), packages=packages) as jobs:
+        limits = {"max_jobs": max_jobs, "max_body_bytes": max_body_mb << 20, "memory_bytes": memory_mb << 20}
+        server = SandboxServer(jobs, host, port, token=token, **limits)
+        level = jobs.isolation.level.value
+        click.echo(f"Serving on http://{host}:{server.server_port} at level {level}, {jobs.workers} workers.")
+        serve(server)

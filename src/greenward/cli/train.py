@@ -1,0 +1,349 @@
+"""Commands that train.
+
+`greenward train`, `demo`, `sweep` and `config`: the commands that take a recipe.
+
+`greenward slurm render` and `submit`: a recipe, or a grid of runs, as a job of a Slurm cluster.
+
+`greenward validate-model`: whether a model samples, scores and trains as it should.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from greenward.cli.options import (
+    COUNT,
+    PATH,
+    Interrupted,
+    folder_option,
+    overrides_argument,
+    overwrite_option,
+    quiet_option,
+    recipe_argument,
+    resume_command_on_interrupt,
+    with_options,
+)
+
+MODELS = {
+    f"{size.lower()}": f"Qwen/Qwen2.5-Coder-{size}-Instruct"
+    for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B")
+}
+DATASETS = {"code_bugs": "bugs:families"}
+# Options that users of other trainers know, the keys that they set, and their names for values.
+ALIASES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "model": (("model.id",), MODELS),
+    "dataset": (("problems.train", "problems.held_out"), DATASETS),
+    "learning_rate": (("training.learning_rate",), {}),
+    "max_grad_norm": (("training.max_grad_norm",), {}),
+    "seed": (("seed",), {}),
+}
+QUICK = (
+    "warm_start.max_steps=20",
+    "training.max_steps=2",
+    "evaluation.num_questions=16",
+    "evaluation.samples=2",
+    "evaluation.k=[1,2]",
+)
+
+
+@click.command()
+@recipe_argument
+@overrides_argument
+@click.option("--resume", is_flag=True, help="Continue the run in the output directory, exactly.")
+@click.option("--dry-run", is_flag=True, help="Show settings, model size and first prompt; train nothing.")
+@folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
+@overwrite_option
+@quiet_option
+@click.option("--model", metavar="NAME", help="model.id; 7b is Qwen/Qwen2.5-Coder-7B-Instruct.")
+@click.option("--dataset", metavar="NAME", help="problems.train and held_out; code_bugs is bugs:families.")
+@click.option("--learning_rate", "--learning-rate", help="training.learning_rate.")
+@click.option("--max_grad_norm", "--max-grad-norm", help="training.max_grad_norm.")
+@click.option("--seed", help="seed.")
+def train(
+    recipe: str,
+    overrides: tuple[str, ...],
+    *,
+    resume: bool,
+    dry_run: bool,
+    output: Path | None,
+    overwrite: bool,
+    quiet: bool,
+    **aliases: str | None,
+) -> None:
+    """Train with the recipe CONFIG.
+
+    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. The last five
+    options set the keys that their help names.
+
+    \b
+    greenward train quickstart
+    greenward train my.yaml training.max_steps=50 rewards.0.weight=2
+    greenward train my.yaml --resume
+    """
+    from greenward import api
+
+    overrides = (*_as_overrides(aliases), *overrides)
+    with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "dry_run": dry_run}
+        result = api.train(recipe, overrides, output=output, **how)
+        if not (result.finished or dry_run):
+            stored = result.run / "config.yaml"  # the recipe with its overrides
+            raise Interrupted(*([str(stored)] if stored.is_file() else []))
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@recipe_argument
+@click.argument("arguments", metavar="[KEY=VALUE | OPTION OF TRAIN]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--processes", type=COUNT, required=True, help="Number, of all machines.")
+@click.option("--config", default="ddp", help="ddp, fsdp2, zero3 or a file of Accelerate.")
+@click.option("--machines", type=COUNT, default=1, help="Their number.")
+@click.option("--machine-rank", type=click.IntRange(min=0), default=0, help="Number of this one, from 0.")
+@click.option("--address", metavar="HOST:PORT", help="Where the processes of several machines meet.")
+def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
+    """Train with the recipe CONFIG in several processes.
+
+    \b
+    greenward launch quickstart --processes 2
+    greenward launch my.yaml --processes 8 --config fsdp2 training.max_steps=50 --resume
+    """
+    import greenward
+    from greenward.hardware import launch as launcher
+    from greenward.recipes.run import check_needs
+
+    given = train.make_context("greenward launch", [recipe, *arguments]).params
+    if given["dry_run"]:
+        options = {"processes": 1}
+    command = launcher.launch_command((recipe, *arguments), **options)
+    aliases = _as_overrides({option: given[option] for option in ALIASES})
+    check_needs(greenward.load_recipe(recipe, (*aliases, *given["overrides"])))  # else each process says it
+    launcher.launch(command)
+
+
+def _as_overrides(aliases: dict[str, Any]) -> list[str]:
+    given = [(*ALIASES[option], value) for option, value in aliases.items() if value is not None]
+    return [f"{key}={names.get(value, value)}" for keys, names, value in given for key in keys]
+
+
+def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) != len(parts):
+        raise click.BadParameter(f"expected different whole numbers with commas between, found {text!r}")
+    return tuple(map(int, parts))
+
+
+@click.command()
+@overrides_argument
+@click.option("--seeds", default="0,1", callback=_seeds, help="One run for each seed.")
+@click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
+@folder_option("--output", "The folder of all runs.  [default: runs/demo]", "runs")
+@overwrite_option
+@quiet_option
+def demo(
+    overrides: tuple[str, ...],
+    *,
+    seeds: tuple[int, ...],
+    quick: bool,
+    resume: bool,
+    output: Path | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Watch a small model learn to write Python.
+
+    Warm start from random weights, then GRPO, rejection sampling and further supervised training for the
+    same time each, and a report that compares them.
+    """
+    from greenward.recipes import sweep as recipes
+
+    options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
+    with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
+        finished = recipes.demo(
+            output or Path("runs/demo"),
+            seeds=seeds,
+            overrides=(*QUICK, *overrides) if quick else overrides,
+            quiet=quiet,
+            resume=resume,
+            overwrite=overwrite,
+        )
+        if not finished:
+            raise Interrupted
+
+
+@click.command()
+@recipe_argument
+@overrides_argument
+@folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "runs")
+@overwrite_option
+@click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
+@click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
+@quiet_option
+def sweep(
+    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    """Train with CONFIG once for every combination of the values that keys are given.
+
+    KEY=A,B and KEY=0..4 give a key several values; commas within brackets and quotes do not separate. One
+    report compares the combinations, each over its seeds. A failed run does not stop the others. Runs at
+    a time share cores and GPUs.
+
+    \b
+    greenward sweep quickstart training.learning_rate=1e-4,3e-4 seed=0..2 --jobs 2
+    """
+    from greenward.recipes import sweep as recipes
+
+    options = [] if jobs == 1 else [f"--jobs={jobs}"]
+    with resume_command_on_interrupt("sweep", recipe, *overrides, *options, output=output, quiet=quiet):
+        folder = output or Path("runs/sweep")
+        how: dict[str, Any] = {"quiet": quiet, "resume": resume, "overwrite": overwrite}
+        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, **how):
+            raise Interrupted
+
+
+@click.group()
+def config() -> None:
+    """Show or check a recipe."""
+
+
+@config.command()
+@recipe_argument
+@overrides_argument
+def show(recipe: str, overrides: tuple[str, ...]) -> None:
+    """Print every key of CONFIG as resolved, defaults included."""
+    import greenward
+    from greenward.config.loading import dump, preset_line
+
+    resolved = greenward.load_recipe(recipe, overrides)
+    click.echo(dump(resolved), nl=False)
+    if line := preset_line(resolved):
+        click.echo(f"# {line}")
+
+
+@config.command()
+@recipe_argument
+@overrides_argument
+def check(recipe: str, overrides: tuple[str, ...]) -> None:
+    """Check CONFIG as `train` does before it loads anything: keys, values, and that what is named exists."""
+    import greenward
+    from greenward.config.loading import find_recipe
+    from greenward.recipes.run import check_needs
+
+    check_needs(greenward.load_recipe(recipe, overrides))
+    click.echo(f"{find_recipe(recipe)}: good.")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    from greenward.config.loading import schema_json
+
+    click.echo(schema_json())
+
+
+_file = partial(click.option, type=PATH)
+_count = partial(click.option, type=COUNT)
+_seconds = partial(click.option, type=click.IntRange(1, 65535))
+_several = partial(click.option, multiple=True)
+_job_command = with_options(
+    recipe_argument,
+    overrides_argument,
+    folder_option(
+        "--output", "The run directory.  [default: runs/NAME; of a grid, runs/sweep]", "run", "runs"
+    ),
+    click.option("--partition", help="The partition, or several with commas between."),
+    click.option("--account", help="The account that is charged."),
+    _count("--nodes", default=1),
+    click.option("--gpus", default="0", help="GPUs of each node: 4, or h100:4."),
+    _count("--cpus", help="CPU cores of each node."),
+    click.option("--memory", help="Memory of each node, such as 32G."),
+    click.option("--time", default="04:00:00", help="The time limit of one session."),
+    _seconds("--stop-before", default=300, help="How long before its end it is stopped."),
+    click.option(
+        "--requeues", type=click.IntRange(min=0), help="How often it goes on at most.  [default: 100]"
+    ),
+    _count("--jobs", help="Runs of a grid at a time.  [default: any]"),
+    folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]", "logs"),
+    _file("--venv", help="A virtual environment.  [default: the one in use]"),
+    _several("--module", "modules", help="A module to load; may be repeated."),
+    _file("--container", help="An Apptainer image that holds greenward."),
+    _file("--accelerate-config", help="A file of Accelerate, for several GPUs."),
+    _file("--cache", help="The folder of downloaded models and data (HF_HOME)."),
+    click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
+    _several("--sbatch", help="A further option of sbatch; may be repeated."),
+)
+
+
+@click.group()
+def slurm() -> None:
+    """Train on a Slurm cluster: jobs that stop at a checkpoint before their time limit and go on."""
+
+
+@slurm.command()
+@_job_command
+def render(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Print the batch script that trains with CONFIG.
+
+    KEY=A,B and KEY=0..4 give a key several values, as for `sweep`: every combination is a task of an array.
+
+    \b
+    greenward slurm render quickstart --partition gpu --gpus 1 --time 12:00:00 > job.sh
+    """
+    click.echo(_script(recipe, overrides, options)[0], nl=False)
+
+
+@slurm.command()
+@_job_command
+def submit(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Submit the script that `render` prints, and print the id of the job."""
+    from greenward.hardware.launch import submit as submit_script
+
+    click.echo(submit_script(*_script(recipe, overrides, options)))
+
+
+def _script(recipe: str, overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Path]:
+    """The script and the folder of its logs. Keys and values are checked; what the nodes have is not."""
+    from greenward.config.loading import resolved_grid
+    from greenward.hardware.launch import SlurmOptions
+    from greenward.hardware.launch import render as render_script
+
+    output = options.pop("output")
+    job = SlurmOptions(**{name: value for name, value in options.items() if value is not None})
+    runs = list(resolved_grid(recipe, overrides))
+    if output is None and len(runs) > 1:
+        output = Path("runs/sweep")
+    return render_script(recipe, runs, output, job), job.logs
+
+
+@click.command()
+@click.argument("model")
+@overrides_argument
+@folder_option("--output", "Keep the run of the three steps there.  [default: removed]", "run")
+def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | None) -> None:
+    """Check a pretrained model before it is trained.
+
+    MODEL is a Hugging Face id, a model folder, an adapter of PEFT or a run. Its logits, log-probabilities and
+    greedy answers are compared with transformers; then it is trained for three steps of GRPO and answers ten
+    problems. KEY=VALUE overrides a key of the recipe `quickstart`. The exit code is 1 if a check fails, and 2
+    if there is no model to check.
+
+    \b
+    greenward validate-model Qwen/Qwen2.5-Coder-0.5B-Instruct
+    greenward validate-model runs/quickstart
+    greenward validate-model my-model model.lora.r=16 model.dtype=bfloat16
+    """
+    from greenward.recipes.validate import validate_model
+
+    passed = True
+    with tempfile.TemporaryDirectory(prefix="greenward-") as folder:
+        for good, line in validate_model(model, output or Path(folder) / "run", overrides):
+            click.echo(f"{'passed' if good else 'FAILED'}  {line}")
+            passed &= good
+    click.echo(f"Verdict: greenward {'can' if passed else 'CANNOT'} train {model} as it stands here.")
+    if not passed:
+        raise SystemExit(1)

@@ -1,0 +1,143 @@
+"""Opens files of others: regular ones only, of bounded size, by no link that leads out of their folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+
+from greenward.common.errors import GreenwardError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_DOCUMENT_BYTES = 256 << 20  # of a file that is parsed as a whole
+MAX_LOG_BYTES = 4 << 30  # of a file that is read row by row
+MAX_LINE_BYTES = 16 << 20
+
+UNEXPECTED = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
+"""What code raises for plain data of another structure than it expects."""
+
+
+def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> BinaryIO:
+    """The regular file at `path`, open for reading from its first byte.
+
+    With `within`, a folder above the file, no link may lead out of that folder. Opening never waits, as it
+    would for a FIFO.
+
+    Raises `OSError` whose `strerror` says what is wrong: what `open` refuses, something else than a
+    regular file, more than `most_bytes`, or a link that leads out of `within`.
+    """
+    real = os.path.realpath(path)
+    if within is not None and leads_out(path, within):
+        said = f"it is a link that leads out of {within}; copy the file, or name the folder that it leads to"
+        raise OSError(errno.ELOOP, said, str(path))
+    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if status.st_size > most_bytes:
+            said = f"it has {status.st_size} bytes; at most {most_bytes} are read"
+            raise OSError(errno.EFBIG, said, str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_file(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES, *, within: Path | None = None) -> bytes:
+    """The content of a file that `open_file` opens. Raises `OSError` as that does."""
+    with open_file(path, most_bytes, within=within) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_untrusted(folder: str | Path, path: str | PurePath, most_bytes: int) -> bytes:
+    """The content of the regular file at `path` beneath `folder`, which somebody else has filled.
+
+    No link is followed beneath `folder`, no pipe or device is opened, and no more than `most_bytes` are read.
+    Raises `OSError` for anything else that lies there, and for a larger file.
+    """
+    *folders, name = PurePath(path).parts or ("",)
+    if os.path.isabs(path) or ".." in (*folders, name):
+        raise OSError(errno.EINVAL, "it lies outside of its folder", str(path))
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    inside = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for one in folders:
+            outer, inside = inside, os.open(one, flags | os.O_DIRECTORY, dir_fd=inside)
+            os.close(outer)
+        found = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        # Not blocking: a pipe may have taken its place by now.
+        with open(os.open(name, flags | os.O_NONBLOCK, dir_fd=inside), "rb") as file:
+            if not os.path.samestat(found, os.fstat(file.fileno())):
+                raise OSError(errno.EINVAL, "it changes while it is read", str(path))
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(inside)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+    return content
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether `path`, which names something in `folder`, is a link to a place outside of it."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """The lines of a file with their ends; of a longer line the first `most_bytes`, without its end."""
+    while line := file.readline(most_bytes):
+        yield line
+        while len(line) == most_bytes and not line.endswith(b"\n"):
+            line = file.readline(most_bytes)
+
+
+def expects(
+    form: str, error: type[GreenwardError], *others: type[Exception]
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """`expecting` as a decorator, of a function whose first argument is the path, or several paths."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
+            first: Any = next(iter((*args, *kwargs.values())))
+            paths = (first,) if isinstance(first, (str, Path)) else first
+            with expecting(form, ", ".join(map(str, paths)), error, *others):
+                return function(*args, **kwargs)
+
+        return decorated
+
+    return decorate
+
+
+@contextmanager
+def expecting(
+    form: str, path: Path | str, error: type[GreenwardError], *others: type[Exception]
+) -> Iterator[None]:
+    """Turns what code raises for data of another structure (`UNEXPECTED`) into an `error` that names `path`.
+
+    `form` says what was expected there. An `OSError` becomes an `error`, too, and so do `others`.
+    """
+    try:
+        yield
+    except OSError as fault:
+        raise error(f"{fault.filename or path} cannot be read: {fault.strerror or fault}.") from fault
+    except UNEXPECTED + others as fault:
+        raise error(
+            f"{path}: not {form} ({type(fault).__name__}: {' '.join(str(fault).split())[:200]}).",
+            remedy="A file is damaged, or something else than greenward wrote it.",
+        ) from fault

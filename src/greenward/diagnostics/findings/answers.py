@@ -1,0 +1,216 @@
+"""Tests of the answers that a run kept: reward by length, one answer for everything, flaky grades."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from greenward.common.errors import DiagnosticsError
+from greenward.diagnostics.change_points import exactly
+from greenward.diagnostics.finding import Gap
+from greenward.diagnostics.readers.formats import Rollout, read_rollouts
+from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
+from greenward.diagnostics.signals import RunSignals
+from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer, value_text
+
+Integers = npt.NDArray[np.int64]
+LENGTH_CORRELATION = 0.3
+DOMINANT_ANSWER = 0.5  # of the answers to different tasks
+_POOLED_TASKS = 8  # that are looked at together; fewer where few answers were kept
+_FEWEST_WINDOWS = 6
+_FEWEST_TASKS = 4  # different ones
+FLAKY = 0.05  # of the answers that were given and graded more than once
+_FILES = 12  # that are read for what costs time
+_ANSWERS = 256  # of each
+_MOST_BYTES = 64 * 2**20  # that are read of all answers
+_MOST_ANSWERS = 100_000  # of a file
+_FEWEST = 60  # answers
+_FLAKY_CASES = 3
+_SHOWN_CHARACTERS = 1200
+
+_NO_ROLLOUTS = Gap(
+    "the answers themselves",
+    "no answers were kept",
+    "Keep them: greenward train does; TRL log_completions, verl trainer.rollout_data_dir.",
+)
+
+
+@lru_cache(maxsize=8)
+def sampled_rollouts(files: tuple[tuple[int, Path], ...]) -> Mapping[int, tuple[Rollout, ...]]:
+    """Step -> answers, of files that are spread evenly over the run."""
+    chosen = files[:: max(1, -(-len(files) // _FILES))]
+    found = {}
+    for step, path in chosen:
+        try:
+            found[step] = tuple(read_rollouts(path, _ANSWERS))
+        except (DiagnosticsError, OSError):
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The kept answers of a run, oldest first, by hashes of their task, their text and their status (0 where
+    there is none).
+    """
+
+    steps_N: Integers
+    tasks_N: Integers
+    texts_N: Integers
+    statuses_N: Integers
+
+
+@lru_cache(maxsize=2)
+def kept_answers(files: tuple[tuple[int, Path], ...]) -> KeptAnswers:
+    """All answers of the files, read one by one; of more than 64 MiB, those of files spread evenly."""
+    total = sum(path.stat().st_size for _, path in files if path.exists())
+    columns = tuple(array("q") for _ in range(4))
+    for step, path in files[:: max(1, -(-total // _MOST_BYTES))]:
+        try:
+            for one in read_rollouts(path, _MOST_ANSWERS):
+                text = one.answer.strip()
+                hashes = (hash(part) if part else 0 for part in (one.task, text, one.status))
+                for column, value in zip(columns, (step, *hashes), strict=True):
+                    column.append(value)
+        except (DiagnosticsError, OSError):
+            continue
+    return KeptAnswers(*(np.array(column, np.int64) for column in columns))
+
+
+def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Rewards that follow the length of answers to one task that fare alike.
+
+    Rewards and the logarithms of lengths are compared within groups of one task (and status, where known), so
+    that neither the difficulty of tasks nor right and wrong play a part; p by Fisher's z.
+    """
+    sampled = sampled_rollouts(run.rollouts)
+    rewards: list[float] = []
+    lengths: list[float] = []
+    groups = 0
+    for answers in sampled.values():
+        by_task = defaultdict(list)
+        for answer in answers:
+            if answer.reward is not None and answer.length and answer.length > 0:
+                by_task[answer.task, answer.status].append((answer.reward, math.log(answer.length)))
+        for members in by_task.values():
+            if len(members) > 1:
+                reward, length = (np.array(column) for column in zip(*members, strict=True))
+                rewards += (reward - reward.mean()).tolist()
+                lengths += (length - length.mean()).tolist()
+                groups += 1
+    free = len(rewards) - groups
+    if free < _FEWEST:
+        return not_made(_NO_ROLLOUTS) if not sampled else Result(made=False)
+    x, y = np.array(lengths), np.array(rewards)
+    if y.std() < 1e-12 or x.std() < 1e-12:
+        return Result(numbers={"correlation": 0.0, "count": len(x)}, p_value=1.0)
+    correlation = float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
+    z = math.atanh(min(max(correlation, -0.999999), 0.999999)) * math.sqrt(max(free - 3, 1))
+    direction = "longer" if correlation > 0 else "shorter"
+    numbers = {"correlation": correlation, "count": len(x), "direction": direction}
+    p_value = math.erfc(abs(z) / math.sqrt(2))
+    return Result(
+        abs(correlation) > LENGTH_CORRELATION, numbers, p_value=p_value, data={"length_bias": numbers}
+    )
+
+
+def dominant_answer(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """One text that answers most tasks, late in the run. Steps are pooled until they hold enough tasks."""
+    windows = list(_commonest_texts(kept_answers(run.rollouts)))
+    if len(windows) < 3:
+        return Result(made=False)
+    late = windows[-max(2, len(windows) // 4) :]
+    share = sum(one.given for one in late) / sum(one.tasks for one in late)
+    dominated = [2 * one.given > one.tasks for one in windows]
+    frequent = (k for k, found in enumerate(dominated) if found and np.mean(dominated[k : k + 3]) > 0.5)
+    first = windows[next(frequent, -1)]
+    numbers = {"share": share, "answer": _shown(run, late[-1])}
+    return Result(share > DOMINANT_ANSWER, numbers, onset=exactly(first.onset))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Neighbouring steps whose answers are looked at together: how many tasks they were given (one counts at
+    each step), to how many of them the commonest text (its hash) was an answer, and the first step at which
+    its share is as large.
+    """
+
+    tasks: int
+    given: int
+    text: int
+    onset: int
+
+
+def _commonest_texts(kept: KeptAnswers) -> Iterator[_Window]:
+    """The windows of a run; without those of fewer than 4 different tasks."""
+    rows = zip(kept.steps_N.tolist(), kept.tasks_N.tolist(), kept.texts_N.tolist(), strict=True)
+    all_tasks = len(set(zip(kept.steps_N.tolist(), kept.tasks_N.tolist(), strict=True)))
+    enough = max(_FEWEST_TASKS, min(_POOLED_TASKS, all_tasks // _FEWEST_WINDOWS))
+    pairs: set[tuple[int, int, int]] = set()  # (step, task, text)
+    for _step, of_step in groupby(rows, key=itemgetter(0)):
+        pairs |= {row for row in of_step if row[2]}
+        tasks = {(at, task) for at, task, _ in pairs}
+        if len(tasks) < enough:
+            continue
+        if len({task for _, task in tasks}) >= _FEWEST_TASKS:
+            ((text, given),) = Counter(text for *_, text in pairs).most_common(1)
+            given_at = Counter(at for at, _, one in pairs if one == text)
+            tasks_at = Counter(at for at, _ in tasks)
+            onset = min(at for at, count in given_at.items() if count / tasks_at[at] >= given / len(tasks))
+            yield _Window(len(tasks), given, text, onset)
+        pairs = set()
+
+
+def _shown(run: RunSignals, window: _Window) -> str:
+    """The beginning of the commonest text of a window, in one line."""
+    files = (path for step, path in run.rollouts if step == window.onset)
+    texts = (one.answer.strip() for path in files for one in read_rollouts(path, _MOST_ANSWERS))
+    return " ".join(next((text for text in texts if hash(text) == window.text), "").split())[:60]
+
+
+def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Equal answers to one task that were graded differently, at whatever step."""
+    kept = kept_answers(run.rollouts)
+    known = (kept.texts_N != 0) & (kept.statuses_N != 0)
+    grades_N = np.stack((kept.tasks_N ^ kept.texts_N, kept.statuses_N), 1)[known]
+    grades_N = grades_N[np.lexsort(grades_N.T[::-1])]
+    starts = np.flatnonzero(np.append(True, (np.diff(grades_N, axis=0) != 0).any(axis=1))[: len(grades_N)])
+    counts = np.diff(np.append(starts, len(grades_N)))  # of each grade of each answer
+    firsts = np.flatnonzero(np.append(True, np.diff(grades_N[starts, 0]) != 0)[: len(starts)])
+    repeated = len(grades_N) - len(firsts)
+    if repeated < _FEWEST // 4:
+        return Result(made=False)
+    differ = len(grades_N) - int(np.maximum.reduceat(counts, firsts).sum())
+    is_flaky = differ >= _FLAKY_CASES and differ > FLAKY * repeated
+    numbers = {"differ": differ, "repeated": repeated, "compared": len(grades_N)}
+    facts = (Fact("answers that were graded again", f"{repeated:,} of {len(grades_N):,}"),)
+    return Result(is_flaky, numbers, facts=facts)
+
+
+def answers_around(run: RunSignals, step: int) -> Answers | None:
+    """The best and the worst answer kept before and after a step, as plain text."""
+    before = [one for one in run.rollouts if one[0] < step][-1:]
+    after = [one for one in run.rollouts if one[0] >= step][:1]
+    tasks = []
+    for label, found in (("before", before), ("from the onset on", after)):
+        for at, path in found:
+            try:
+                answers = [one for one in read_rollouts(path, _ANSWERS) if one.answer]
+            except (DiagnosticsError, OSError):
+                continue
+            ordered = sorted(answers, key=lambda one: -(one.reward or 0.0))
+            for one in dict.fromkeys((*ordered[:1], *ordered[-1:])):
+                reward = "" if one.reward is None else f"reward {value_text(one.reward, 'number')}"
+                shown = ShownAnswer(one.answer[:_SHOWN_CHARACTERS], one.status or "kept", remark=reward)
+                tasks.append(AnsweredTask(one.task[:80], "", (shown,), f"step {at}, {label}"))
+    return Answers(tuple(tasks)) if tasks else None

@@ -1,1 +1,0 @@
-"""Programs written one lexeme at a time, as a Markov decision process."""

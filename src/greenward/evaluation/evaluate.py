@@ -1,0 +1,809 @@
+"""The evaluation of answers to a suite: rows, figures and the engine that makes them.
+
+The rows of an evaluation: samples (the answers) and what became of each. All evaluations have the same.
+
+The figures of an evaluation as plain data: pass@k and rates with intervals, and counts.
+
+Rows are grouped by problem; arrays have the suffix _P, one entry for each problem. An answer that the
+infrastructure lost has not passed: it counts in every denominator and in no numerator but that of the
+rate of such answers.
+
+The figures of a classifier of vulnerable functions, from its answers to both versions of each pair.
+
+Of a function's n answers, those that say `vulnerable` or `safe` vote. Its score, the estimated probability
+that it is vulnerable, is the mean over the answers of the stated confidence in `vulnerable`, or of 1 and 0
+where none is stated; an answer without a label counts 1/2.
+
+The evaluation of answers: sampled from a policy or given, judged while the next are sampled.
+
+Whoever evaluates (training, `greenward eval`, `greenward grade`) gives a place for samples and rows, a
+source of samples and a grader. What the place holds already is neither sampled nor judged again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from greenward.common.errors import ProblemError, RunError, SandboxError
+from greenward.common.records import check_types
+from greenward.common.statistics import Estimate, pass_at_k, proportion, rate
+from greenward.config.sections import EvaluationConfig, ToolsConfig
+from greenward.environments.agent import AgentDialogue, agent_maker
+from greenward.environments.prompts import PromptRenderer
+from greenward.evaluation.suites import stable_subset
+from greenward.grading.extraction import Extracted
+from greenward.grading.judge import Answer, Graded, Grader
+from greenward.grading.labels import LabelAnswer, parse_label
+from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
+from greenward.problems.problem import Label, Problem, ProblemSet
+from greenward.rollouts.driver import run_dialogues
+from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams, StopReason
+from greenward.rollouts.episode import POLICY
+from greenward.runs.files import from_json_number
+from greenward.sandbox.isolation import Layer, level_of
+
+SampleKey = tuple[str, int]  # task id, number of the sample
+MAX_FAILED_TESTS = 100  # suites have problems with thousands of tests
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer to a problem: what the model wrote and the program in it; a row of `samples.jsonl`.
+
+    `extracted.code` is None when the text holds no program. `truncated`: the answer reached the token limit.
+    `tokens` is None where the answer was not sampled here, `prompt_tokens` where no server counted them.
+    `lost` says why an answer never came; it is not stored.
+    """
+
+    problem: Problem
+    number: int
+    text: str
+    extracted: Extracted
+    truncated: bool = False
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    lost: str = ""
+
+    @property
+    def code(self) -> str | None:
+        return self.extracted.code
+
+    @property
+    def key(self) -> SampleKey:
+        return self.problem.task_id, self.number
+
+    def to_json(self) -> dict[str, Any]:
+        """The sample in EvalPlus's form: `solution` is the program, or null."""
+        found = self.extracted
+        return {
+            "task_id": self.problem.task_id,
+            "sample": self.number,
+            "completion": self.text,
+            "solution": found.code,
+            "extraction_failure": found.reason,
+            "truncated": self.truncated,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            **({"files": dict(found.files)} if found.files else {}),
+            **({"status": found.status.value} if found.status in EDIT_ERRORS else {}),
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any], problems: ProblemSet) -> Sample:
+        """The inverse of `to_json`. Rows of earlier versions have no numbers of tokens."""
+        status, files = Status(row.get("status", Status.NO_CODE.value)), row.get("files", {})
+        return cls(
+            problems.by_id(row["task_id"]),
+            row["sample"],
+            row["completion"],
+            Extracted(row["solution"], row["extraction_failure"], status, tuple(files.items())),
+            row["truncated"],
+            row.get("tokens"),
+            row.get("prompt_tokens"),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """What became of one sample: a row of `results.jsonl` and of a training run's evaluations.
+
+    `success` is None when the infrastructure failed. `failed_tests` are the positions of the first tests
+    that failed or were not reached; `base_passed` says whether the original tests of a suite with added
+    ones passed, None where there is no such difference. `seconds` is wall time in the sandbox.
+    `code_sha256` identifies the program that was judged, None if the answer held none. `layers` are those
+    of isolation.
+    """
+
+    task_id: str
+    sample: int
+    status: Status
+    success: bool | None
+    error_class: str | None
+    error_message: str
+    first_failure: str
+    tests: int
+    tests_passed: int
+    failed_tests: tuple[int, ...]
+    base_passed: bool | None
+    seconds: float
+    cpu_seconds: float
+    extraction_failure: str
+    truncated: bool
+    tokens: int | None
+    code_sha256: str | None
+    tags: tuple[str, ...]
+    layers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sample: Sample, verdict: Verdict) -> EvaluationRow:
+        """The row of a sample that was judged."""
+        passed, base = verdict.tests_passed, sample.problem.base_tests
+        failed = [index for index, ok in enumerate(passed) if not ok]
+        encoded = None if sample.code is None else sample.code.encode("utf-8", errors="surrogatepass")
+        return cls(
+            task_id=sample.problem.task_id,
+            sample=sample.number,
+            status=verdict.status,
+            success=success_of(verdict.status),
+            error_class=verdict.error_class,
+            error_message=verdict.error_message,
+            first_failure=verdict.first_failure,
+            tests=len(passed),
+            tests_passed=sum(passed),
+            failed_tests=tuple(failed[:MAX_FAILED_TESTS]),
+            base_passed=None if base is None else bool(passed) and all(passed[:base]),
+            seconds=round(verdict.wall_seconds, 4),
+            cpu_seconds=round(verdict.cpu_seconds, 4),
+            extraction_failure=sample.extracted.reason,
+            truncated=sample.truncated,
+            tokens=sample.tokens,
+            code_sha256=sha256(encoded).hexdigest() if encoded is not None else None,
+            tags=sample.problem.tags,
+            layers=verdict.layers,
+        )
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EvaluationRow:
+        """The inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for a row of another form.
+
+        Rows of earlier versions have neither `tokens` nor `success`, which follows from the status.
+        """
+        status = Status(row["status"])
+        row = {"tokens": None} | dict(row) | {"status": status, "success": success_of(status)}
+        values = {field.name: row[field.name] for field in fields(cls)}
+        values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
+        values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
+        read = cls(**values)
+        check_types(read)
+        return read
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"status": self.status.value}
+
+    @property
+    def key(self) -> SampleKey:
+        return self.task_id, self.sample
+
+    @property
+    def fraction_passed(self) -> float:
+        """The share of the problem's tests that passed."""
+        return self.tests_passed / self.tests if self.tests else 0.0
+
+
+class EvaluationRows:
+    """Samples by their keys, and the rows of those that are judged, in memory."""
+
+    def __init__(self) -> None:
+        self.samples: dict[SampleKey, Sample] = {}
+        self.rows: dict[SampleKey, EvaluationRow] = {}
+
+    def add_samples(self, samples: Iterable[Sample]) -> None:
+        self.samples.update((sample.key, sample) for sample in samples)
+
+    def add_new(self, samples: Iterable[Sample]) -> None:
+        """Adds the samples of which there is none of the same key."""
+        self.add_samples([sample for sample in samples if sample.key not in self.samples])
+
+    def add_row(self, row: EvaluationRow) -> None:
+        self.rows[row.key] = row
+
+    def demand_any_judged(self, prefix: str = "") -> None:
+        """Raises `SandboxError` when there are rows and the infrastructure failed for every one."""
+        rows = self.rows.values()
+        if rows and all(row.success is None for row in rows):
+            raise SandboxError(
+                f"{prefix}none of {len(rows)} answers could be judged.",
+                remedy=f"The sandbox said: {next(iter(rows)).error_message or 'nothing'}.",
+            )
+
+
+def success_of(status: Status) -> bool | None:
+    """Whether all tests passed; None when the infrastructure failed."""
+    return None if status.family is Family.INFRASTRUCTURE else status is Status.PASSED
+
+
+DEFAULT_KS = (1, 5, 10, 100)
+_NOT_COMPILED = frozenset({Status.SYNTAX_ERROR, Status.NO_CODE, *EDIT_ERRORS})
+_NEVER_RAN = frozenset({Status.NO_CODE, Status.INFRASTRUCTURE, *EDIT_ERRORS})
+_RATES: dict[str, Callable[[EvaluationRow], float]] = {
+    "compile": lambda row: row.success is not None and row.status not in _NOT_COMPILED,
+    "tests_passed": lambda row: row.fraction_passed,
+    "timeout": lambda row: row.status is Status.TIMEOUT,
+    "cheating": lambda row: row.status is Status.CHEATING,
+    "extraction_failure": lambda row: row.code_sha256 is None and row.success is not None,
+    "truncated": lambda row: row.truncated,
+    "infrastructure": lambda row: row.success is None,
+}
+
+Groups = Sequence[Sequence[EvaluationRow]]
+
+
+def summarise(rows: Iterable[EvaluationRow], ks: Sequence[int], *, problems: int) -> dict[str, Any]:
+    """Metrics, rates and counts of an evaluation of a suite of so many `problems`.
+
+    A pass@k that no problem has enough answers for is missing; `problems` beside each says over how
+    many it is. `base_pass@k` counts the original tests of a suite with added ones.
+    """
+    rows = list(rows)
+    by_problem: dict[str, list[EvaluationRow]] = {}
+    for row in rows:
+        by_problem.setdefault(row.task_id, []).append(row)
+    groups = list(by_problem.values())
+    metrics = _metrics(groups, ks, "", _passed)
+    if any(row.base_passed is not None for row in rows):
+        metrics |= _metrics(groups, ks, "base_", lambda row: row.base_passed is True)
+    return {
+        "problems": problems,
+        "answered": len(groups),
+        "answers": len(rows),
+        "most_answers": max(map(len, groups), default=0),
+        "problems_passed": sum(any(row.success for row in group) for group in groups),
+        "metrics": metrics,
+        "rates": {name: estimate.to_json() for name, estimate in rates_of(groups).items()},
+        "statuses": _counts(row.status.value for row in rows),
+        "errors": _counts(row.error_class for row in rows if not row.success),
+        "extraction_failures": _counts(row.extraction_failure for row in rows),
+        "tags": _by_tag(groups),
+        "isolation": _isolation_of(rows),
+    }
+
+
+def usual_ks(most_samples: int) -> tuple[int, ...]:
+    """The k of 1, 5, 10 and 100 for which there are enough samples."""
+    return tuple(k for k in DEFAULT_KS if k <= most_samples)
+
+
+def _passed(row: EvaluationRow) -> bool:
+    return row.success is True
+
+
+def mean_pass_at_k(
+    groups: Groups, k: int, succeeds: Callable[[EvaluationRow], bool] = _passed
+) -> tuple[Estimate, int] | None:
+    """Mean pass@k over the problems with at least k answers, and how many these are.
+
+    None when there is no such problem: pass@k is undefined then.
+    """
+    estimates = (pass_at_k(len(group), sum(map(succeeds, group)), k) for group in groups)
+    values = [value for value in estimates if value is not None]
+    return (rate(np.array(values)), len(values)) if values else None
+
+
+def rates_of(groups: Groups) -> dict[str, Estimate]:
+    """Rates over all answers; none where there is no answer.
+
+    `compile` (the program is Python), `tests_passed` (mean share of the tests), `timeout`, `cheating`,
+    `extraction_failure` (no program in the text), `truncated`, `infrastructure` (lost by us).
+    """
+    if not groups:
+        return {}
+    answers_P = np.array([len(group) for group in groups], dtype=float)
+    return {
+        name: rate(np.array([sum(map(value, group)) for group in groups], dtype=float), answers_P)
+        for name, value in _RATES.items()
+    }
+
+
+def _metrics(
+    groups: Groups, ks: Sequence[int], prefix: str, succeeds: Callable[[EvaluationRow], bool]
+) -> dict[str, dict[str, float]]:
+    found = {f"{prefix}pass@{k}": mean_pass_at_k(groups, k, succeeds) for k in ks}
+    return {name: {**one[0].to_json(), "problems": one[1]} for name, one in found.items() if one}
+
+
+def _by_tag(groups: Groups) -> dict[str, dict[str, Any]]:
+    """pass@1 of the problems with each tag."""
+    tagged: dict[str, list[Sequence[EvaluationRow]]] = {}
+    for group in groups:
+        for tag in group[0].tags:
+            tagged.setdefault(tag, []).append(group)
+    estimates = ((tag, mean_pass_at_k(tagged[tag], 1)) for tag in sorted(tagged))
+    return {tag: {"problems": one[1], "pass@1": one[0].to_json()} for tag, one in estimates if one}
+
+
+def _counts(values: Iterable[str | None]) -> dict[str, int]:
+    return dict(Counter(value for value in values if value).most_common())
+
+
+def _isolation_of(rows: Collection[EvaluationRow]) -> dict[str, Any] | None:
+    """The layers under which every answer ran, and their level; None when none ran."""
+    ran = {row.layers for row in rows if row.status not in _NEVER_RAN}
+    if not ran:
+        return None
+    shared = [layer for layer in Layer if all(layer.value in layers for layers in ran)]
+    return {"level": level_of(shared).value, "layers": [layer.value for layer in shared]}
+
+
+LEAST_BENIGN = 200  # of which one false alarm is 0.5 %
+FALSE_ALARMS = 0.005
+_BINS = 10
+_LABEL_RATES = ("truncated", "infrastructure")
+
+
+@dataclass(frozen=True)
+class Classified:
+    """One version of a function with its answers."""
+
+    label: Label
+    answers: tuple[LabelAnswer, ...]
+
+    @property
+    def score(self) -> float:
+        return float(np.mean([_probability(answer) for answer in self.answers])) if self.answers else 0.5
+
+    @property
+    def vote(self) -> tuple[bool | None, float]:
+        """What most answers say, vulnerable or not (None for a tie), and the share of all that say it."""
+        yes = sum(answer.said == "vulnerable" for answer in self.answers)
+        no = sum(answer.said == "safe" for answer in self.answers)
+        share = max(yes, no) / max(len(self.answers), 1)
+        return (None if yes == no else yes > no), share
+
+
+def classification_figures(items: Sequence[Classified]) -> dict[str, Any]:
+    """The figures as plain data; None stands for what cannot be estimated.
+
+    `accuracy` (of the first answers; a function without a label is wrong), `weakness` (the share of
+    vulnerable functions whose weakness is named), `pairs`: the shares of pairs with both versions right
+    (P-C), both said to be vulnerable (P-V), both safe (P-B), both wrong (P-R), PrimeVul (arXiv 2403.18624,
+    §4.2); pairs with an abstention or without a label are in `undecided`. `precision`, `recall`, `f1`, `auc`;
+    `vd_s`, the share of vulnerable functions missed at the threshold that flags at most 0.5 % of the benign
+    ones (VD-S), where there are at least 200 of these; `calibration` of stated confidence; `majority`: with
+    several answers, accuracy and paired accuracy of their vote, and `risk_coverage`, the error among
+    functions whose vote is at least so clear.
+    """
+    firsts = [item.answers[0] if item.answers else LabelAnswer(None) for item in items]
+    right = np.array([a.detects(i.label) for a, i in zip(firsts, items, strict=True)], dtype=float)
+    vulnerable = np.array([item.label.vulnerable for item in items])
+    flagged = np.array([answer.said == "vulnerable" for answer in firsts])
+    named = [a.said == "vulnerable" and a.cwe == i.label.cwe for a, i in zip(firsts, items, strict=True)]
+    figures: dict[str, Any] = {
+        "functions": len(items),
+        "accuracy": _by_pair(items, right),
+        "abstained": sum(answer.said == "unsure" for answer in firsts),
+        "no_label": sum(answer.said is None for answer in firsts),
+        "pairs": _pairs(items, [answer.said for answer in firsts]),
+        **_detection(vulnerable, flagged),
+        **_ranking(vulnerable, np.array([item.score for item in items])),
+        "calibration": _calibration(items, firsts),
+    }
+    if vulnerable.any():
+        hits = int(np.array(named)[vulnerable].sum())
+        figures["weakness"] = proportion(hits, int(vulnerable.sum())).to_json()
+    if any(len(item.answers) > 1 for item in items):
+        figures["majority"] = _majority(items)
+    return figures
+
+
+def with_classification(figures: dict[str, Any], samples: Iterable[Sample]) -> dict[str, Any]:
+    """The figures of an evaluation with those of a classifier, if its problems have labels."""
+    answers: dict[str, list[LabelAnswer]] = {}
+    labels: dict[str, Label] = {}
+    for sample in samples:
+        if sample.problem.label is not None and not sample.lost:
+            labels[sample.problem.task_id] = sample.problem.label
+            answers.setdefault(sample.problem.task_id, []).append(parse_label(sample.code or ""))
+    if not labels:
+        return figures
+    found = classification_figures([Classified(labels[one], tuple(answers[one])) for one in labels])
+    metrics = {"accuracy": {**found["accuracy"], "problems": found["functions"]}}
+    if "correct" in found["pairs"]:
+        metrics["paired_accuracy"] = {**found["pairs"]["correct"], "problems": found["pairs"]["whole"]}
+    rates = {name: one for name, one in figures["rates"].items() if name in _LABEL_RATES}
+    nothing_ran = {"isolation": None, "rates": rates}
+    return figures | nothing_ran | {"classification": found, "metrics": figures["metrics"] | metrics}
+
+
+def _probability(answer: LabelAnswer) -> float:
+    if answer.said not in ("vulnerable", "safe"):
+        return 0.5
+    sure = 1.0 if answer.confidence is None else answer.confidence
+    return sure if answer.said == "vulnerable" else 1 - sure
+
+
+def _by_pair(items: Sequence[Classified], values: np.ndarray) -> dict[str, float]:
+    """A mean over functions with its interval; the two versions of a pair are not independent."""
+    sums: dict[str, list[float]] = {}
+    for item, value in zip(items, values, strict=True):
+        sums.setdefault(item.label.pair, []).append(float(value))
+    totals, counts = np.array([[sum(one), len(one)] for one in sums.values()]).T
+    return rate(totals, counts).to_json()
+
+
+def _pairs(items: Sequence[Classified], said: Sequence[str | None]) -> dict[str, Any]:
+    """The outcomes of whole pairs; `whole` counts them."""
+    by_pair: dict[str, dict[bool, str | None]] = {}
+    for item, one in zip(items, said, strict=True):
+        by_pair.setdefault(item.label.pair, {})[item.label.vulnerable] = one
+    names = {
+        ("vulnerable", "safe"): "correct",
+        ("vulnerable", "vulnerable"): "vulnerable",
+        ("safe", "safe"): "benign",
+        ("safe", "vulnerable"): "reversed",
+    }
+    outcomes = [
+        names.get((str(said[True]), str(said[False])), "undecided")
+        for said in by_pair.values()
+        if len(said) == 2
+    ]
+    found = {name: outcomes.count(name) for name in (*names.values(), "undecided")}
+    shares = {name: proportion(n, len(outcomes)).to_json() for name, n in found.items()} if outcomes else {}
+    return {"whole": len(outcomes), **shares}
+
+
+def _detection(vulnerable: np.ndarray, flagged: np.ndarray) -> dict[str, float | None]:
+    hits = float((vulnerable & flagged).sum())
+    precision = hits / flagged.sum() if flagged.any() else None
+    recall = hits / vulnerable.sum() if vulnerable.any() else None
+    both = float(flagged.sum() + vulnerable.sum())
+    return {"precision": precision, "recall": recall, "f1": 2 * hits / both if both else None}
+
+
+def _ranking(vulnerable: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+    """The area under the ROC curve (ties count half) and VD-S."""
+    bad, good = scores[vulnerable], scores[~vulnerable]
+    if not len(bad) or not len(good):
+        return {"auc": None, "vd_s": None}
+    ordered = np.sort(good)
+    below, not_above = np.searchsorted(ordered, bad, "left"), np.searchsorted(ordered, bad, "right")
+    missed = None
+    if len(good) >= LEAST_BENIGN:
+        allowed = int(FALSE_ALARMS * len(good))
+        threshold = ordered[len(good) - 1 - allowed]  # flag what is above it: at most `allowed` benign ones
+        missed = float((bad <= threshold).mean())
+    return {"auc": float((below + not_above).mean() / (2 * len(good))), "vd_s": missed}
+
+
+def _calibration(items: Sequence[Classified], answers: Sequence[LabelAnswer]) -> dict[str, float] | None:
+    """Brier score and expected calibration error in ten bins of the confidence in the label that is given."""
+    pairs = [
+        (answer.confidence, answer.detects(item.label))
+        for item, answer in zip(items, answers, strict=True)
+        if answer.confidence is not None and answer.said in ("vulnerable", "safe")
+    ]
+    if not pairs:
+        return None
+    confidence, right = np.array(pairs, dtype=float).T
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gaps = [abs((confidence - right)[bins == b].sum()) for b in range(_BINS)]
+    return {
+        "stated": float(len(pairs)),
+        "brier": float(((confidence - right) ** 2).mean()),
+        "ece": float(sum(gaps) / len(pairs)),
+        "mean_confidence": float(confidence.mean()),
+        "accuracy": float(right.mean()),
+    }
+
+
+def _majority(items: Sequence[Classified]) -> dict[str, Any]:
+    votes = [item.vote for item in items]
+    right = np.array(
+        [vote is i.label.vulnerable for (vote, _), i in zip(votes, items, strict=True)], dtype=float
+    )
+    clear = np.array([0.0 if vote is None else share for vote, share in votes])
+    names = {True: "vulnerable", False: "safe", None: None}
+    curve = []
+    for least in sorted(set(clear[clear > 0].tolist()), reverse=True):
+        kept = clear >= least
+        curve.append(
+            {"least_share": least, "coverage": float(kept.mean()), "risk": float(1 - right[kept].mean())}
+        )
+    return {
+        "answers": max(len(item.answers) for item in items),
+        "accuracy": _by_pair(items, right),
+        "pairs": _pairs(items, [names[vote] for vote, _ in votes]),
+        "risk_coverage": curve,
+    }
+
+
+MakeAgent = Callable[[int, Problem], AgentDialogue]
+_MOST_VERDICTS = 50_000
+ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk before is graded
+
+
+class VerdictMemory:
+    """The verdicts on answers to the same problem objects, by one set of limits: equal answers are run once.
+
+    What ended by time, memory or another limit may be the machine's doing, and is run again when it comes
+    again, as is what the infrastructure failed. An answer whose verdict depends on chance keeps its first one
+    (`Grader.flaky` runs answers anew). At most 50,000 verdicts are kept.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Any], tuple[Problem, Verdict]] = {}
+
+    def grade_stream(self, grader: Grader, answers: Sequence[Answer]) -> Iterator[Graded]:
+        """As `Grader.grade_stream`."""
+        new: list[int] = []
+        for index, (problem, answer) in enumerate(answers):
+            known = self._known.get((id(problem), answer))
+            if known is None:
+                new.append(index)
+            else:
+                yield index, known[1]
+        stream = grader.grade_stream([answers[index] for index in new])
+        with closing(stream) as verdicts:  # type: ignore[type-var]
+            for position, verdict in verdicts:
+                problem, answer = answers[new[position]]
+                if verdict.status.family is Family.JUDGED:
+                    if len(self._known) >= _MOST_VERDICTS:
+                        self._known.clear()
+                    self._known[id(problem), answer] = problem, verdict  # holding it keeps its id its own
+                yield new[position], verdict
+
+
+@dataclass
+class Seconds:
+    """Wall time spent so far. Sampling and grading overlap."""
+
+    sampling: float = 0.0
+    grading: float = 0.0
+
+
+def evaluate(
+    policy: RolloutEngine,
+    problems: ProblemSet,
+    renderer: PromptRenderer,
+    grader: Grader,
+    config: EvaluationConfig,
+    *,
+    sampling: SamplingParams,
+    step: int = 0,
+    elapsed_seconds: float = 0.0,
+    tools: ToolsConfig | None = None,
+    memory: VerdictMemory | None = None,
+) -> dict[str, Any]:
+    """Samples `config.samples` answers to each of `config.num_questions` problems and judges them.
+
+    `sampling` is used with `config.temperature`. The same weights and `config.seed` give the same
+    answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded. With `tools`, an
+    answer is what an agent leaves, and `renderer` the prompts of agents. `memory` holds the verdicts of
+    earlier evaluations on these problems; within one evaluation, too, equal answers are judged once.
+
+    Returns the record that a run keeps: the figures of `summarise`, greedy pass@1 if it is asked for, the
+    prompts, and the rows with the program of each answer.
+
+    Raises `ProblemError` when there is no problem, `SandboxError` when no answer could be judged.
+    """
+    chosen = stable_subset(problems, config.num_questions)
+    if not chosen:
+        raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
+    seconds, memory = Seconds(), memory or VerdictMemory()
+
+    def judged(per_problem: int, temperature: float) -> tuple[EvaluationRows, list[EvaluationRow]]:
+        found = EvaluationRows()
+        params = replace(sampling, temperature=temperature)
+        make = None
+        if tools is not None:
+            make = agent_maker(grader.executor, renderer, params, tools, policy.max_positions)
+        source = sampled(
+            found, policy, renderer, chosen, per_problem, params,
+            seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+            make=make,
+        )  # fmt: skip
+        judge(found, source, grader, seconds, memory=memory)
+        return found, [found.rows[one.task_id, number] for one in chosen for number in range(per_problem)]
+
+    found, rows = judged(config.samples, config.temperature)
+    found.demand_any_judged(f"{problems.name}: ")
+    figures = summarise(rows, config.k, problems=len(chosen))
+    figures = with_classification(figures, [found.samples[row.key] for row in rows])
+    record = {"rows": _with_code(found, rows)}
+    if config.greedy:
+        greedy, greedy_rows = judged(1, 0.0)
+        metrics = summarise(greedy_rows, (1,), problems=len(chosen))["metrics"]
+        figures["metrics"]["greedy_pass@1"] = metrics["pass@1"]
+        record["greedy_rows"] = _with_code(greedy, greedy_rows)
+    return {
+        "suite": problems.name,
+        "step": step,
+        "elapsed_seconds": elapsed_seconds,
+        "samples": config.samples,
+        "temperature": config.temperature,
+        **figures,
+        "seconds": asdict(seconds),
+        "prompts": {problem.task_id: renderer.prompt_text(problem) for problem in chosen},
+        **record,
+    }
+
+
+def judge(
+    found: EvaluationRows,
+    source: Iterable[list[Sample]],
+    grader: Grader,
+    seconds: Seconds,
+    on_row: Callable[[EvaluationRow], None] = lambda _: None,
+    *,
+    memory: VerdictMemory | None = None,
+) -> None:
+    """Judges the samples of `found` that have no row yet, then those of `source`, chunk by chunk.
+
+    Each chunk is graded in a thread while the next is sampled. A row is added as soon as the verdict is
+    there, never two at once; samples that were lost are rows of the infrastructure. When `source` ends early,
+    by an error or Ctrl-C, grading ends at its next verdict.
+    """
+    leaving, memory = threading.Event(), memory or VerdictMemory()
+    waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
+
+    def grade(chunk: list[Sample]) -> None:
+        began = time.perf_counter()
+        for sample in (sample for sample in chunk if sample.lost):
+            found.samples[sample.key] = sample
+            row = EvaluationRow.of(sample, Verdict(Status.INFRASTRUCTURE, error_message=sample.lost))
+            found.add_row(row)
+            on_row(row)
+        chunk = [sample for sample in chunk if not sample.lost]
+        stream = memory.grade_stream(grader, [(one.problem, one.extracted.answer) for one in chunk])
+        with closing(stream) as verdicts:  # type: ignore[type-var]
+            for index, verdict in verdicts:
+                row = EvaluationRow.of(chunk[index], verdict)
+                found.add_row(row)
+                on_row(row)
+                if leaving.is_set():
+                    return
+        seconds.grading += time.perf_counter() - began
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
+        try:
+            pending = background.submit(grade, waiting)
+            for chunk in source:
+                pending.result()
+                pending = background.submit(grade, chunk)
+            pending.result()
+        except BaseException:
+            leaving.set()
+            raise
+
+
+def sampled(
+    found: EvaluationRows,
+    policy: RolloutEngine,
+    renderer: PromptRenderer,
+    problems: ProblemSet,
+    per_problem: int,
+    params: SamplingParams,
+    *,
+    seed: int,
+    chunk: int,
+    seconds: Seconds,
+    make: MakeAgent | None = None,
+) -> Iterator[list[Sample]]:
+    """Samples answers to the problems in their order, about `chunk` at a time, but those that `found` holds.
+
+    The answers to a problem are added to `found` as soon as the last of them has ended. The seed of a
+    chunk depends on its place in the problem set only, so that what is sampled after an interruption is
+    what would have been sampled without one. With `make`, answers are what agents leave.
+    """
+    size = max(1, chunk // per_problem)
+    for start in range(0, len(problems), size):
+        asked = problems[start : start + size]
+        keys = [(problem.task_id, number) for problem in asked for number in range(per_problem)]
+        new = [key for key in keys if key not in found.samples]
+        unanswered = {task_id for task_id, _ in new}
+        if new:
+            chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
+            began = time.perf_counter()
+            missing = [problem for problem in asked if problem.task_id in unanswered]
+            if make is not None:
+                found.add_new(agent_samples(make, policy, missing, per_problem, chunk_seed))
+            else:
+                _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
+            seconds.sampling += time.perf_counter() - began
+            yield [found.samples[key] for key in new]
+
+
+def agent_samples(
+    make: MakeAgent, policy: RolloutEngine, problems: Sequence[Problem], per_problem: int, seed: int
+) -> list[Sample]:
+    """What `per_problem` agents leave of each problem; the text of a sample is the transcript."""
+    asked = [(problem, number) for problem in problems for number in range(per_problem)]
+    dialogues = [make(index // per_problem, problem) for index, (problem, _) in enumerate(asked)]
+    run_dialogues(dialogues, {POLICY: policy}, seed=seed)
+    samples = []
+    for (problem, number), one in zip(asked, dialogues, strict=True):
+        if one.final is None:
+            samples.append(
+                Sample(problem, number, one.text(), Extracted(None), lost=one.verdict.error_message)
+            )
+            continue
+        truncated = one.completions[-1].stop_reason is StopReason.LENGTH
+        tokens = sum(len(completion.token_ids) for completion in one.completions)
+        samples.append(Sample(problem, number, one.text(), one.final, truncated, tokens))
+    return samples
+
+
+def _sample_chunk(
+    found: EvaluationRows,
+    policy: RolloutEngine,
+    renderer: PromptRenderer,
+    problems: Sequence[Problem],
+    per_problem: int,
+    params: SamplingParams,
+    seed: int,
+) -> None:
+    prompts: list[tuple[Problem, Sequence[int]]] = []
+    for problem in problems:
+        prompt = renderer.prompt_ids(problem)
+        if len(prompt) + params.max_tokens <= policy.max_positions:
+            prompts.append((problem, prompt))
+            continue
+        reason = (
+            f"the prompt has {len(prompt)} tokens; with {params.max_tokens} for the answer that is more than "
+            f"the model's {policy.max_positions} positions"
+        )
+        found.add_new(Sample(problem, number, "", Extracted(None, reason)) for number in range(per_problem))
+
+    def read(group: int, completions: list[Completion]) -> None:
+        problem, _ = prompts[group]
+        samples = []
+        for number, completion in enumerate(completions):
+            text = renderer.completion_text(completion.token_ids.tolist())
+            extracted = renderer.extracted(problem, text)
+            truncated = completion.stop_reason is StopReason.LENGTH
+            samples.append(Sample(problem, number, text, extracted, truncated, len(completion.token_ids)))
+        found.add_new(samples)
+
+    if prompts:
+        policy.sample([prompt for _, prompt in prompts], per_problem, params, seed=seed, on_group=read)
+
+
+def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> None:
+    """Adds answers from elsewhere to `found`, which messages call `place`.
+
+    Raises `RunError` when it holds another answer under the same number.
+    """
+    for sample in samples:
+        known = found.samples.get(sample.key)
+        if known is not None and known.code != sample.code:
+            raise RunError(
+                f"{place} holds another answer {sample.number} to {sample.problem.task_id}.",
+                remedy="These are other samples than were graded there before: choose another --out.",
+            )
+    found.add_new(samples)
+
+
+def flaky_samples(samples: Iterable[Sample], grader: Grader, repeats: int) -> list[dict[str, object]]:
+    """The samples whose verdict differs from run to run, each judged `repeats` times, as plain data."""
+    judged = list(samples)
+    return [
+        {
+            "task_id": judged[flaky.index].problem.task_id,
+            "sample": judged[flaky.index].number,
+            "statuses": [verdict.status.value for verdict in flaky.verdicts],
+        }
+        for flaky in grader.flaky([(sample.problem, sample.extracted.answer) for sample in judged], repeats)
+    ]
+
+
+def _with_code(found: EvaluationRows, rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
+    return [row.to_json() | {"code": found.samples[row.key].code or ""} for row in rows]

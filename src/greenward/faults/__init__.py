@@ -1,1 +1,0 @@
-"""Bugs planted in a training, and the record of what was planted (docs/faults.md)."""

@@ -1,0 +1,174 @@
+"""Problems whose references, bugs and failing tests were run before they are used.
+
+Which candidate bugs are bugs: those that a test of the problem finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from greenward.common.errors import ProblemError
+from greenward.config.recipe import AnyRecipe
+from greenward.grading.extraction import Extracted
+from greenward.grading.judge import Grader, build_grader
+from greenward.grading.verdict import Family
+from greenward.problems.catalog import BUGS, load_problems
+from greenward.problems.formats import refuse_test_ids
+from greenward.problems.generated import ID_PREFIX, MODULES
+from greenward.problems.mutation import bug_kind, original_id
+from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.repositories import FIXED_FILES, PLANTED
+
+
+@dataclass(frozen=True)
+class VerifiedBugs:
+    """Problems of repair whose bug is known to fail a test, and the result for all that were tried.
+
+    `counts` has for each kind of bug the number of candidates by outcome: verified, equivalent (no test
+    finds it), misbehaved or infrastructure.
+    """
+
+    problems: ProblemSet
+    counts: Mapping[str, Counter[str]]
+
+
+def verified_bugs(candidates: ProblemSet, grader: Grader, *, per_problem: int | None = None) -> VerifiedBugs:
+    """The candidates whose `buggy_code` is judged and fails, up to `per_problem` of each original.
+
+    Each says in `failing_test` what went wrong first. A bug that no test finds (`equivalent`) is
+    dropped, and so is one that breaks a limit of the sandbox, since every answer that leaves it in would
+    cost the whole limit. Candidates of one original are tried in order, and only as many as are needed.
+    """
+    waiting: dict[str, list[Problem]] = defaultdict(list)
+    for candidate in reversed(candidates):
+        waiting[original_id(candidate)].append(candidate)
+    found: dict[str, Problem] = {}
+    missing = {original: per_problem or len(queue) for original, queue in waiting.items()}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    while tried := [
+        queue.pop() for original, queue in waiting.items() for _ in range(min(missing[original], len(queue)))
+    ]:
+        verdicts = grader.grade([(candidate, candidate.buggy_code) for candidate in tried])
+        for candidate, verdict in zip(tried, verdicts, strict=True):
+            outcome: str = verdict.status.family.value
+            if verdict.status.family is Family.JUDGED:
+                outcome = "equivalent" if verdict.passed else "verified"
+            counts[bug_kind(candidate)][outcome] += 1
+            if outcome == "verified":
+                found[candidate.task_id] = replace(candidate, failing_test=verdict.failure)
+                missing[original_id(candidate)] -= 1
+    problems = (found[candidate.task_id] for candidate in candidates if candidate.task_id in found)
+    return VerifiedBugs(candidates.with_problems(problems), counts)
+
+
+def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
+    """The problems, each with a buggy program saying in `failing_test` which of its tests fails first."""
+    unknown = [problem for problem in problems if problem.buggy_code and not problem.failing_test]
+    verdicts = grader.grade([(problem, problem.buggy_code) for problem in unknown])
+    told = {
+        problem.task_id: replace(problem, failing_test=verdict.failure)
+        for problem, verdict in zip(unknown, verdicts, strict=True)
+        if not verdict.passed and verdict.status.family is not Family.INFRASTRUCTURE
+    }
+    return problems.with_problems(told.get(problem.task_id, problem) for problem in problems)
+
+
+def build_problems(
+    recipe: AnyRecipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
+) -> tuple[ProblemSet, ProblemSet]:
+    """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
+
+    `given` holds those of a caller (`train`, `held_out`), whatever the recipe names.
+
+    Raises `ProblemError` for problems in both, and for test problems of MBPP to train on unless
+    `problems.allow_test_ids` is set.
+    """
+    section = recipe.problems
+    parts: tuple[Literal["train", "held_out"], ...] = ("train", "held_out")
+    train, held_out = (
+        given[part] if part in given else load_verified(getattr(section, part), recipe, part=part)
+        for part in parts
+    )
+    if not section.allow_test_ids:
+        refuse_test_ids(train, override="problems.allow_test_ids=true")
+    shared = set(map(original_id, train)) & set(map(original_id, held_out))
+    if shared:
+        raise ProblemError(
+            f"{len(shared)} problems are both trained on and held out (first: {sorted(shared)[0]!r}).",
+            remedy="Give problems.train and problems.held_out different problems.",
+        )
+    return train, held_out
+
+
+def load_verified(
+    source: str, recipe: AnyRecipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
+) -> ProblemSet:
+    """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
+
+    Both sides of a recipe are split before bugs are put in, so that no held-out program was seen with
+    another bug. Raises `ProblemError`.
+    """
+    section = recipe.problems
+    problems = load_problems(source, section.families, part, bugs=section.bugs, skip_bad_rows=skip_bad_rows)
+    made = source.startswith((BUGS, PLANTED))
+    if not made and not (section.bugs.show_failing_test and any(problem.buggy_code for problem in problems)):
+        return problems
+    with build_grader(recipe.sandbox) as grader:
+        if not made:
+            return with_failing_tests(grader.complete(problems), grader)
+        found = verified_bugs(
+            grader.complete(problems), grader, per_problem=section.bugs.per_problem
+        ).problems
+        if source.startswith(PLANTED) and (failing := failing_references(found[:1], grader)):
+            raise ProblemError(f"{source}: the package fails its own tests without a bug: {failing[0]}")
+    if not found:
+        raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
+    return found
+
+
+def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]:
+    """A line for each reference solution that fails the tests of its problem, which must have one."""
+    verdicts = grader.grade([(problem, reference_answer(problem)) for problem in problems])
+    return [
+        f"{problem.task_id}: {verdict.status.value}. "
+        + ", ".join(filter(None, (verdict.error_message, verdict.first_failure)))
+        for problem, verdict in zip(problems, verdicts, strict=True)
+        if not verdict.passed
+    ]
+
+
+def reference_answer(problem: Problem) -> Extracted:
+    """The reference of a problem with all files that it changes."""
+    fixed: Mapping[str, str] = (problem.columns or {}).get(FIXED_FILES, {})
+    return Extracted(problem.reference, files=tuple(fixed.items()))
+
+
+def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemSet) -> None:
+    """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
+
+    Generated problems are verified where they are made. Raises `ProblemError` naming every reference
+    that fails and why; problems without a reference are not checked.
+    """
+    if not recipe.problems.verify_references:
+        return
+    given = [
+        p
+        for problems in problem_sets
+        for p in problems
+        if p.reference and not p.task_id.startswith((ID_PREFIX, f"{MODULES}/"))
+    ]
+    if failing := failing_references(given, grader):
+        missing = sorted({name for line in failing for name in re.findall(r"No module named '(\w+)", line)})
+        first = (
+            f"Allow what they import: sandbox.packages=[{','.join(missing)}]. Or fix" if missing else "Fix"
+        )
+        raise ProblemError(
+            f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
+            + "\n  ".join(failing[:10]),
+            remedy=f"{first} the tests or the references, or set problems.verify_references=false.",
+        )

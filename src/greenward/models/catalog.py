@@ -1,0 +1,119 @@
+"""Models by what a user calls them, and the policy of a recipe.
+
+A model by what a user calls it: a run directory, a checkpoint, a model folder, a Hugging Face id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from greenward.common.errors import CheckpointError
+from greenward.config.loading import load_recipe
+from greenward.config.recipe import ModelRecipe, Recipe, language_model
+from greenward.models import checkpoint
+from greenward.models.checkpoint import local_folder
+from greenward.models.policy import Policy
+from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
+from greenward.rollouts.engine import SamplingParams
+from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
+from greenward.runs.files import sha256_of
+from greenward.runs.reading import is_run
+
+_WEIGHTS = (
+    "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
+    "chat_template.jinja",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model on disk. `recipe` is that of the run which trained it, if it comes from one."""
+
+    name: str
+    folder: Path
+    recipe: Recipe | None
+    step: int | None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(checkpoint.holding("tokenizer.json", self.folder))
+
+    @cached_property
+    def weights_hash(self) -> str:
+        """SHA-256, in hex, of all files that decide what the model answers."""
+        files = {path for pattern in _WEIGHTS for path in self.folder.glob(pattern)}
+        return sha256_of(sorted(files), named=True)
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest prompt and answer together, in tokens, where the model's config says it."""
+        config: Mapping[str, Any] = read_json(checkpoint.holding("config.json", self.folder) / "config.json")
+        inner = config.get("text_config")
+        config = inner if isinstance(inner, dict) and inner else config
+        given = (config.get(key) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
+        return next((number for number in given if type(number) is int and number > 0), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a result says of its model."""
+        return {"name": self.name, "step": self.step, "weights": self.weights_hash}
+
+
+def find_model(name: str, which: str | None = None) -> FoundModel:
+    """The model called `name`; of a run, its checkpoint `which` (as in `find_checkpoint`), else the newest.
+
+    Raises `CheckpointError` for a run without it, a study of several runs, and whatever is no model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() and is_run(path):
+        folder = find_checkpoint(path, which or LAST)
+        return _found(name if which in (None, LAST) else str(folder), folder)
+    if path.is_dir() and (runs := sorted(entry for entry in path.iterdir() if is_run(entry))):
+        raise CheckpointError(
+            f"{path} holds several runs and is no model.",
+            remedy=f"Give one of them: {', '.join(str(run) for run in runs[:4])}.",
+        )
+    if which is not None:
+        raise CheckpointError(f"{name} is no run directory, so it has no checkpoint {which!r}.")
+    folder = checkpoint.resolve(name)
+    if not (checkpoint.holding("config.json", folder) / "config.json").is_file():
+        raise CheckpointError(f"{folder} is no model: it has no config.json.")
+    return _found(name, folder)
+
+
+def _found(name: str, folder: Path) -> FoundModel:
+    run = folder.resolve().parent.parent
+    in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
+    recipe = language_model(load_recipe(run / "config.yaml")) if in_run else None
+    if recipe is not None:  # a run may be a stranger's: nothing is sent to the servers that it names
+        local = recipe.sandbox.model_copy(update={"backend": "local", "http": None})
+        recipe = recipe.model_copy(update={"sandbox": local})
+    step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
+    return FoundModel(name, folder, recipe, step)
+
+
+def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
+    """The policy at the start: a published or earlier model, or a decoder from random weights.
+
+    The tokenizer of such a decoder is trained on `texts`. With `model.lora` the policy has a new adapter.
+    """
+    model = recipe.model
+    if model.id is not None:
+        policy = Policy.load(model)
+    else:
+        tokenizer = train_tokenizer(texts(), model.shape.vocab_size)
+        policy = Policy.random(
+            model.shape, tokenizer, seed=recipe.seed, dtype=model.dtype, device=model.device
+        )
+    if model.lora is not None:
+        folder = None if model.id is None else local_folder(model.id)
+        policy.add_adapter(model.lora, seed=recipe.seed, base=str(folder.resolve()) if folder else model.id)
+    return policy
+
+
+def build_sampling(recipe: ModelRecipe) -> SamplingParams:
+    """How answers are drawn."""
+    return SamplingParams(**recipe.sampling.model_dump())

@@ -1,0 +1,337 @@
+"""Hugging Face model folders: what published models look like on disk, read and written.
+
+The decoder keeps some matrices fused; on disk they have the names and shapes that `transformers`
+and vLLM expect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from greenward.common.errors import CheckpointError
+from greenward.common.files import UNEXPECTED, expecting
+from greenward.common.records import check_types
+from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
+from greenward.models.tokenizer import Tokenizer, read_json
+from greenward.runs.output import replace_folder
+from greenward.runs.reading import is_run
+
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ADAPTER_CONFIG = "adapter_config.json"
+_SHAPE_KEYS = {  # of `DecoderShape` and of config.json
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "layers": "num_hidden_layers",
+    "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size", "max_positions": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta", "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+_REQUIRED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
+_TOO_LARGE = 1 << 31  # for any number of a shape
+
+
+def local_folder(model_id: str) -> Path | None:
+    """The folder of a model on this machine; None for a Hugging Face id.
+
+    Raises `CheckpointError` for what is neither, naming the nearest folder. A missing name beside runs is no
+    Hugging Face id.
+    """
+    folder = Path(model_id).expanduser()
+    if folder.is_dir():
+        last = folder / "checkpoints" / "last"
+        return last if last.is_dir() else folder
+    beside = [one for one in folder.parent.glob("*") if one.is_dir()]
+    is_id = model_id.count("/") == 1 and not model_id.startswith((".", "/", "~"))
+    if is_id and not any(map(is_run, beside)):
+        return None
+    near = get_close_matches(str(folder), map(str, beside), n=1)
+    raise CheckpointError(
+        f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder",
+        remedy=f"Did you mean {near[0]!r}?" if near else None,
+    )
+
+
+def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = False) -> Path:
+    """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached).
+
+    `offline` takes it from the cache, without a connection.
+    """
+    if folder := local_folder(model_id):
+        return folder
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CheckpointError(
+            f"model {model_id!r} must be fetched from the hub, and huggingface_hub is not installed",
+            remedy="pip install 'greenward[hf]', or give a local folder",
+        ) from error
+    patterns = ["*.json", "*.safetensors", "*.jinja"]
+    try:
+        return Path(
+            snapshot_download(
+                model_id, cache_dir=cache_dir, allow_patterns=patterns, local_files_only=offline
+            )
+        )
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        reason = str(error).partition("\n")[0]
+        if offline:
+            raise CheckpointError(
+                f"model.offline is set, and model {model_id!r} is not in {cache_dir or 'the cache'}",
+                remedy=f"Where there is a network: hf download {model_id}"
+                + (f" --cache-dir {cache_dir}" if cache_dir else "")
+                + "; or set model.offline=false.",
+            ) from error
+        raise CheckpointError(
+            f"model {model_id!r} could not be fetched and is not in the cache: {reason}",
+            remedy="check the id and the connection, or give a local folder",
+        ) from error
+
+
+def base_folder(folder: Path) -> Path | None:
+    """The folder of the model that the PEFT adapter in `folder` belongs to; None where there is no adapter.
+
+    Raises `CheckpointError` for an adapter whose base is not there.
+    """
+    config = folder / ADAPTER_CONFIG
+    if not config.is_file() or (folder / "config.json").is_file():
+        return None
+    base = read_json(config).get("base_model_name_or_path")
+    try:
+        if not isinstance(base, str):
+            raise CheckpointError("its base_model_name_or_path names none")
+        return resolve(base)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{folder} is an adapter, and the model that it belongs to is not there: {error.message}",
+            remedy=f"Set base_model_name_or_path in {config} to the folder or the id of that model.",
+        ) from error
+
+
+def holding(name: str, folder: Path) -> Path:
+    """`folder`, or that of the base if `folder` holds an adapter without a file of this name."""
+    return folder if (folder / name).is_file() else base_folder(folder) or folder
+
+
+def read_shape(folder: Path) -> DecoderShape | None:
+    """The decoder's shape from config.json; None where that asks for what the decoder does not compute."""
+    config = read_json(folder / "config.json")
+    with expecting("the config of a model", folder / "config.json", CheckpointError):
+        _, rope_kind = _rope_of(config)
+        computed = (
+            config.get("model_type") in _ARCHITECTURES
+            and rope_kind in ("default", "llama3")
+            and config.get("hidden_act", "silu") == "silu"
+            and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
+            and "quantization_config" not in config
+        )
+    return shape_of(config, folder) if computed else None
+
+
+def shape_of(config: Mapping[str, Any], folder: Path) -> DecoderShape:
+    """The shape that config.json gives under the names that most decoders use.
+
+    Raises `CheckpointError`, naming `folder`, where one is missing or no shape has its value.
+    """
+    with expecting("the config of a model", folder / "config.json", CheckpointError):
+        family, (rope, rope_kind) = config.get("model_type"), _rope_of(config)
+        given = {key: value for key, value in {**config, **rope}.items() if value is not None}
+        if missing := [key for key in _REQUIRED if key not in given]:
+            raise CheckpointError(f"expected the key {missing[0]!r} in {folder / 'config.json'}, found none")
+        heads = given["num_attention_heads"]
+        values = {
+            "num_key_value_heads": heads,
+            "head_dim": given["hidden_size"] // heads,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            **given,
+        }
+        scaling = {f.name: rope[f.name] for f in fields(RopeScaling) if rope_kind == "llama3"}
+        shape = DecoderShape(
+            **{ours: values[theirs] for ours, theirs in _SHAPE_KEYS.items()},
+            rope_scaling=RopeScaling(**scaling) if scaling else None,
+            qk_norm=family == "qwen3",
+            qkv_bias=family == "qwen2",
+        )
+        for record in (shape, shape.rope_scaling):
+            if record is not None:
+                check_types(record)
+                for name, value in vars(record).items():
+                    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                    if is_number and not 0 < value < _TOO_LARGE:
+                        raise ValueError(f"{name} is {value}")
+        if shape.heads % shape.kv_heads or shape.head_dim % 2:
+            raise ValueError(f"{shape.heads} heads of {shape.head_dim}, {shape.kv_heads} of keys")
+    return shape
+
+
+def _rope_of(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope, rope.get("rope_type", rope.get("type", "default"))
+
+
+def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
+    """The config.json of a decoder."""
+    if shape.qk_norm and shape.qkv_bias:
+        raise CheckpointError("no published architecture has both QK-norm and QKV bias")
+    family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
+    scaling = shape.rope_scaling and {"rope_type": "llama3"} | asdict(shape.rope_scaling)
+    return {
+        "architectures": [_ARCHITECTURES[family]],
+        "model_type": family,
+        **{theirs: getattr(shape, ours) for ours, theirs in _SHAPE_KEYS.items()},
+        "rope_scaling": scaling,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
+    """Views of the decoder's weights under the names that Hugging Face uses."""
+    shape = decoder.shape
+    qkv_sizes = [heads * shape.head_dim for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+    tensors: dict[str, Tensor | None] = {
+        "model.embed_tokens.weight": decoder.embedding,
+        "model.norm.weight": decoder.final_norm,
+        "lm_head.weight": decoder.lm_head,
+    }
+    for index, layer in enumerate(decoder.layers):
+        assert isinstance(layer, DecoderLayer)
+        prefix = f"model.layers.{index}."
+        attention = prefix + "self_attn."
+        tensors |= {
+            prefix + "input_layernorm.weight": layer.attention_norm,
+            prefix + "post_attention_layernorm.weight": layer.mlp_norm,
+            prefix + "mlp.down_proj.weight": layer.down,
+            attention + "o_proj.weight": layer.attention_out,
+            attention + "q_norm.weight": layer.query_norm,
+            attention + "k_norm.weight": layer.key_norm,
+        }
+        for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
+            tensors[f"{prefix}mlp.{name}_proj.weight"] = part
+        for kind, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+            if fused is not None:
+                for name, part in zip("qkv", fused.split(qkv_sizes), strict=True):
+                    tensors[f"{attention}{name}_proj.{kind}"] = part
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def demand_weights(shape: DecoderShape, folder: Path) -> None:
+    """Raises `CheckpointError` if the weights in `folder` are too small for `shape`."""
+    wide = (shape.heads + shape.kv_heads) * 2 * shape.head_dim  # queries, keys, values and the output
+    layer = shape.hidden_size * (wide + 3 * shape.intermediate_size + 2)
+    embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+    parameters = shape.layers * layer + embeddings
+    size = sum(path.stat().st_size for path in _weight_files(folder) if path.is_file())
+    if parameters > size:
+        raise CheckpointError(
+            f"{folder / 'config.json'} asks for {parameters:,} parameters; the weights have {size:,} bytes",
+            remedy="the config is of another model, or the weights are cut short: fetch both again",
+        )
+
+
+@torch.no_grad()
+def load_weights(decoder: Decoder, folder: Path) -> None:
+    """Fill the decoder from a folder's safetensors, one file or sharded.
+
+    Raises CheckpointError, naming the file, for a tensor that is missing or of another shape and
+    for a file that is missing or cut short.
+    """
+    targets = published_tensors(decoder)
+    missing = set(targets)
+    for path in _weight_files(folder):
+        for name, tensor in _tensors_of(path, missing):
+            target = targets[name]
+            if tensor.shape != target.shape:
+                raise CheckpointError(
+                    f"expected {name} of shape {tuple(target.shape)} (config.json) in {path}, "
+                    f"found {tuple(tensor.shape)}"
+                )
+            target.copy_(tensor)
+            missing.discard(name)
+    if missing:
+        raise CheckpointError(
+            f"expected {len(targets)} tensors in {folder}, found {len(targets) - len(missing)}; "
+            f"the first missing one is {min(missing)}"
+        )
+
+
+@torch.no_grad()
+def copy_weights(decoder: Decoder, state: Mapping[str, Tensor]) -> None:
+    """Fill the decoder from the state of a model of `transformers` of the same shape."""
+    for name, target in published_tensors(decoder).items():
+        target.copy_(state[name])
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if index.is_file():
+        with expecting("an index of weights", index, CheckpointError):
+            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            if outside := [name for name in names if Path(name).name != name]:
+                raise CheckpointError(f"{index} names {outside[0]!r:.80}, which is no file beside it")
+        return [folder / name for name in names]
+    found = sorted(path.name for path in folder.glob("*.bin"))
+    raise CheckpointError(
+        f"expected weights in {single} or {index.name}, found {', '.join(found) or 'neither'}",
+        remedy="convert pickled weights with save_pretrained(safe_serialization=True)" if found else None,
+    )
+
+
+def _tensors_of(path: Path, wanted: set[str]) -> Iterator[tuple[str, Tensor]]:
+    if not path.is_file():
+        raise CheckpointError(f"expected weights in {path}, found no such file")
+    try:  # a link may lead anywhere: nothing but safetensors is ever shown or copied
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(wanted.intersection(file.keys())):
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError, *UNEXPECTED) as error:
+        raise CheckpointError(
+            f"expected whole safetensors in {path}, found {path.stat().st_size} bytes that are not: {error}",
+            remedy="the file is cut short or damaged: fetch or write it again",
+        ) from error
+
+
+def write(
+    folder: Path, decoder: Decoder, tensors: Iterable[tuple[str, Tensor]], tokenizer: Tokenizer
+) -> None:
+    """Write config and `tensors`, in the compute type, under the names that they come with."""
+    dtype = decoder.compute_dtype
+    cast = {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in tensors}
+    save_file(cast, folder / "model.safetensors", metadata={"format": "pt"})
+    ends: dict[str, Any] = {
+        "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.bos_id,
+    }
+    _write_json(folder / "config.json", config_of(decoder.shape, dtype) | ends)
+    _write_json(folder / "generation_config.json", ends)
+
+
+def save_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a draft beside `folder`, then put it in its place: whole or not at all.
+
+    Raises `RunError` for a folder that is there, is not empty, and was not saved like this.
+    """
+    try:
+        replace_folder(folder, "model", write)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"the model could not be written to {folder}: {error}") from error
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

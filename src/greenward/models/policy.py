@@ -1,0 +1,526 @@
+"""The policy, with our decoder or a model of transformers, and the device and type in which it computes.
+
+The policy, and the device and type in which it computes.
+
+Where a model computes: the device, the type of its arithmetic, and whether its threads get their cores.
+
+The policy: weights and a tokenizer that answer prompts and score answers.
+
+Any causal language model of `transformers` behind the same interface: slower, same results.
+
+Prompts are still prefilled once per group and finished rows still leave the batch; training rows are
+padded and repeat their prompt.
+
+Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from greenward.common.errors import CheckpointError, ConfigError
+from greenward.common.interruption import check
+from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
+from greenward.models import checkpoint, lora
+from greenward.models.decoder import Decoder, DecoderShape, pad_to_bucket
+from greenward.models.flex import training_attention
+from greenward.models.sampler import Decoding, NativeDecoding, Sampler
+from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
+from greenward.models.tokenizer import Tokenizer
+
+_MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
+_MEASURED_SECONDS = 0.05  # with all threads and with one
+_FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
+
+
+def resolve_device(device: torch.device | str) -> torch.device:
+    """`auto` is the first accelerator, else the CPU. Raises `ConfigError` for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    try:
+        found = torch.device(device)
+        is_there = str(found) in ("cpu", "cpu:0", *cuda) or (str(found) == "cuda" and bool(cuda))
+    except RuntimeError:  # torch's answer to a name that is no device at all
+        is_there = False
+    if not is_there:
+        build = "with" if torch.version.cuda else "without"
+        raise ConfigError(
+            f"model.device is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
+            f"{', '.join(['cpu', *cuda])} here.",
+            remedy="Set model.device to one of these, or to auto.",
+        )
+    return found
+
+
+def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
+    if dtype != "auto":
+        return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # torch 2.10 cannot tell; float32 is right on every processor.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def check_training_dtype(dtype: str, device: torch.device) -> None:
+    """Raises `ConfigError` for float16 on a CPU, and for bfloat16 on a GPU that only emulates it."""
+    if dtype == "float16" and device.type == "cpu":
+        raise ConfigError(
+            "model.dtype is float16, which trains on GPUs only; the model computes on the CPU.",
+            remedy="Set model.dtype to float32, bfloat16 or auto.",
+        )
+    if dtype == "bfloat16" and device.type == "cuda" and not _multiplies_bfloat16(device):
+        raise ConfigError(
+            f"model.dtype is bfloat16, and {torch.cuda.get_device_name(device)} has no arithmetic for it.",
+            remedy="Set model.dtype=float16, which trains with loss scaling, or preset=v100.",
+        )
+
+
+def slow_dtype(dtype: str, device: torch.device) -> str | None:
+    """Advice where a CPU only emulates `dtype`: torch 2.13 then takes ten times as long as in float32."""
+    if dtype != "bfloat16" or device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return None
+    if _multiplies_bfloat16(device):
+        return None
+    return "This processor emulates bfloat16: model.dtype=float32 (or auto) is several times as fast."
+
+
+def contended_threads() -> str | None:
+    """Measure matrix products with all threads and with one; advice where all are slower, else None.
+
+    Threads of torch wait for each other at the end of every operation. Where another program uses a core,
+    each operation waits for the thread that was interrupted, so that fewer threads are faster.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return None
+    together = _products_per_second()
+    try:
+        torch.set_num_threads(1)
+        speed = together / _products_per_second()
+    finally:
+        torch.set_num_threads(threads)
+    if speed >= _FAST_ENOUGH:
+        return None
+    return (
+        f"The cores are busy: {threads} threads compute at {speed:.2f} times the speed of one. End the other "
+        "programs, or set training.threads=1 (a run can be resumed with it)."
+    )
+
+
+def _products_per_second() -> float:
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
+    products, started = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - started) < _MEASURED_SECONDS:
+        matrix @ matrix
+        products += 1
+    return products / seconds
+
+
+class Policy(Sampler):
+    """A causal language model: a rollout engine that also scores completions with gradients.
+
+    Weights are float32 whatever `dtype` says: `dtype` is the type of the arithmetic, as in mixed
+    precision. `version` counts the optimizer steps behind the weights; whoever steps raises it.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, dtype: torch.dtype) -> None:
+        self.model: Any = model  # a `Decoder`, or a model of `transformers` in a subclass
+        self.tokenizer = tokenizer
+        self.dtype = dtype
+        self.version = 0
+
+    @classmethod
+    def random(
+        cls,
+        shape: ShapeConfig,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        dtype: torch.dtype | str = "float32",
+        device: torch.device | str = "auto",
+    ) -> Policy:
+        """A Llama-shaped decoder from random weights, as large as the tokenizer's vocabulary needs."""
+        shared = shape.model_dump(exclude={"vocab_size"})
+        sizes = DecoderShape(
+            vocab_size=tokenizer.vocab_size, head_dim=shape.hidden_size // shape.heads, **shared
+        )
+        target = resolve_device(device)
+        decoder = Decoder(sizes, compute_dtype=resolve_dtype(dtype, target))
+        decoder.initialise(torch.Generator().manual_seed(seed))
+        return cls(decoder.to(target), tokenizer, dtype=decoder.compute_dtype)
+
+    @classmethod
+    def load(cls, config: ModelConfig) -> Policy:
+        """The policy that a recipe's `model` section names by folder or Hugging Face id."""
+        if config.id is None:
+            raise ConfigError("model.id is not set: Policy.random makes a policy from model.shape")
+        return cls.from_folder(
+            checkpoint.resolve(config.id, config.cache_dir, offline=config.offline),
+            dtype=config.dtype,
+            device=config.device,
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: Path | str,
+        *,
+        dtype: torch.dtype | str = "float32",
+        device: torch.device | str = "auto",
+        gradient_checkpointing: bool = False,
+    ) -> Policy:
+        """Read a Hugging Face folder: with our decoder where it can, else through transformers.
+
+        An adapter in PEFT's format is merged into its base.
+        """
+        folder = Path(folder)
+        base = checkpoint.base_folder(folder)
+        tokenizer = Tokenizer.load(checkpoint.holding("tokenizer.json", folder))
+        target = resolve_device(device)
+        numbers = resolve_dtype(dtype, target)
+        shape = checkpoint.read_shape(base or folder)
+        merged = None if base is None else lora.read_merged(folder, base)
+        if shape is None:
+            model = TransformersPolicy.read(folder) if merged is None else merged
+            policy: Policy = TransformersPolicy(model.to(target), tokenizer, dtype=numbers)
+        else:
+            if merged is None:
+                checkpoint.demand_weights(shape, folder)
+            decoder = Decoder(shape, compute_dtype=numbers)
+            if merged is None:
+                checkpoint.load_weights(decoder, folder)
+            else:
+                checkpoint.copy_weights(decoder, merged.state_dict())
+            policy = cls(decoder.to(target), tokenizer, dtype=numbers)
+        policy.set_gradient_checkpointing(gradient_checkpointing)
+        return policy
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def max_positions(self) -> int:
+        return self.model.shape.max_positions
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """Trade a second forward pass for activations of one layer at a time."""
+        self.model.gradient_checkpointing = enabled
+
+    def casting_once(self) -> AbstractContextManager[None]:
+        """Inside, weights do not change and are cast to `dtype` once, where the decoder is ours."""
+        return self.model.casting_once() if isinstance(self.model, Decoder) else nullcontext()
+
+    def add_adapter(self, config: LoraConfig, *, seed: int, base: str | None = None) -> None:
+        """Train an adapter from now on, and none of the weights; see `adapter.add_adapter`."""
+        lora.add_adapter(self.model, config, seed=seed, dtype=self.dtype, base=base)
+
+    def save(self, folder: Path | str) -> None:
+        """Write a Hugging Face folder, weights in `dtype`; whole or not at all.
+
+        An adapter is merged into the weights, and also written as it is to the folder `adapter` inside.
+        """
+
+        def write(draft: Path) -> None:
+            self._write_model(draft)
+            self.tokenizer.save(draft)
+            if lora.is_adapted(self.model):
+                lora.save_adapter(self.model, draft / lora.FOLDER)
+
+        checkpoint.save_folder(Path(folder), write)
+
+    @torch.no_grad()
+    def _write_model(self, folder: Path) -> None:
+        checkpoint.write(folder, self.model, self.published_tensors(), self.tokenizer)
+
+    def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under the names that Hugging Face uses, one after the other, with an adapter merged."""
+        return lora.merged(self.model, checkpoint.published_tensors(self.model))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.model.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights, exact (float32), for resuming; of an adapted model those of the adapter."""
+        model = self.model
+        return lora.adapter_state(model) if lora.is_adapted(model) else model.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        try:
+            if lora.is_adapted(self.model):
+                lora.load_adapter_state(self.model, state)
+            else:
+                self.model.load_state_dict(state)
+        except RuntimeError as error:
+            raise CheckpointError(f"the saved weights are not of this model's shape: {error}") from error
+
+    @property
+    def saves_exactly(self) -> bool:
+        """Whether `load_weights` restores from a folder of `save` just what `state_dict` gave."""
+        is_decoder = isinstance(self.model, Decoder) and not lora.is_adapted(self.model)
+        return is_decoder and self.dtype == torch.float32
+
+    def load_weights(self, folder: Path | str) -> None:
+        """Restore the weights of a decoder without an adapter from a folder that `save` wrote."""
+        checkpoint.load_weights(self.model, Path(folder))
+
+    def trainable_copy(self) -> Policy:
+        """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
+        return self._copy(lora.shared_copy(self.model))
+
+    def frozen_copy(self) -> Policy:
+        """A reference policy: the same weights, never trained; frozen weights are shared as above."""
+        if isinstance(self.model, Decoder) and not lora.is_adapted(self.model):
+            return self._copy(self.model.in_compute_dtype())
+        return self._copy(lora.shared_copy(self.model).requires_grad_(False))
+
+    def _copy(self, model: nn.Module) -> Policy:
+        copied = type(self)(model, self.tokenizer, dtype=self.dtype)
+        copied.version = self.version
+        return copied
+
+    def sync(self, policy: Policy) -> None:
+        """Take over the weights and the version of another policy of the same shape."""
+        if policy is not self:
+            self.load_state_dict(policy.state_dict())
+            self.version = policy.version
+
+    @cached_property
+    def _decoding(self) -> Decoding:
+        return NativeDecoding(self.model)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.model.shape.hidden_size
+
+    def completion_hidden(self, batch: GroupBatch) -> Tensor:
+        """The final hidden state from which each completion token is predicted (S, E), differentiable.
+
+        The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
+        computed from them over (B, T).
+        """
+        attention = training_attention(self.model, batch)
+        hidden_UE: Tensor = self.model(batch.token_ids_M, attention, predicting_U=batch.predicting_U)
+        return hidden_UE.index_select(0, batch.scored_from_S)
+
+    def completion_logprobs(
+        self,
+        batch: GroupBatch,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        hidden: bool = False,
+    ) -> TokenScores:
+        """Log-probability of every completion token (B, T), and where asked for entropy and hidden states.
+
+        The former two are of softmax(logits / temperature) and 0 in the padding; the latter are those of
+        `completion_hidden`, from the same forward pass. All are differentiable.
+        """
+        logprobs_S, entropy_S, hidden_SE = self._score(batch, temperature, entropy, hidden)
+        return TokenScores(
+            batch.spread(logprobs_S),
+            None if entropy_S is None else batch.spread(entropy_S),
+            hidden_SE,
+        )
+
+    def _score(
+        self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities, entropies and hidden states of the scored tokens."""
+
+        def read(hidden_UE: Tensor, unembedding_VE: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+            from_D, targets_D, distinct_S = batch.distinct
+            logprobs_D, entropy_D = score_tokens(
+                hidden_UE.index_select(0, pad_to_bucket(from_D, hidden_UE.dtype)),
+                unembedding_VE,
+                pad_to_bucket(targets_D, hidden_UE.dtype),
+                temperature=temperature,
+                entropy=entropy,
+            )
+            return (
+                logprobs_D.index_select(0, distinct_S),
+                None if entropy_D is None else entropy_D.index_select(0, distinct_S),
+                hidden_UE.index_select(0, batch.scored_from_S) if hidden else None,
+            )
+
+        attention = training_attention(self.model, batch)
+        return self.model(batch.token_ids_M, attention, read, batch.predicting_U)
+
+
+class TransformersPolicy(Policy):
+    """A policy over `AutoModelForCausalLM`. `frozen_copy`, weights and versions are `Policy`'s."""
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, *, dtype: torch.dtype) -> None:
+        super().__init__(model, tokenizer, dtype=dtype)
+        lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        for layer in max(lists, key=len, default=()):
+            if not layer._forward_pre_hooks:  # a copy has those of its model
+                layer.register_forward_pre_hook(_check)
+
+    @staticmethod
+    def read(folder: Path) -> Any:
+        """The model in `folder`, in float32."""
+        try:
+            from transformers import AutoModelForCausalLM
+        except ImportError as error:
+            raise CheckpointError(
+                f"the architecture in {folder / 'config.json'} needs transformers, which is not installed",
+                remedy="pip install 'greenward[hf]'",
+            ) from error
+        try:
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        except Exception as error:  # transformers raises the errors of many libraries
+            raise CheckpointError(
+                f"expected a causal language model in {folder}, found: {str(error)[:500]}"
+            ) from error
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model's config allows; practically none where it names none."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None) or 1 << 30
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """Trade a second forward pass for activations; only before training starts."""
+        if not enabled:
+            return
+        self.model.gradient_checkpointing_enable()
+        # transformers checkpoints in training mode only, and dropout would make the scored policy
+        # another one than the sampled policy.
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+
+    @torch.no_grad()
+    def _write_model(self, folder: Path) -> None:
+        tensors = self.published_tensors()
+        cast = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors}
+        self.model.save_pretrained(folder, state_dict=cast)
+
+    def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights by their names in `transformers`, with an adapter merged."""
+        return lora.merged(self.model, self.model.state_dict())
+
+    @cached_property
+    def _decoding(self) -> Decoding:
+        return TransformersDecoding(self.model, self.dtype)
+
+    def completion_hidden(self, batch: GroupBatch) -> Tensor:
+        out, predicts_BL = self._forward(self.model.base_model, batch)
+        return out.last_hidden_state[predicts_BL]  # of states (B, L, E)
+
+    def _score(
+        self, batch: GroupBatch, temperature: float, entropy: bool, hidden: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        out, predicts_BL = self._forward(self.model, batch, output_hidden_states=hidden)
+        logits_SV = out.logits[predicts_BL]
+        scores = score_logits(logits_SV, batch.targets_S, temperature=temperature, entropy=entropy)
+        return *scores, out.hidden_states[-1][predicts_BL] if hidden else None
+
+    def _forward(self, model: Any, batch: GroupBatch, **options: Any) -> tuple[Any, Tensor]:
+        """What `model` returns for whole rows, and which positions (B, L) predict the scored tokens."""
+        lengths_B = batch.completion_mask_BT.sum(1).tolist()
+        completions = batch.completion_ids_BT.cpu().numpy()
+        rows = [
+            np.concatenate((prompt, completion[:length]))
+            for prompt, completion, length in zip(batch.row_prompts, completions, lengths_B, strict=True)
+        ]
+        token_ids_BL, mask_BL = _pad(rows, "right", self.device)
+        prompts_B1 = torch.tensor([[len(prompt)] for prompt in batch.row_prompts], device=self.device)
+        positions_BL = mask_BL.cumsum(1)  # from 1, and in the padding that of the last token
+        predicts_BL = (positions_BL >= prompts_B1) & (positions_BL < positions_BL[:, -1:])
+        checkpoints = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
+        self.model.train(checkpoints and torch.is_grad_enabled())
+        lora.set_dropout(self.model, torch.is_grad_enabled())
+        with computing_in(self.dtype, self.device):
+            out = model(input_ids=token_ids_BL, attention_mask=mask_BL, use_cache=False, **options)
+        return out, predicts_BL
+
+
+@dataclass(eq=False)
+class TransformersDecoding:
+    """The `Decoding` of a `transformers` model: left-padded prompts, its own cache classes."""
+
+    model: Any
+    dtype: torch.dtype
+
+    def rows_at_once(self, max_tokens: int) -> int:
+        return 256  # how large the cache is depends on the model: a cautious choice
+
+    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+        device = next(self.model.parameters()).device
+        self.model.eval()  # in training mode, a model with gradient checkpointing gives no key-value cache
+        token_ids_NP, self._mask_BP = _pad([np.asarray(prompt) for prompt in prompts], "left", device)
+        self._cache: Any = None
+        logits_NV = self._forward(token_ids_NP)
+        row_prompt_B = torch.from_numpy(np.repeat(np.arange(len(prompts)), group_sizes)).to(device)
+        self._select(row_prompt_B)
+        return logits_NV.index_select(0, row_prompt_B)
+
+    def step(self, token_ids_B: Tensor) -> Tensor:
+        self._mask_BP = torch.cat((self._mask_BP, self._mask_BP.new_ones(len(token_ids_B), 1)), dim=1)
+        return self._forward(token_ids_B[:, None])
+
+    def keep(self, kept_B: np.ndarray) -> None:
+        self._select(torch.from_numpy(kept_B).to(self._mask_BP.device))
+
+    def _select(self, rows: Tensor) -> None:
+        self._mask_BP = self._mask_BP.index_select(0, rows)
+        self._cache.batch_select_indices(rows)
+
+    def _forward(self, token_ids_BT: Tensor) -> Tensor:
+        positions = (self._mask_BP.cumsum(1) - 1).clamp_(min=0)[:, -token_ids_BT.shape[1] :]
+        with computing_in(self.dtype, token_ids_BT.device):
+            out = self.model(
+                input_ids=token_ids_BT,
+                attention_mask=self._mask_BP,
+                position_ids=positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        self._cache = out.past_key_values
+        return out.logits[:, -1]
+
+
+def _check(_layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Before a layer computes, and before its gradient is computed."""
+    check()
+    if inputs and isinstance(inputs[0], Tensor) and inputs[0].requires_grad:
+        inputs[0].register_hook(lambda _: check())
+
+
+def _pad(rows: Sequence[np.ndarray], side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and their mask, padded to one width at the `left` or the `right`."""
+    tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    token_ids = pad_sequence(tensors, batch_first=True, padding_side=side)
+    mask = pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True, padding_side=side)
+    return token_ids.to(device), mask.to(device)
+
+
+def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
+    """Matrix products in `dtype` over float32 weights."""
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)

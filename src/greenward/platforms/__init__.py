@@ -1,1 +1,0 @@
-"""Machines: what they have, the presets that suit them, and what a training needs of them."""

@@ -1,0 +1,720 @@
+"""The formats of files of problems, each with the reader of its rows.
+
+Formats whose problems are judged by a test program: HumanEval and those made in its image.
+
+- HumanEval (Chen et al. 2021, arXiv:2107.03374): rows hold `task_id`, `prompt` (imports, helpers, the
+  signature and its docstring), `canonical_solution` (the body, if there is one), `entry_point` and `test`, a
+  program that defines `check(candidate)`. Some tests call helpers of the prompt. The Python files of MBXP and
+  mxeval (Athiwaratkun et al. 2022, arXiv:2210.14868) have this form and name their `language`.
+- LeetCodeDataset (arXiv:2504.14655): as HumanEval, but `entry_point` is a method (`Solution().twoSum`), and
+  `prompt` holds the imports and helper classes that stand before every answer. As in the original harness,
+  one instance serves all calls of a check. Instances of the helper classes (linked lists, trees) are sent
+  between the processes as tables of their attributes, and the receiving process builds them again from its
+  own class, so that no code of an answer comes with them.
+- HumanEvalPack (Muennighoff et al. 2023, arXiv:2308.07124), Python: also `declaration` (the prompt without
+  docstring), `buggy_solution` (the body with the bug) and `bug_type`. As in the suite's task of repair by
+  tests, the problem does not show the docstring: the bug is to be found in the code and its tests.
+- MultiPL-E (Cassano et al. 2022, arXiv:2208.08227), Python: rows hold `name`, `language`, `prompt` and
+  `tests` (a program that calls the function, usually by a `check` of its own).
+
+The simple JSON format: one object for each problem, in a list or one on each line.
+
+    [{"function_name": "add", "docstring": "Add two numbers.", "starter_code": "",
+      "test_cases": [[2, 3, 5], {"input": [0, 0], "output": 0}]}, …]
+
+A test case is a list of the inputs and, last, the expected output, or an object. If the starter
+code or the reference takes two or more arguments, a case whose only input is a list of as many
+values (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input.
+JSON has no tuples, so an answer may return a tuple where a list is expected.
+
+MBPP (Austin et al. 2021, arXiv:2108.07732), in full and sanitized.
+
+Rows hold `task_id`, `text` (sanitized: `prompt`), `code`, `test_list` and, in full,
+`test_setup_code` and `challenge_test_list`, sanitized, `test_imports`. What the files do not say: line
+ends are CRLF; the set-up code uses names of the solution, so that it runs after the solution; only the tests
+name the function that is asked for; tests use modules that only the solution imports; three
+solutions return match objects, which cannot leave their process and are judged by their truth value.
+
+HumanEval+ and MBPP+ (Liu et al. 2023, arXiv:2305.01210), from EvalPlus's own files.
+
+Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs),
+`plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects what the reference
+returns, which `grading.judge` computes. The problems for which a comparison with the reference
+would be wrong are those that EvalPlus declares: some follow another rule of comparison (`RULES`); where a
+specification can be read in two ways, or has many right answers, a test program judges the value: each oracle
+is Python source that defines `judge(candidate, arguments)`. One is stricter than EvalPlus's: for Mbpp/164
+EvalPlus accepts whatever is returned.
+
+JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had which type is known by
+problem only: MBPP's own tests call the same functions with Python literals, and EvalPlus has a table of the
+same content.
+
+EvalPlus compares numbers as numpy's `allclose` does, with a relative tolerance of 1e-7 and the
+row's absolute one, 1e-6 where it is 0; both hold here for every float, however deep it lies, where
+EvalPlus compares those in nested values exactly unless an earlier input of the problem gave floats.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from greenward.common.errors import ProblemError
+from greenward.problems.mutation import KIND_TAG, original_id
+from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet, Rule
+from greenward.problems.python_source import (
+    Definition,
+    FunctionNode,
+    FunctionSignature,
+    default_parameters,
+    function_named,
+    parse_prompt,
+    starter_code,
+)
+from greenward.problems.rows import Format, Row, read_problems, read_programs
+from greenward.runs.files import write_atomically
+
+
+def docstring(tree: ast.Module, entry_point: str, default: str) -> str:
+    """The specification in words: the docstring of the function that is asked for, else `default`."""
+    function = function_named(tree, entry_point)
+    for statement in function.body if function else ():
+        # Not `ast.get_docstring`: HumanEval/115 has an import before its docstring.
+        constant = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+            return constant.value.strip()
+    return default.strip()
+
+
+def _humaneval(row: Row) -> Problem:
+    _demand_python(row)
+    if method := _METHOD.fullmatch(row.text("entry_point")):
+        return _method_problem(row, *method.groups())
+    entry_point = row.name("entry_point")
+    prompt = row.text("prompt")
+    solution = row.first_text("canonical_solution")
+    return Problem(
+        task_id=row.text("task_id"),
+        prompt=docstring(row.python("prompt", parser=parse_prompt), entry_point, prompt),
+        entry_point=entry_point,
+        checks=(_check_program(row, entry_point),),
+        check_setup_code=_helpers(row, entry_point),
+        starter_code=prompt,
+        reference=prompt + solution if solution else "",
+    )
+
+
+def _humanevalpack(row: Row) -> Problem:
+    task_id = row.text("task_id")
+    if not task_id.startswith("Python/"):
+        raise row.error("task_id", f"must name a problem in Python, as Python/0 does, found {task_id!r}")
+    entry_point = row.name("entry_point")
+    declaration = row.text("declaration")
+    kind = row.text("bug_type", default="").strip().replace(" ", "_")
+    return Problem(
+        task_id=task_id,
+        prompt="",
+        entry_point=entry_point,
+        checks=(_check_program(row, entry_point, keep_call=True),),
+        check_setup_code=_helpers(row, entry_point),
+        starter_code=declaration,
+        reference=declaration + row.text("canonical_solution"),
+        buggy_code=declaration + row.text("buggy_solution"),
+        tags=(f"{KIND_TAG}{kind}",) if kind else (),
+    )
+
+
+def _multipl_e(row: Row) -> Problem:
+    _demand_python(row)
+    prompt = row.text("prompt")
+    tree = row.python("prompt", parser=parse_prompt)
+    names = [node.name for node in tree.body if isinstance(node, FunctionNode)]
+    if not names:
+        raise row.error("prompt", "does not end in the signature of a function")
+    entry_point = names[-1]
+    tests = row.text("tests")
+    body = row.python("tests").body
+    definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    if all(isinstance(node, definitions) for node in body):  # nothing is called, every answer would pass
+        if not _defines_check(body):
+            raise row.error("tests", "neither calls the function nor defines check(candidate)")
+        tests = f"{tests}\n\ncheck({entry_point})\n"
+    return Problem(
+        task_id=row.text("name"),
+        prompt=docstring(tree, entry_point, prompt),
+        entry_point=entry_point,
+        checks=(tests,),
+        check_setup_code=_helpers(row, entry_point),
+        starter_code=prompt,
+    )
+
+
+def _helpers(row: Row, entry_point: str) -> str:
+    """What the prompt defines besides the function that is asked for: imports, constants, helpers."""
+    body = row.python("prompt", parser=parse_prompt).body
+    kept = [node for node in body if not (isinstance(node, Definition) and node.name == entry_point)]
+    if len(kept) == len(body):
+        raise row.error("prompt", f"does not define the function {entry_point!r}")
+    return ast.unparse(ast.Module(kept, []))
+
+
+def _demand_python(row: Row) -> None:
+    language = row.text("language", default="python")
+    if language.lower() not in ("python", "py"):
+        raise row.error("language", f"is {language!r}; only Python can be judged")
+
+
+HUMANEVAL = Format(
+    "HumanEval, MBXP/mxeval (Python), LeetCodeDataset",
+    ("entry_point", "test"),
+    '{"task_id": …, "prompt": …, "canonical_solution": …, "entry_point": …, "test": …}',
+    _humaneval,
+)
+HUMANEVALPACK = Format(
+    "HumanEvalPack",
+    ("buggy_solution",),
+    '{"task_id": "Python/0", "prompt": …, "declaration": …, "canonical_solution": …, "buggy_solution": …, '
+    '"bug_type": …, "test": …, "entry_point": …}',
+    _humanevalpack,
+)
+MULTIPL_E = Format(
+    "MultiPL-E (Python)",
+    ("name", "prompt", "tests"),
+    '{"name": …, "language": "py", "prompt": …, "tests": …, "stop_tokens": […]}',
+    _multipl_e,
+)
+
+
+_METHOD = re.compile(r"([A-Za-z_]\w*)\(\)\.([A-Za-z_]\w*)")
+
+# Source for both processes. Shared and circular references survive; objects within objects are not
+# recursed into, because a linked list may be long.
+_METHOD_PROGRAMS = read_programs("method_programs.txt")
+
+
+def _method_problem(row: Row, cls: str, method: str) -> Problem:
+    """The problem of a row whose `entry_point` is this method of this class."""
+    preamble = row.text("prompt", default="")
+    classes = [node.name for node in row.python("prompt", preamble).body if isinstance(node, ast.ClassDef)]
+    names = {"cls": cls, "method": method, "classes": ", ".join(classes)}
+    check_setup, setup = preamble, f"{method} = {cls}().{method}"
+    if classes:
+        check_setup += _METHOD_PROGRAMS["both sides"] + _METHOD_PROGRAMS["check side"].format(**names)
+        setup = _METHOD_PROGRAMS["both sides"] + _METHOD_PROGRAMS["answer side"].format(**names)
+    difficulty = row.values.get("difficulty")
+    return Problem(
+        task_id=row.text("task_id"),
+        prompt=row.first_text("problem_description", "query").strip(),
+        entry_point=method,
+        checks=(_check_program(row, "_candidate" if classes else method),),
+        check_setup_code=check_setup,
+        preamble=preamble,
+        setup_code=setup,
+        starter_code=row.first_text("starter_code"),
+        reference=row.first_text("completion", "canonical_solution"),
+        tags=(difficulty,) if isinstance(difficulty, str) and difficulty else (),
+    )
+
+
+def _check_program(row: Row, candidate: str, *, keep_call: bool = False) -> str:
+    """The program `test` of a row, which defines `check(candidate)`, with one call of it at the end.
+
+    A call that the program makes itself at its top level is replaced or, with `keep_call`, kept.
+    """
+    source = row.text("test")
+    body = row.python("test").body
+    if not _defines_check(body):
+        raise row.error("test", "does not define check(candidate)")
+    kept = [node for node in body if not _calls_check(node)]
+    if len(kept) < len(body):
+        if keep_call:
+            return source
+        source = ast.unparse(ast.Module(kept, []))
+    return f"{source}\n\ncheck({candidate})\n"
+
+
+def _defines_check(body: list[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body)
+
+
+def _calls_check(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check"
+
+
+DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
+
+_OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test", "path", "context")
+_TESTS = ("tests", "doctests", "in_process_tests")
+_FILES = ("files", "test_files")
+_KEYS = (
+    "function_name", "docstring", "test_cases", "starter_code", "task_id", "tags", "comparison", "columns",
+    "hidden_test_cases", *_TESTS, *_FILES, *_OPTIONAL_TEXTS,
+)  # fmt: skip
+
+
+def load_json(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
+    """The problems of a file, JSON or JSON Lines, in its order; the set has the name of the file.
+
+    Raises `ProblemError` that names the file, the row, its line and the wrong field.
+    """
+    return read_problems(Path(path), SIMPLE_JSON, skip_bad_rows=skip_bad_rows)
+
+
+def save_json(problems: Iterable[Problem], path: str | Path) -> None:
+    """Write problems so that `load_json` returns equal ones; the whole file or nothing.
+
+    Raises `ProblemError` for a value that JSON would change (a tuple, a set, NaN, a key that is not
+    text), `RunError` when the file system refuses.
+    """
+    rows = [json.dumps(_to_row(problem), ensure_ascii=False) for problem in problems]
+    text = "[\n" + ",\n".join(f"  {row}" for row in rows) + "\n]\n"
+    write_atomically(Path(path), text.encode("utf-8", errors="backslashreplace"))
+
+
+def _simple_problem(row: Row) -> Problem:
+    for key in row.values:
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
+            raise row.error(key, "is not known", remedy=hint)
+    is_module = bool(row.text("path", default=""))  # the answer is a file, the function a part of it
+    name = row.text("function_name") if is_module else row.name("function_name")
+    docstring = row.text("docstring")
+    starter = row.text("starter_code", default="")
+    signature = None
+    if not is_module:
+        of_reference = _signature(row, "reference", name)
+        signature = _signature(row, "starter_code", name) or of_reference
+    cases = _cases(row, signature)
+    hidden = _cases(row, signature, "hidden_test_cases") if "hidden_test_cases" in row.values else ()
+    tests: dict[str, Any] = {field: row.texts(field) for field in _TESTS}
+    files: dict[str, Any] = {field: _files(row, field) for field in _FILES}
+    for number, test in enumerate(tests["tests"], start=1):
+        row.python("tests", test, problem=f"is not Python in test {number}")
+    if not cases and not any(tests.values()):
+        raise row.error(
+            "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
+        )
+    if not starter.strip() and not is_module:
+        parameters = signature.parameters if signature else default_parameters(_common_arity(row, cases))
+        starter = starter_code(name, parameters, docstring)
+    texts: dict[str, Any] = {field: row.text(field, default="") for field in _OPTIONAL_TEXTS}
+    task_id = row.text("task_id", default=name)
+    if not task_id:
+        raise row.error("task_id", "is empty")
+    columns = row.values.get("columns")
+    if columns is not None:
+        row.typed("columns", dict, "an object of further data for reward functions")
+    return Problem(
+        task_id=task_id,
+        prompt=docstring,
+        entry_point=name,
+        cases=cases,
+        hidden_cases=hidden,
+        starter_code=starter,
+        comparison=_comparison(row),
+        tags=row.texts("tags"),
+        columns=columns,
+        **files,
+        **tests,
+        **texts,
+    )
+
+
+SIMPLE_JSON = Format(
+    "the simple JSON format",
+    ("function_name",),
+    '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}',
+    _simple_problem,
+)
+
+
+def _files(row: Row, field: str) -> Mapping[str, str] | None:
+    what = "an object of paths and texts"
+    files: Mapping[str, str] | None = row.typed(field, dict, what) if field in row.values else None
+    if files is not None and not all(isinstance(text, str) for text in files.values()):
+        raise row.error(field, f"must be {what}")
+    return files
+
+
+def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | None:
+    if not row.text(field, default="").strip():
+        return None
+    function = function_named(row.python(field, parser=parse_prompt), function_name)
+    if function is None:
+        raise row.error(field, f"does not define the function {function_name!r}")
+    return FunctionSignature.of(function)
+
+
+def _cases(row: Row, signature: FunctionSignature | None, key: str = "test_cases") -> tuple[Case, ...]:
+    if key not in row.values and any(map(row.values.get, _TESTS)):
+        return ()
+    example = "Example: [[2, 3, 5], [0, 0, 0]] for add(a, b)."
+    values = row.typed(key, list, "a list of [input…, output] lists", remedy=example)
+    return tuple(_case(row, key, number, value, signature) for number, value in enumerate(values, start=1))
+
+
+def _case(row: Row, field: str, number: int, value: Any, signature: FunctionSignature | None) -> Case:
+    if isinstance(value, list) and value:
+        *inputs, output = value
+        # In the older form `[[a, b], output]` the elements of the only input are the arguments.
+        if signature is not None and signature.least > 1 and len(inputs) == 1 and isinstance(inputs[0], list):
+            inputs = inputs[0] if signature.accepts(len(inputs[0])) else inputs
+        case = Case(tuple(inputs), output)
+    elif isinstance(value, dict) and any(
+        {"input", gives} <= value.keys() <= {"input", gives, "kwargs"} for gives in ("output", "raises")
+    ):
+        for key, expected, what in (
+            ("input", list, "a list of arguments"),
+            ("kwargs", dict, "an object"),
+            ("raises", str, "a class name"),
+        ):
+            if not isinstance(value.get(key, expected()), expected):
+                raise row.error(field, f"must give {key!r} as {what} in test case {number}")
+        case = Case(tuple(value["input"]), value.get("output"), value.get("kwargs", {}), value.get("raises"))
+    else:
+        raise row.error(
+            field,
+            f"must hold [input…, output] lists, found {json.dumps(value)[:60]} as test case {number}",
+            remedy='The object form is {"input": [argument, …], "output": value}, or "raises": "ValueError".',
+        )
+    if signature is not None and not case.kwargs and not signature.accepts(len(case.args)):
+        raise row.error(
+            field,
+            f"gives {len(case.args)} inputs in test case {number}, but the function takes {signature}",
+            remedy="The last element of a test case is the expected output, all others are inputs.",
+        )
+    return case
+
+
+def _common_arity(row: Row, cases: tuple[Case, ...]) -> int:
+    arities = {len(case.args) for case in cases}
+    if len(arities) != 1 or any(case.kwargs for case in cases):
+        what = f"{sorted(arities)} inputs" if cases else "assert statements only"
+        raise row.error(
+            "starter_code",
+            f"is empty, and the test cases do not tell the signature (found {what})",
+            remedy="Give the signature as starter_code, for example 'def f(a, b=0):\\n', or a reference.",
+        )
+    return arities.pop()
+
+
+def _is_tolerance(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
+
+
+_IS_VALID: Mapping[str, Callable[[Any], bool]] = {
+    "tolerance": _is_tolerance,
+    "relative_tolerance": lambda value: value is None or _is_tolerance(value),
+    "tuple_is_list": lambda value: isinstance(value, bool) or value == "outermost",
+    "rule": lambda value: value in get_args(Rule),
+}
+
+
+def _comparison(row: Row) -> Comparison:
+    values = row.values.get("comparison", {})
+    if isinstance(values, dict) and all(
+        key in _IS_VALID and _IS_VALID[key](value) for key, value in values.items()
+    ):
+        tolerance = float(values.get("tolerance", DEFAULT_COMPARISON.tolerance))
+        return replace(DEFAULT_COMPARISON, **{**values, "tolerance": tolerance})
+    raise row.error(
+        "comparison",
+        'must be like {"tolerance": 1e-6, "tuple_is_list": true, "rule": "equal"}, '
+        f"found {json.dumps(values)[:60]}",
+    )
+
+
+def _to_row(problem: Problem) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "function_name": problem.entry_point,
+        "docstring": problem.prompt,
+        "test_cases": [_to_test_case(case) for case in problem.cases],
+        "starter_code": problem.starter_code,
+    }
+    if problem.task_id != problem.entry_point:
+        row["task_id"] = problem.task_id
+    for key in (*_OPTIONAL_TEXTS, *_TESTS, *_FILES, "tags"):
+        if value := getattr(problem, key):
+            row[key] = dict(value) if key in _FILES else list(value) if isinstance(value, tuple) else value
+    if problem.hidden_cases:
+        row["hidden_test_cases"] = [_to_test_case(case) for case in problem.hidden_cases]
+    if problem.columns is not None:
+        row["columns"] = dict(problem.columns)
+    if problem.comparison != DEFAULT_COMPARISON:
+        row["comparison"] = vars(problem.comparison)
+    try:
+        survives = json.loads(json.dumps(row, allow_nan=False)) == row
+    except (TypeError, ValueError):
+        survives = False
+    if not survives:
+        raise ProblemError(
+            f"{problem.task_id}: a test case holds a value that JSON would change or cannot hold.",
+            remedy="JSON holds null, booleans, finite numbers, texts, lists and objects with text keys.",
+        )
+    return row
+
+
+def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
+    kwargs = {"kwargs": dict(case.kwargs)} if case.kwargs else {}
+    if case.raises is not None:
+        return {"input": list(case.args), **kwargs, "raises": case.raises}
+    # A single list as input would read as the older form that spreads it over the arguments.
+    if case.kwargs or (len(case.args) == 1 and isinstance(case.args[0], list)):
+        return {"input": list(case.args), **kwargs, "output": case.expected}
+    return [*case.args, case.expected]
+
+
+# The paper's split by id.
+PARTS = {
+    "prompt": range(1, 11), "test": range(11, 511), "validation": range(511, 601), "train": range(601, 975),
+}  # fmt: skip
+_TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
+
+
+def part_of(task_id: str) -> str | None:
+    """The part of MBPP's split to which a problem belongs; None for one that is not MBPP's.
+
+    MBPP+ and the sanitized set have the ids of the full set.
+    """
+    match = _TASK_ID.fullmatch(task_id)
+    number = int(match[1]) if match else 0
+    return next((part for part, ids in PARTS.items() if number in ids), None)
+
+
+def refuse_test_ids(problems: Iterable[Problem], *, override: str) -> None:
+    """Raises `ProblemError` if there are test problems of MBPP (ids 11 to 510) among those to train on.
+
+    `override` is the setting by which the user trains on them nevertheless.
+    """
+    test = [problem.task_id for problem in problems if part_of(original_id(problem)) == "test"]
+    if test:
+        raise ProblemError(
+            f"{len(test)} of the problems to train on are test problems of MBPP, ids 11 to 510"
+            f" (first: {test[0]}).",
+            remedy=f"Train on mbpp:train (ids 601 to 974), or set {override}: no MBPP score of the"
+            " trained model means anything then.",
+        )
+
+
+def load_challenge_tests(path: str | Path) -> ProblemSet:
+    """The problems of `mbpp.jsonl`; eleven of them also have the harder tests of `challenge_test_list`."""
+    return read_problems(Path(path), replace(MBPP, problem=lambda row: _mbpp_problem(row, challenge=True)))
+
+
+def _mbpp_problem(row: Row, challenge: bool = False) -> Problem:
+    row = replace(row, values={field: _with_unix_line_ends(value) for field, value in row.values.items()})
+    number = row.values.get("task_id")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise row.error("task_id", f"must be a positive number, found {number!r}")
+    prompt = row.text("prompt" if "prompt" in row.values else "text").strip()
+    code = row.text("code")
+    tests = row.texts("test_list")
+    if not tests:
+        raise row.error("test_list", "is empty: nothing would judge an answer")
+    solution = row.python("code", code)
+    calls = row.python("test_list", "\n".join(tests))
+    # The function that is asked for is the first that the tests call and the solution defines.
+    defined = {node.name for node in solution.body if isinstance(node, Definition)}
+    called = (node.func for test in calls.body for node in ast.walk(test) if isinstance(node, ast.Call))
+    name = next((one.id for one in called if isinstance(one, ast.Name) and one.id in defined), None)
+    if name is None:
+        raise row.error("test_list", "calls no function that 'code' defines")
+    set_up = [*row.texts("test_imports"), row.text("test_setup_code", default="")]
+    row.python("test_setup_code", "\n".join(set_up), problem="or test_imports is not Python")
+    names = {node.id for node in ast.walk(calls) if isinstance(node, ast.Name)}
+    for node in solution.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):  # what the tests use (`sys` in Mbpp/596)
+            bound = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            set_up += [ast.unparse(node)] if bound & names else []
+    task_id = f"Mbpp/{number}"
+    part = part_of(task_id)
+    return Problem(
+        task_id=task_id,
+        prompt=prompt,
+        entry_point=name,
+        tests=tests + (row.texts("challenge_test_list") if challenge else ()),
+        setup_code="\n".join(part for part in set_up if part.strip()),
+        # The docstring prompt of InCoder, which EvalPlus and bigcode also use.
+        starter_code=f'"""\n{prompt}\n{tests[0]}\n"""\n',
+        reference=code,
+        comparison=Comparison(tolerance=0.0),  # its assert statements demand equality
+        tags=(part,) if part else (),
+    )
+
+
+MBPP = Format(
+    "MBPP",
+    ("test_list",),
+    '{"task_id": 2, "text": …, "code": …, "test_list": ["assert …", …]}',
+    _mbpp_problem,
+)
+
+
+def _with_unix_line_ends(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_unix_line_ends(item) for item in value]
+    return value.replace("\r\n", "\n") if isinstance(value, str) else value
+
+
+RELATIVE_TOLERANCE = 1e-7
+_FLOAT_TOLERANCE = 1e-6
+
+_EVALPLUS_PROGRAMS = read_programs("evalplus_programs.txt")
+
+Restore = Callable[[Any], Any]
+
+
+def _evalplus_problem(row: Row) -> Problem:
+    task_id = row.text("task_id")
+    entry_point = row.name("entry_point")
+    prompt = row.text("prompt")
+    base = _inputs(row, "base_input", task_id)
+    inputs = base + _inputs(row, "plus_input", task_id)
+    if not inputs:
+        raise row.error("base_input", "is empty: nothing would judge an answer")
+    reference = prompt + row.text("canonical_solution")
+    tree = row.python("canonical_solution", reference, problem="is not Python after the prompt")
+    tolerance = _tolerance(row)
+    oracle = oracle_for(task_id, entry_point, tolerance)
+    is_mbpp = task_id.startswith("Mbpp/")
+    rule = RULES.get(entry_point, "equal") if is_mbpp else "equal"
+    part = part_of(task_id)
+    return Problem(
+        task_id=task_id,
+        prompt=prompt.strip().strip('"').strip() if is_mbpp else docstring(tree, entry_point, prompt),
+        entry_point=entry_point,
+        cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
+        checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
+        check_setup_code=oracle or "",
+        # What is compared as a set may be anything that has elements. Iterators and views cannot leave their
+        # process as they are.
+        setup_code=_EVALPLUS_PROGRAMS["elements"].replace("NAME", entry_point) if rule == "same_set" else "",
+        starter_code=prompt,
+        reference=reference,
+        comparison=Comparison(tolerance, rule=rule, relative_tolerance=RELATIVE_TOLERANCE),
+        tags=(part,) if part else (),
+        base_tests=len(base),
+    )
+
+
+EVALPLUS = Format(
+    "HumanEval+, MBPP+",
+    ("base_input",),
+    '{"task_id": …, "prompt": …, "entry_point": …, "base_input": [[…], …], "plus_input": …, "atol": …}',
+    _evalplus_problem,
+    non_finite=True,
+)
+
+
+def _inputs(row: Row, field: str, task_id: str) -> list[tuple[Any, ...]]:
+    if row.values.get(field) == {}:  # EvalPlus's notation for no inputs (Mbpp/793)
+        return []
+    values = row.typed(field, list, "a list of argument lists")
+    if not all(isinstance(arguments, list) for arguments in values):
+        raise row.error(field, "must be a list of argument lists, found a list of other values")
+    try:
+        return [with_types(task_id, arguments) for arguments in values]
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise row.error(field, f"does not have the shape that {task_id} has in EvalPlus: {error}") from None
+
+
+def _tolerance(row: Row) -> float:
+    value = row.values.get("atol")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise row.error("atol", f"must be a number from 0 to 1, found {value!r}")
+    return float(value) or _FLOAT_TOLERANCE
+
+
+def with_types(task_id: str, arguments: list[Any]) -> tuple[Any, ...]:
+    """The arguments of one call with the types that they had before JSON.
+
+    Raises `TypeError`, `ValueError`, `AttributeError` or `IndexError` if the arguments do not have the shape
+    that those of the problem have.
+    """
+    restore = _RESTORE.get(task_id, tuple)
+    return tuple(restore(arguments))
+
+
+def _list_of(restore_one: Restore) -> Restore:
+    return lambda values: [restore_one(value) for value in values]
+
+
+def _tuple_of(restore_one: Restore) -> Restore:
+    return lambda values: tuple(restore_one(value) for value in values)
+
+
+def _by_position(*restore_one: Restore | None) -> Restore:
+    """The first arguments each in its own way; None and the arguments after them are left as they are."""
+
+    def restore(arguments: list[Any]) -> list[Any]:
+        known = [one(value) if one else value for one, value in zip(restore_one, arguments, strict=False)]
+        return known + arguments[len(restore_one) :]
+
+    return restore
+
+
+def _deep_tuple(value: Any) -> Any:
+    return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
+
+
+def _set_or_empty_dict(value: Any) -> Any:
+    """Mbpp/115 asks whether all are empty dictionaries; those that are not were sets."""
+    return set(value) if isinstance(value, list) and value else {}
+
+
+# What restores the list of arguments, and the ids of the problems of MBPP for which it does.
+_MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
+    (_list_of(tuple), (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424)),
+    (_list_of(tuple), (429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809)),
+    (_list_of(_list_of(tuple)), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
+    (_list_of(_tuple_of(tuple)), (259, 401, 445)),
+    (_list_of(_tuple_of(lambda value: tuple(value) if isinstance(value, list) else value)), (278,)),
+    (_list_of(_deep_tuple), (580, 615, 791)),
+    (_by_position(tuple), (250, 307, 405, 446, 617, 720, 763, 808)),
+    (_by_position(_list_of(tuple)), (75, 413, 444, 753)),
+    (_by_position(None, tuple), (106, 750)),
+    (_by_position(lambda values: {key: tuple(value) for key, value in values.items()}), (722,)),
+    (_by_position(_list_of(_set_or_empty_dict)), (115,)),
+    (_by_position(float, complex), (124,)),
+    (_by_position(complex), (252,)),
+)
+_RESTORE = {f"Mbpp/{number}": restore for restore, numbers in _MBPP_RESTORE for number in numbers}
+
+# By entry point, MBPP+ only. The others' results cannot leave their process (match objects).
+RULES: Mapping[str, Rule] = {
+    "similar_elements": "same_set",  # Mbpp/2
+    "find_char_long": "same_set",  # Mbpp/7
+    "common_in_nested_lists": "same_set",  # Mbpp/111
+    "extract_singly": "same_set",  # Mbpp/140
+    "larg_nnum": "same_set",  # Mbpp/232
+    "intersection_array": "same_set",  # Mbpp/249
+    "find_dissimilar": "same_set",  # Mbpp/579
+    "Diff": "same_set",  # Mbpp/769
+    "check_str": "not_none",  # Mbpp/737
+    "text_match_three": "not_none",  # Mbpp/787
+    "text_starta_endb": "not_none",  # Mbpp/794
+}
+
+
+def oracle_for(task_id: str, entry_point: str, tolerance: float) -> str | None:
+    """The source of a problem's own oracle; None when it has none.
+
+    `tolerance` is how far numbers may lie apart; it is absolute, since what rounding leaves of a root grows
+    with the numbers.
+    """
+    oracle = _EVALPLUS_PROGRAMS.get(f"{task_id} {entry_point}")
+    if oracle is None:
+        return None
+    if task_id.startswith("Mbpp/"):
+        oracle += _EVALPLUS_PROGRAMS["readings"]
+    return oracle.replace("TOLERANCE", repr(tolerance))

@@ -1,0 +1,831 @@
+"""A recipe as a run: what it needs, its engine and trainer, and the training itself.
+
+From the section `rollouts` of a recipe to the engine that samples the policy's answers.
+
+What a training needs beside its recipe: checked before anything is loaded or written.
+
+From a recipe to reinforcement learning: collector, estimator, trainer, reward model, faults, monitor.
+
+Runs a recipe: builds what it describes, warms up, trains, evaluates, reports.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from greenward.common import interruption
+from greenward.common.errors import ConfigError, EngineError, RewardError, TrainingStopped
+from greenward.config.loading import convert, dump, preset_line
+from greenward.config.recipe import (
+    AnyRecipe,
+    BaseRecipe,
+    CodeGameRecipe,
+    CodeRecipe,
+    DQNRecipe,
+    GRPORecipe,
+    ModelRecipe,
+    PolicyGradientRecipe,
+    PPORecipe,
+    ReinforcementRecipe,
+    RejectionRecipe,
+    SelfPlayRecipe,
+    SupervisedRecipe,
+    with_defaults,
+)
+from greenward.config.sections import (
+    GENERATED_CORPUS,
+    ModelConfig,
+    RewardTermConfig,
+    RolloutsConfig,
+    SupervisedConfig,
+    TrainingConfig,
+)
+from greenward.config.training import DQNTrainingConfig, FaultsConfig
+from greenward.diagnostics.monitor import Alarm, Monitor
+from greenward.diagnostics.signals import CPU_SECONDS
+from greenward.environments.agent import build_renderer
+from greenward.evaluation.suites import HELD_OUT
+from greenward.grading.judge import read_token
+from greenward.grading.reward_terms import make_reward
+from greenward.hardware.detection import is_writable
+from greenward.models.catalog import build_policy
+from greenward.models.checkpoint import holding, local_folder, read_shape
+from greenward.models.heads import Critic
+from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
+from greenward.models.lora import check_lora
+from greenward.models.memory import check_disk, check_memory
+from greenward.models.policy import (
+    Policy,
+    check_training_dtype,
+    contended_threads,
+    resolve_device,
+    resolve_dtype,
+    slow_dtype,
+)
+from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTransfer, Server, VLLMEngine
+from greenward.models.vllm_plugin import FILE_TRANSFER
+from greenward.problems.catalog import check_source
+from greenward.problems.problem import ProblemSet
+from greenward.reports.document import Report
+from greenward.reports.render import print_report
+from greenward.reports.training import training_report
+from greenward.reports.write import write_report
+from greenward.rollouts.engine import RolloutEngine, SamplingParams
+from greenward.rollouts.episode import Episode
+from greenward.runs.checkpoints import pin_checkpoint_before
+from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
+from greenward.runs.files import JsonRows, write_rows
+from greenward.runs.machine import peak_resident_mb
+from greenward.runs.output import check_folder
+from greenward.runs.progress import Progress
+from greenward.runs.reading import read_summary
+from greenward.runs.trackers import check_trackers, make_sinks
+from greenward.tasks.code_game.task import CodeGameTasks
+from greenward.tasks.corpus import check_pairs
+from greenward.tasks.problem_task import CodeTasks, Tasks
+from greenward.tasks.self_play.role_gradients import RoleGradientNorms
+from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.tasks.token_mdp.task import DQNTasks
+from greenward.training import distributed
+from greenward.training.advantages import (
+    ESTIMATORS,
+    CompletionRewardEstimator,
+    Estimator,
+    RoleBaselineEstimator,
+)
+from greenward.training.collector import Collector, OverlappedCollector
+from greenward.training.distributed import shard, whole_copy
+from greenward.training.faults import Fault, FaultTargets, edit_examples, make_faults, recorded_truth
+from greenward.training.loop import Trainer, TrainingLoop, WeightAverage
+from greenward.training.optim import KLCoefficient
+from greenward.training.ppo import CriticEstimator
+from greenward.training.protocols import Callback, RolloutWriter
+from greenward.training.reward_model import RewardModel, RewardModelCallback
+from greenward.training.sft import RejectionTrainer, SFTTrainer
+from greenward.training.trainer import RLTrainer
+
+
+def check_rollouts(config: RolloutsConfig) -> None:
+    """Raises `ConfigError` for what cannot be here, `EngineError` for a server that does not answer."""
+    if config.differs and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(
+            f"rollouts: engine {config.engine} with max_staleness {config.max_staleness} works with "
+            f"one training process, found {processes}.",
+            remedy="Start one process, or set rollouts.engine=native and rollouts.max_staleness=0.",
+        )
+    if (config.engine == "vllm" or config.transfer != "file") and find_spec("vllm") is None:
+        raise ConfigError(
+            f"rollouts: engine {config.engine} with transfer {config.transfer} needs vLLM, which is not "
+            "installed.",
+            remedy="pip install 'greenward[vllm]', or without a GPU see docs/vllm.md.",
+        )
+    if config.engine == "server":
+        Server(config.server).check(config.server.model)
+
+
+def build_engine(
+    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory, stack: ExitStack
+) -> tuple[RolloutEngine, Sequence[Callback]]:
+    """The engine that plays `policy`, itself where no other is asked for, and what has to follow steps.
+
+    `stack` ends it, `run` records it. Raises `ConfigError` for what it cannot serve.
+    """
+    config = recipe.rollouts
+    if config.engine == "native":
+        return policy.frozen_copy() if config.max_staleness else policy, ()
+    try:
+        place = config.transfer_dir or _memory(2 * 4 * sum(one.numel() for one in policy.parameters()))
+        parent = tempfile.TemporaryDirectory(prefix="greenward-weights-", dir=place)
+    except OSError as error:
+        raise ConfigError(f"rollouts.transfer_dir cannot be written: {error}.") from error
+    folder = Path(stack.enter_context(parent)) / "model"
+    transfer = FileTransfer(folder) if config.transfer == "file" else DeviceTransfer(config.transfer)
+    if config.engine == "server":
+        server = Server(config.server)
+        length = server.check(config.server.model, policy.tokenizer)
+        vllm: VLLM = server
+    else:
+        length = config.vllm.max_model_len or policy.max_positions
+        policy.save(folder)
+        vllm = Colocated(
+            folder,
+            config.vllm,
+            dtype=str(policy.dtype).removeprefix("torch."),
+            max_model_len=length,
+            backend=FILE_TRANSFER if config.transfer == "file" else config.transfer,
+        )
+    stack.callback(vllm.close)
+    engine = VLLMEngine(
+        vllm,
+        policy.tokenizer,
+        transfer,
+        max_positions=min(length, policy.max_positions),
+        patience_seconds=config.server.patience_seconds if config.engine == "server" else 0.0,
+    )
+    _check_prompts(recipe, policy, tasks, engine.max_positions)
+    try:
+        engine.sync(policy)
+        engine.sample([[policy.tokenizer.eos_id]], 1, SamplingParams(max_tokens=1), seed=0)
+    except EngineError as error:
+        raise ConfigError(
+            f"vLLM cannot sample with the policy's weights: {error.message}",
+            remedy=SERVE if config.engine == "server" else None,
+        ) from error
+    run.add_provenance(
+        rollouts={"engine": config.engine, "transfer": config.transfer, "deterministic": False}
+    )
+    return engine, [SleepBetween(vllm)] if isinstance(vllm, Colocated) and config.vllm.sleep else []
+
+
+def _memory(size: int) -> str | None:
+    """The folder that is kept in memory, if there is one with room for `size` bytes."""
+    folder = "/dev/shm"
+    return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size else None
+
+
+@dataclass(eq=False)
+class SleepBetween(Callback):
+    """Has vLLM give its GPU memory back once the episodes of a step are there."""
+
+    name = "sleep_between"
+
+    vllm: Colocated
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        self.vllm.sleep()
+        return episodes
+
+
+def _check_prompts(recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, max_positions: int) -> None:
+    if not isinstance(tasks, CodeTasks) or max_positions == policy.max_positions:
+        return
+    renderer, tokens = build_renderer(recipe, policy.tokenizer), recipe.sampling.max_tokens
+    longest = max(len(renderer.prompt_ids(problem)) for problem in tasks.train)
+    if longest + tokens > max_positions:
+        raise ConfigError(
+            f"the longest prompt has {longest} tokens; with sampling.max_tokens {tokens} that is more "
+            f"than the {max_positions} that vLLM serves (max_model_len)."
+        )
+
+
+def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
+    """Raises the error of what a training by `recipe` needs and has not.
+
+    `given` names the sets of problems and `functions` the reward functions that the caller has himself. What
+    only shows when files are read, models are fetched or functions are imported is not found here.
+    """
+    if isinstance(recipe, SupervisedRecipe):
+        data = recipe.warm_start.data
+        if data is None:
+            raise ConfigError(
+                "kind: sft trains on your own pairs: warm_start.data is not set.",
+                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
+                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
+                "problems.",
+            )
+        if data != GENERATED_CORPUS:
+            check_pairs(Path(data))
+    check_trackers(recipe.tracking.model_dump())
+    if recipe.sandbox.http is not None:
+        read_token(recipe.sandbox.http)
+    if isinstance(recipe, ModelRecipe):
+        _check_model(recipe.model)
+    sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
+    suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
+    for source in (
+        *(source for name, source in sources.items() if name not in given),
+        *(suite for suite in suites if suite != HELD_OUT),
+    ):
+        check_source(source)
+    if isinstance(recipe, ReinforcementRecipe):
+        check_rollouts(recipe.rollouts)
+    if isinstance(recipe, CodeRecipe):
+        for term in recipe.rewards:
+            if term.name not in functions:
+                _check_reward(term)
+
+
+def _check_model(model: ModelConfig) -> None:
+    check_training_dtype(model.dtype, resolve_device(model.device))
+    shape = None
+    if model.id is not None and (folder := local_folder(model.id)):
+        shape = read_shape(holding("config.json", folder))
+    elif model.id and model.cache_dir and not model.offline and not is_writable(Path(model.cache_dir)):
+        raise ConfigError(
+            f"model.cache_dir {model.cache_dir} cannot be written.",
+            remedy="Name a folder of your own, or set model.offline=true if the model is there already.",
+        )
+    if model.lora is not None:
+        check_lora(model.lora, native=model.id is None or shape is not None)
+
+
+def check_processes(recipe: AnyRecipe) -> None:
+    """Raises `ConfigError` for a recipe that the processes which train together cannot train."""
+    count, held = distributed.size(), distributed.sharding()
+    if count == 1:
+        if held != "ddp":
+            raise ConfigError(
+                f"{held} shares the weights out over processes, and there is one process.",
+                remedy="Launch several (--processes 2), or train without a launcher.",
+            )
+        return
+    wrong = None
+    training = recipe.training
+    if isinstance(recipe, DQNRecipe):
+        raise ConfigError(f"{count} processes cannot train this recipe: kind dqn trains in one.")
+    if isinstance(training, TrainingConfig) and training.prompts_per_step < count:
+        wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
+    elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
+        wrong = "faults are planted in one process only"
+    elif held != "ddp" and recipe.model.lora is not None:
+        wrong = f"model.lora trains few weights, which {held} need not share out (--config ddp can)"
+    elif recipe.model.device.startswith("cuda:"):
+        wrong = f"model.device is {recipe.model.device}, and each process needs a device of its own (auto)"
+    elif held != "ddp" and isinstance(training, TrainingConfig) and training.weight_average:
+        wrong = f"training.weight_average is of whole weights, and {held} shares them out"
+    elif held != "ddp" and recipe.kind == "self_play":
+        wrong = f"kind: self_play measures whole gradients of the roles, and {held} shares them out"
+    elif held == "zero3" and recipe.kind == "ppo":
+        wrong = "DeepSpeed clips one gradient by one norm, and kind: ppo has two (--config fsdp2 can)"
+    elif held == "fsdp2" and os.environ.get("FSDP_VERSION", "2") != "2":
+        wrong = "the file for Accelerate names FSDP 1 (fsdp_version: 2 is what can be used)"
+    elif os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
+        wrong = "the file for Accelerate asks for weights in the memory of the processor (offload)"
+    elif held == "zero3" and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3") != "3":
+        wrong = "the file for Accelerate names another stage of ZeRO than 3"
+    if wrong is not None:
+        raise ConfigError(f"{count} processes cannot train this recipe: {wrong}.")
+
+
+def _check_reward(term: RewardTermConfig) -> None:
+    """Of a function, only whether its top module exists: to import it runs it."""
+    if ":" not in term.name:
+        make_reward(term)
+        return
+    package = term.name.partition(":")[0].partition(".")[0]
+    built_in = package in sys.builtin_module_names
+    if not built_in and PathFinder.find_spec(package, [os.getcwd(), *sys.path]) is None:
+        raise RewardError(
+            f"{term.name}: there is no module {package!r}.",
+            remedy="Name a module of the current folder or an installed one, as module:function.",
+        )
+
+
+ALARMS = "alarms.jsonl"
+ROLE_GRADIENTS_EVERY = 20
+"""Steps between two measurements of the gradient of each role, which cost about one pass of the update."""
+
+
+@dataclass(frozen=True)
+class Reinforcement:
+    """A trainer with the callbacks that belong to it, the planted faults among them.
+
+    `evaluated` is the policy that is evaluated and saved: the trained one, or the average of its weights.
+    """
+
+    phase: str
+    trainer: Trainer
+    callbacks: Sequence[Callback]
+    evaluated: Policy
+    exact: bool
+
+
+def build_reinforcement(
+    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory, stack: ExitStack
+) -> Reinforcement:
+    """Everything that trains `policy` on `tasks`, which are open, as the recipe says; recorded in `run`.
+
+    `stack` closes what runs beside the training. `exact` says whether a resumed run repeats an uninterrupted
+    one.
+
+    The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
+    """
+    training = recipe.training
+    whole = whole_copy(policy)
+    sampled = policy if whole is None else whole.policy
+    players = tasks.players(sampled)
+    collecting = stack.enter_context(ExitStack())  # left last: what samples ahead ends with its engine
+    engine, sleeps = build_engine(recipe, sampled, tasks, run, stack)
+    if engine is not sampled:
+        assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
+        players.update({name: engine for name, player in players.items() if player is sampled})
+    callbacks: list[Callback] = [
+        RolloutWriter(run, training.rollouts_per_step),
+        *tasks.callbacks(),
+        *sleeps,
+    ]
+    frozen = reward_model = None
+    if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
+        size, weight = training.micro_batch_sequences, recipe.reward_model.weight
+        frozen = policy.frozen_copy()
+        reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
+        callbacks.append(RewardModelCallback(reward_model, run.predictions, weight=weight))
+    max_rounds = 1
+    if isinstance(recipe, GRPORecipe | CodeGameRecipe) and recipe.algorithm.dynamic_sampling:
+        max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
+    overlapped = recipe.rollouts.max_staleness > 0
+    make = partial(OverlappedCollector, steps=training.max_steps) if overlapped else Collector
+    collector = make(
+        tasks.environment(policy),
+        players,
+        groups_per_step=training.prompts_per_step,
+        seed=recipe.seed,
+        max_rounds=max_rounds,
+        callbacks=callbacks,
+    )
+    collecting.callback(collector.close)
+    phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
+    faults: list[Fault] = []
+    if isinstance(recipe, PolicyGradientRecipe):
+        assert isinstance(trainer, RLTrainer)
+        targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
+        faults = make_faults(recipe.faults, targets)
+        stack.enter_context(recorded_truth(run.path, faults, seed=recipe.seed))
+    average = WeightAverage(policy, training.weight_average) if training.weight_average else None
+    if average is not None:
+        callbacks.append(average)
+        if isinstance(trainer, RLTrainer):
+            trainer.renewed_from = average.policy
+    if whole is not None:
+        callbacks.append(whole)
+    evaluated = sampled if average is None else average.policy
+    exact = engine.deterministic and not overlapped
+    return Reinforcement(phase, trainer, [*callbacks, *faults], evaluated, exact)
+
+
+def _rejection(
+    recipe: RejectionRecipe, policy: Policy, collector: Collector, frozen: Policy | None
+) -> tuple[str, Trainer]:
+    shard(policy)
+    trainer = RejectionTrainer(
+        policy,
+        collector,
+        recipe.rejection,
+        recipe.training,
+        seed=recipe.seed,
+        mask_truncated=recipe.algorithm.overlong.mask_truncated,
+    )
+    return "rejection sampling", trainer
+
+
+def _policy_gradient(
+    recipe: PolicyGradientRecipe | SelfPlayRecipe | CodeGameRecipe,
+    policy: Policy,
+    collector: Collector,
+    frozen: Policy | None,
+) -> tuple[str, Trainer]:
+    """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
+    algorithm, kl = recipe.algorithm, recipe.algorithm.kl
+    kl_coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
+    reference = None
+    if kl.coefficient > 0:
+        reference = frozen if frozen and not kl.refresh_every else policy.frozen_copy()
+    own: dict[str, Any] = {}
+    if isinstance(recipe, PPORecipe):
+        config = recipe.algorithm.critic
+        critic = Critic(policy, separate_trunk=config.trunk == "separate")
+        estimator: Estimator = CriticEstimator(
+            policy,
+            critic,
+            config,
+            recipe.algorithm.kl,
+            kl_coefficient,
+            micro_batch_sequences=recipe.training.micro_batch_sequences,
+            reference=reference,
+        )
+        own = {"kl_in_loss": not recipe.algorithm.kl.in_reward, "critic": critic, "critic_config": config}
+    elif isinstance(recipe, SelfPlayRecipe):
+        estimator = RoleGradientNorms(
+            RoleBaselineEstimator(
+                recipe.algorithm.advantage,
+                decay=recipe.algorithm.baseline_decay,
+                updated_first=recipe.algorithm.baseline_updated_first,
+                discount=recipe.algorithm.discount,
+            ),
+            policy,
+            every=ROLE_GRADIENTS_EVERY,
+            micro_batch_sequences=recipe.training.micro_batch_sequences,
+        )
+    else:
+        estimator = ESTIMATORS[algorithm.advantage]
+        tools = recipe.environment.tools if isinstance(recipe, GRPORecipe) else None
+        if tools and tools.call_reward:
+            estimator = CompletionRewardEstimator(estimator)
+    shard(policy, *(own["critic"].children() if "critic" in own else ()))
+    trainer = RLTrainer(
+        policy,
+        collector,
+        estimator,
+        algorithm,
+        recipe.training,
+        max_completion_tokens=recipe.sampling.max_tokens,
+        kl_coefficient=kl_coefficient,
+        reference=reference,
+        seed=recipe.seed,
+        **own,
+    )
+    return f"{algorithm.loss} training", trainer
+
+
+TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("grpo", "ppo", "self_play", "code_game"), _policy_gradient),
+        "rejection": _rejection,
+    }
+)
+"""Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
+frozen copy of the policy as it is now, if there is one.
+"""
+
+
+class MonitorCallback(Callback):
+    """Shows the metrics of each step to the monitor.
+
+    An alarm is said, appended to alarms.jsonl, and pins the last checkpoint from before its onset.
+    """
+
+    name = "monitor"
+
+    def __init__(self, recipe: ReinforcementRecipe, run: RunDirectory, say: Callable[[str], None]) -> None:
+        self._run, self._stop_on_critical = run, recipe.monitor.stop_on_critical
+        self._samples_here = recipe.rollouts.engine == "native"
+        alarms = run.path / ALARMS
+        self._monitor = Monitor(
+            recipe.monitor.rules,
+            say=say,
+            alarms=alarms,
+            stop=_stop,
+            on_alarm=self._on_alarm,
+            kind=recipe.kind,
+        )
+        self._step = 0
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._step = step
+        if not self._samples_here:  # it waits for its engine, whose throughput is that of the clock
+            metrics = {name: value for name, value in metrics.items() if name != CPU_SECONDS}
+        self._monitor.log(step, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "tests": self._monitor.tests.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`; alarms of steps that are repeated are removed."""
+        self._step = state.get("step", 0)
+        self._monitor.tests.load_state_dict(state.get("tests", {}))
+        file = self._run.path / ALARMS
+        if file.is_file():
+            rows = JsonRows(file, lenient=True)
+            write_rows(file, [row for row in rows if row.get("step", 0) <= self._step])
+
+    def _on_alarm(self, alarm: Alarm) -> None:
+        pin_checkpoint_before(self._run, alarm.onset)
+        if alarm.severity == "critical" and self._stop_on_critical:
+            _stop()
+
+
+def _stop() -> None:
+    """Ask the training loop for a clean stop after the step."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+WARM_START = "warm_start"
+TASKS: Mapping[str, type[Tasks] | type[DQNTasks]] = MappingProxyType(
+    {
+        **dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks),
+        "self_play": SelfPlayTasks,
+        "code_game": CodeGameTasks,
+        "dqn": DQNTasks,
+    }
+)
+"""What each kind of recipe trains and evaluates on."""
+
+
+def train(
+    recipe: AnyRecipe,
+    output: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    given: Mapping[str, ProblemSet] = MappingProxyType({}),
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> bool:
+    """Run a recipe in the run directory `output`; True when it finished, False when interrupted.
+
+    `given` and `functions` are the caller's own problems and reward functions (`build_problems`,
+    `build_rewards`).
+    A warm start before reinforcement learning is a run of its own in `output/warm_start`. `overwrite` deletes
+    a run that is there. Raises the typed errors of `greenward.common.errors`; nothing written before an error
+    is lost.
+    """
+    refuse_both(resume=resume, overwrite=overwrite)
+    check_folder(output, "run")
+    check_needs(recipe, given, functions)
+    finished = False
+
+    def what_follows() -> str:
+        if not distributed.is_first():
+            return ""
+        now = "all steps are finished" if finished else "no step has begun in this session"
+        return f"Stopping; {now}. {interruption.AGAIN}"
+
+    warned: list[str | None] = []
+    if isinstance(recipe, ModelRecipe):
+        _, *warned = *check_memory(recipe), check_disk(recipe, output), _slow_numbers(recipe)
+    if recipe.training.threads is not None:
+        torch.set_num_threads(recipe.training.threads)
+    make_tasks: Any = TASKS[recipe.kind]
+    with ExitStack() as stack:
+        stack.enter_context(interruption.stoppable(what_follows))
+        stack.enter_context(distributed.joined())
+        quiet = quiet or not distributed.is_first()
+        check_processes(recipe)
+        tasks = make_tasks(recipe, given, functions)
+        progress = Progress(quiet=quiet)
+        if computes_by_kernels(recipe) and is_to_be_built():
+            progress.message("Compiling kernels for this processor, which takes some seconds, once.")
+        run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
+        tasks.open(run, stack)
+        stack.enter_context(progress)
+        for key, change in run.inexact.items():
+            progress.message(
+                f"Resumed with another {key} ({change}): the numbers will not equal those of an "
+                "uninterrupted run to the last digit."
+            )
+        for message in (preset_line(recipe), *warned, contended_threads()):
+            if message:
+                progress.message(message)
+        finished = Session(recipe, tasks, progress, resume).train(run)
+        if finished and distributed.is_first():
+            show_report(output, quiet=quiet)
+    return finished
+
+
+def refuse_both(*, resume: bool, overwrite: bool) -> None:
+    """Raises `ConfigError` for a run that is to be continued and to be deleted."""
+    if resume and overwrite:
+        raise ConfigError("resume and overwrite exclude each other.", remedy="Leave one of them out.")
+
+
+def computes_by_kernels(recipe: BaseRecipe) -> bool:
+    """Whether compiled kernels serve, where this machine has them."""
+    return isinstance(recipe, ModelRecipe) and not torch.cuda.is_available()
+
+
+def _slow_numbers(recipe: ModelRecipe) -> str | None:
+    return slow_dtype(recipe.model.dtype, resolve_device(recipe.model.device))
+
+
+def open_run(path: Path, recipe: BaseRecipe, *, resume: bool, overwrite: bool = False) -> RunDirectory:
+    """The run directory of `recipe`, for writing in the first process alone."""
+    config = recipe.model_dump(mode="json")
+    count = distributed.size()
+    computed_by = {"processes": f"{count} ({distributed.sharding()})"} if count > 1 else {}
+    if isinstance(recipe, ModelRecipe) and computes_by_kernels(recipe) and (native := kernels()):
+        numbers = resolve_dtype(recipe.model.dtype, torch.device("cpu"))
+        products = native.products and numbers == torch.float32
+        computed_by["kernels"] = "compiled, with products" if products else "compiled"
+    elif isinstance(recipe, ModelRecipe) and torch.cuda.is_available() and not are_switched_off():
+        computed_by["kernels"] = "torch, flex attention where it serves"
+
+    def create() -> None:
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "computed_by": computed_by}
+        opened.append(RunDirectory.create(path, config, **how, complete=with_defaults))
+
+    opened: list[RunDirectory] = []
+    distributed.from_first(create)
+    return opened[0] if opened else FollowedRun(path, config)
+
+
+def show_report(output: Path, *, quiet: bool, report_of: Callable[[Path], Report] = training_report) -> None:
+    """Write the report of what lies in `output`; print its terminal view and where the page is."""
+    report = report_of(output)
+    paths = write_report(report, output)
+    if not quiet:
+        print_report(report)
+        print(f"Report: {paths['html']}")
+
+
+def dry_run(
+    recipe: AnyRecipe,
+    given: Mapping[str, ProblemSet] = MappingProxyType({}),
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> None:
+    """Print the resolved recipe, the model's size and the first prompt; train nothing."""
+    check_needs(recipe, given, functions)
+    print(dump(recipe))
+    if isinstance(recipe, DQNRecipe):
+        print(DQNTasks(recipe, given, functions).sample())
+        return
+    estimated, warned = check_memory(recipe)
+    for line in (*estimated, preset_line(recipe), warned, _slow_numbers(recipe)):
+        if line:
+            print(f"# {line}")
+    make_tasks: Any = TASKS[recipe.kind]
+    tasks: Tasks = make_tasks(recipe, given, functions)
+    policy = build_policy(recipe, tasks.texts)
+    print(f"# {training_memory(policy)}")
+    print(tasks.sample(policy))
+
+
+def training_memory(policy: Policy) -> str:
+    """The number of parameters, and the memory of weights, gradients and Adam's two moments."""
+    parameters = list(policy.parameters())
+    total = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    frozen_bytes = sum(p.numel() * p.element_size() for p in parameters if not p.requires_grad)
+    whole = f"{total * 16 / 2**20:,.0f} MiB"
+    if trained == total:
+        return f"{total:,} parameters; weights, gradients and Adam: {whole}"
+    return (
+        f"{total - trained:,} frozen parameters and {trained:,} of the adapter; weights, gradients and Adam: "
+        f"{(frozen_bytes + trained * 16) / 2**20:,.0f} MiB, and {whole} if all were trained"
+    )
+
+
+_NO_FAULTS = FaultsConfig()
+
+
+@dataclass(frozen=True)
+class Session:
+    """One call of `train`: what its phases share."""
+
+    recipe: AnyRecipe
+    tasks: Any
+    progress: Progress
+    resume: bool
+
+    def train(self, run: RunDirectory) -> bool:
+        recipe = self.recipe
+        if isinstance(recipe, DQNRecipe):
+            return self._learn_values(recipe, run)
+        if isinstance(recipe, SupervisedRecipe):
+            return self._supervise(recipe, run)
+        if recipe.warm_start is None:
+            return self._reinforce(recipe, run, build_policy(recipe, self.tasks.texts))
+        folder = run.path / WARM_START
+        summary = distributed.from_first(lambda: read_summary(folder))
+        if summary is None or summary["status"] != "finished":
+            unmeasured = recipe.evaluation.model_copy(update={"enabled": False})
+            # Random weights are trained whole; the adapter changes what comes of them.
+            whole = recipe.model if recipe.model.id else recipe.model.model_copy(update={"lora": None})
+            before = convert(
+                recipe, "sft", name=WARM_START, evaluation=unmeasured.model_dump(), model=whole.model_dump()
+            )
+            assert isinstance(before, SupervisedRecipe)
+            faults = recipe.faults if isinstance(recipe, PolicyGradientRecipe) else _NO_FAULTS
+            with open_run(folder, before, resume=self.resume) as inner:
+                if not self._supervise(before, inner, faults):
+                    return False
+            interruption.check()
+        model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
+        warm = recipe.model_copy(update={"model": model})
+        return self._reinforce(recipe, run, build_policy(warm, self.tasks.texts))
+
+    def _learn_values(self, recipe: DQNRecipe, run: RunDirectory) -> bool:
+        trainer = self.tasks.trainer()
+        self.progress.phase("Q-learning", recipe.training.max_steps)
+        writer = RolloutWriter(run, recipe.training.rollouts_per_step)
+        callbacks = [writer, *self.tasks.callbacks(self.progress)]
+        finished = self._drive(recipe, run, trainer, recipe.training, callbacks)
+        if finished:
+            self.tasks.compare(run, trainer, self.progress)
+        return finished
+
+    def _supervise(
+        self, recipe: SupervisedRecipe, run: RunDirectory, faults: FaultsConfig = _NO_FAULTS
+    ) -> bool:
+        config = recipe.warm_start
+        policy = build_policy(recipe, self.tasks.texts)
+        examples = edit_examples(faults, self.tasks.examples(policy, config))
+        whole = whole_copy(policy)
+        shard(policy)
+        trainer = SFTTrainer(policy, examples, config, seed=recipe.seed)
+        self.progress.phase(run.path.name, config.max_steps)
+        if whole is None:
+            return self._drive(recipe, run, trainer, config)
+        return self._drive(recipe, run, trainer, config, [whole], whole.policy)
+
+    def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
+        with ExitStack() as stack:
+            built = build_reinforcement(recipe, policy, self.tasks, run, stack)
+            self.progress.phase(built.phase, recipe.training.max_steps)
+            if self.resume and not built.exact:
+                self.progress.message(
+                    "The numbers of a resumed run with these rollouts will not equal those of an "
+                    "uninterrupted one: its engine does not repeat samples, or samples ahead."
+                )
+            callbacks = [*built.callbacks]
+            if recipe.monitor.enabled and distributed.is_first():
+                callbacks.append(MonitorCallback(recipe, run, self.progress.message))
+            return self._drive(recipe, run, built.trainer, recipe.training, callbacks, built.evaluated)
+
+    def _drive(
+        self,
+        recipe: ModelRecipe | DQNRecipe,
+        run: RunDirectory,
+        trainer: Trainer,
+        limits: SupervisedConfig | TrainingConfig | DQNTrainingConfig,
+        callbacks: Sequence[Callback] = (),
+        evaluated: Policy | None = None,
+    ) -> bool:
+        first = distributed.is_first()
+        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config) if first else []
+        loop = TrainingLoop(
+            trainer,
+            run,
+            seed=recipe.seed,
+            max_steps=limits.max_steps,
+            max_seconds=limits.max_seconds,
+            evaluators=self.tasks.evaluators(trainer.policy) if recipe.evaluation.enabled else {},
+            evaluate_at_start=recipe.evaluation.at_start,
+            eval_interval_steps=recipe.evaluation.eval_interval_steps,
+            checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
+            keep_checkpoints=recipe.training.keep_checkpoints,
+            keep_best=isinstance(recipe, DQNRecipe),
+            log_interval_steps=recipe.training.log_frequency if isinstance(recipe, DQNRecipe) else 1,
+            keep_spaced_checkpoints=recipe.training.keep_spaced_checkpoints,
+            callbacks=callbacks,
+            evaluated=evaluated,
+            sinks=sinks,
+            tracked_samples=recipe.tracking.samples,
+            finishes_steps=isinstance(recipe, DQNRecipe),
+            progress=self.progress,
+        )
+        try:
+            loop.run()
+        finally:
+            for sink in sinks:
+                sink.close()
+        distributed.from_first(
+            lambda: write_summary(
+                run,
+                status="interrupted" if loop.interrupted else "finished",
+                steps=loop.steps_done,
+                wall_seconds=loop.wall_seconds,
+                peak_rss_mb=peak_resident_mb(),
+                extra={"training_seconds": loop.training_seconds},
+            )
+        )
+        if loop.failure is not None:
+            raise TrainingStopped(
+                f"Stopped after step {loop.steps_done}: {loop.failure.message}",
+                remedy="Nothing is lost: the same command with --resume goes on once the engine answers.",
+            ) from loop.failure
+        return not loop.interrupted

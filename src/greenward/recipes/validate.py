@@ -1,0 +1,163 @@
+"""What to run first with a model: it against `transformers`, three steps of GRPO, ten problems.
+
+Shape suffixes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from greenward.common.errors import CheckpointError, ConfigError
+from greenward.config.loading import load_recipe
+from greenward.config.recipe import Recipe, language_model
+from greenward.models.catalog import FoundModel, find_model
+from greenward.models.policy import Policy
+from greenward.models.scoring import GroupBatch
+from greenward.recipes.run import train, training_memory
+from greenward.rollouts.engine import Completion, SamplingParams
+from greenward.runs.machine import peak_resident_mb
+from greenward.runs.reading import read_evaluations, read_metrics
+
+TOLERANCE = 1e-3
+"""Largest difference of logits and log-probabilities, which are computed in float32."""
+STEPS, PROBLEMS, TOKENS = 3, 10, 24
+PROMPTS = (
+    "def add(a, b):\n    return",
+    "def is_even(n: int) -> bool:\n    # True if n is even\n",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
+    "Write a Python function that reverses a string.",
+)
+SETTINGS = (
+    "warm_start=null",
+    f"training={{max_steps: {STEPS}, prompts_per_step: 4, num_generations: 4, micro_batch_sequences: 4}}",
+    # An entropy bonus gives every answer a gradient, also where no reward differs.
+    "algorithm={kl: {coefficient: 0}, entropy_coefficient: 0.001}",
+    f"evaluation={{num_questions: {PROBLEMS}, samples: 1, k: [1], at_start: false}}",
+)
+
+
+def validate_model(name: str, output: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[bool, str]]:
+    """Check the model called `name` step by step; of each, whether it went well and a line of what was found.
+
+    The model is compared with `transformers` in float32, and trained with the recipe's `model.dtype` in the
+    run directory `output`, by `quickstart` made short. Raises the typed errors of `greenward.common.errors`
+    for what is no model.
+    """
+    found = find_model(name)
+    tokens = f"sampling.max_tokens={max(1, min(64, (found.max_positions or 1 << 20) // 4))}"
+    recipe = language_model(load_recipe("quickstart", [f"model.id={name}", *SETTINGS, tokens, *overrides]))
+    ours: list[_Answers] = []
+    checks: dict[str, Callable[[], tuple[bool, str]]] = {
+        "load and sample": lambda: _sample(found, recipe.model.device, ours),
+        "transformers": lambda: _compare(found, ours[0]),
+        "GRPO and evaluation": lambda: _train(recipe, output),
+    }
+    for what, work in checks.items():
+        started = time.perf_counter()
+        good, detail = work()
+        seconds = time.perf_counter() - started
+        on_gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_initialized() else 0
+        memory = f"peak memory {peak_resident_mb() + on_gpu:,.0f} MiB"
+        yield good, f"{what} ({seconds:.1f} s): {detail}; {memory}"
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What our policy answers to each prompt: the logits (V,) behind it, a greedy and a sampled answer."""
+
+    prompts: Sequence[Sequence[int]]
+    logits: torch.Tensor
+    greedy: Sequence[Completion]
+    sampled: Sequence[Completion]
+    device: torch.device
+
+
+def _sample(found: FoundModel, device: str, answers: list[_Answers]) -> tuple[bool, str]:
+    """Load and sample; well if the sampler's log-probabilities are those that training computes."""
+    policy = Policy.from_folder(found.folder, device=device)
+    prompts = [policy.tokenizer.encode(text)[: policy.max_positions - TOKENS] for text in PROMPTS]
+    rows = (
+        policy.model.get_input_embeddings().weight
+        if hasattr(policy.model, "config")
+        else policy.model.embedding
+    )
+    if (highest := max(map(max, prompts))) >= len(rows):
+        raise CheckpointError(
+            f"{found.folder}: the tokenizer gives the id {highest}, and the model has {len(rows)} embeddings",
+            remedy="Put the tokenizer of this model beside its weights.",
+        )
+    with torch.inference_mode():
+        logits = policy._decoding.start(prompts, [1] * len(prompts), TOKENS).float().cpu()
+    drawn = {
+        temperature: [
+            group[0] for group in policy.sample(prompts, 1, SamplingParams(TOKENS, temperature), seed=0)
+        ]
+        for temperature in (0.0, 1.0)
+    }
+    answers.append(_Answers(prompts, logits, drawn[0.0], drawn[1.0], policy.device))
+    batch = GroupBatch.build(prompts, [[c.token_ids] for c in drawn[1.0]], device=policy.device)
+    with torch.no_grad():
+        scored = policy.completion_logprobs(batch).logprobs_BT.cpu().numpy()
+    off = max(
+        float(abs(row[: len(one.logprobs)] - one.logprobs).max())
+        for row, one in zip(scored, drawn[1.0], strict=True)
+    )
+    kind = "greenward's decoder" if hasattr(policy.model, "shape") else type(policy.model).__name__
+    return off <= TOLERANCE, (
+        f"{kind}, {training_memory(policy)}; log-probabilities of sampling and training differ by {off:.1e}"
+    )
+
+
+@torch.no_grad()
+def _compare(found: FoundModel, ours: _Answers) -> tuple[bool, str]:
+    """Our answers under the model as `transformers` loads it: one plain forward pass for each."""
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise ConfigError(
+            "validate-model needs transformers, which is not installed.", remedy="pip install 'greenward[hf]'"
+        ) from error
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        found.folder, dtype=torch.float32, trust_remote_code=False
+    )
+    model.to(ours.device).eval()
+    logits_off = logprobs_off = 0.0
+    greedy = tokens = 0
+    for number, prompt in enumerate(ours.prompts):
+        for one in (ours.greedy[number], ours.sampled[number]):
+            ids = torch.tensor([[*prompt, *one.token_ids.tolist()]], device=ours.device)
+            logits_TV = model(ids).logits[0, len(prompt) - 1 : -1].float().cpu()
+            chosen = torch.log_softmax(logits_TV, -1)[np.arange(len(one.token_ids)), one.token_ids]
+            logits_off = max(logits_off, float((logits_TV[0] - ours.logits[number]).abs().max()))
+            logprobs_off = max(logprobs_off, float((chosen - torch.from_numpy(one.logprobs)).abs().max()))
+            if one is ours.greedy[number]:
+                best = logits_TV.max(-1).values - logits_TV[np.arange(len(one.token_ids)), one.token_ids]
+                greedy += int((best <= TOLERANCE).sum())
+                tokens += len(best)
+    return max(logits_off, logprobs_off) <= TOLERANCE and greedy == tokens, (
+        f"logits differ by {logits_off:.1e}, log-probabilities by {logprobs_off:.1e}; "
+        f"{greedy} of {tokens} greedy tokens are the most likely ones"
+    )
+
+
+def _train(recipe: Recipe, output: Path) -> tuple[bool, str]:
+    """Train and evaluate; well if every step changed the weights, whatever share of the answers is right."""
+    train(recipe, output, quiet=True)
+    rows = read_metrics(output / "metrics.jsonl").rows
+    applied = sum(row["updates/applied"] > 0 and not row["updates/non_finite"] for row in rows)
+    finite = all(math.isfinite(row.get("loss", math.nan)) for row in rows)
+    steps = ", ".join(f"{row['time/step']:.1f}" for row in rows)
+    evaluation = read_evaluations(output)[-1]
+    return finite and applied == len(rows) == STEPS, (
+        f"{applied} of {STEPS} steps updated the weights, loss {'' if finite else 'NOT '}finite; {steps} s a "
+        f"step in {recipe.model.dtype}; pass@1 {evaluation['metrics']['pass@1']['value']:.0%} of {PROBLEMS} "
+        f"problems in {sum(evaluation['seconds'].values()):.1f} s"
+    )

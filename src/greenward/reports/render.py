@@ -1,0 +1,337 @@
+"""A report as HTML, Markdown and on the terminal.
+
+A report as Markdown, for a pull request or the page of a model, and as JSON, for programs.
+
+A report as one HTML file: no network, no script, no foreign markup.
+
+jinja2 escapes every text of the record. The content security policy allows nothing but the one style
+sheet of this page, by its hash, so even markup that slipped through could not act.
+
+A report on the terminal: the headline, the tables, and each line of a chart as a spark line.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from greenward.common.text import visible
+from greenward.reports import document
+from greenward.reports.document import Report, value_text
+from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
+from greenward.runs.files import dump_json
+
+
+def render_markdown(report: document.Report) -> str:
+    """The report as Markdown; sections below the main ones are folded, charts without a `file` left out."""
+    notes = "\n".join(f"- {inline(note)}" for note in report.notes)
+    head = (
+        f"# {inline(report.title)}",
+        f"**{inline(report.headline)}**",
+        _markdown_facts(report.facts),
+        notes,
+    )
+    return _joined((*head, *map(_section, report.sections))) + "\n"
+
+
+def render_json(report: document.Report) -> str:
+    """The report as one JSON object: its texts, its `data`, and its sections as blocks with a `type`.
+
+    Charts whose series a file of the run holds already are left out.
+    """
+    record = {
+        "kind": report.kind,
+        "title": report.title,
+        "headline": report.headline,
+        "facts": {fact.label: fact.value for fact in report.facts},
+        "notes": report.notes,
+        **report.data,
+        "sections": [
+            {
+                "title": section.title,
+                "blocks": [
+                    {"type": type(block).__name__.lower(), **asdict(block)}
+                    for block in section.blocks
+                    if not isinstance(block, document.Charts) or block.in_json
+                ],
+            }
+            for section in report.sections
+        ],
+    }
+    # A lone surrogate, which UTF-8 has not, becomes its escape in JSON.
+    return dump_json(record, indent=1).encode("utf-8", "backslashreplace").decode() + "\n"
+
+
+def inline(text: str) -> str:
+    """One line of text in which nothing acts as Markdown or HTML. Intervals keep their brackets."""
+    line = " ".join(visible(text).split())
+    return re.sub(r"([\\`*_{}<>|#~]|\](?=[(\[:]))", r"\\\1", line)
+
+
+def code_block(text: str, language: str = "") -> str:
+    """A fenced block whose fence is longer than any run of backticks inside."""
+    text = visible(text)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _section(section: document.Section) -> str:
+    inner = _joined(map(_block, section.blocks))
+    if not inner:
+        return ""
+    title = inline(section.title)
+    if section.level == "main":
+        return f"## {title}\n\n{inner}"
+    return f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>"
+
+
+def _block(block: document.Block) -> str:
+    match block:
+        case document.Paragraph():
+            return inline(block.text)
+        case document.Facts():
+            return _markdown_facts(block.facts)
+        case document.Table():
+            return _table(block)
+        case document.Charts():
+            return _joined(f"![{inline(chart.title)}]({chart.file})" for chart in block.charts if chart.file)
+        case document.Code():
+            return code_block(block.text, block.language)
+        case document.Answers():
+            return _joined(map(_task, block.tasks))
+        case document.Findings():
+            return _joined(map(_finding, block.findings))
+        case document.Links():
+            return " · ".join(f"[{inline(link.text)}]({link.target})" for link in block.links)
+
+
+def _markdown_facts(facts: Iterable[document.Fact]) -> str:
+    return " · ".join(f"{inline(fact.label)}: {inline(fact.value)}" for fact in facts)
+
+
+def _table(table: document.Table) -> str:
+    rows = [table.columns, ("---",) * len(table.columns), *table.rows]
+    lines = ("| " + " | ".join(map(inline, row)) + " |" for row in rows)
+    title = f"### {inline(table.title)}" if table.title else ""
+    return _joined((title, "\n".join(lines), inline(table.caption)))
+
+
+def _task(task: document.AnsweredTask) -> str:
+    label = f": {task.label}" if task.label else ""
+    blocks = [f"### {inline(task.task_id + label)}", code_block(task.prompt.strip()) if task.prompt else ""]
+    for answer in task.answers:
+        title = f"{answer.title}: " if answer.title else ""
+        remark = f"; {answer.remark}" if answer.remark else ""
+        blocks += [inline(f"{title}{answer.status}{remark}"), code_block(answer.code, "python")]
+        blocks.append(code_block(answer.failure) if answer.failure else "")
+    return _joined(blocks)
+
+
+def _finding(finding: document.Finding) -> str:
+    title = f"### {finding.severity.upper()}: {inline(finding.title)}"
+    actions = (f"{number}. {inline(action)}" for number, action in enumerate(finding.actions, start=1))
+    evidence = (inline(finding.measured), inline(finding.evidence))
+    confirm = f"To confirm: {inline(finding.confirm)}"
+    return _joined((title, *evidence, "What to do:", "\n".join(actions), confirm))
+
+
+def _joined(blocks: Iterable[str]) -> str:
+    return "\n\n".join(block for block in blocks if block)
+
+
+_SHAPES = {"wide": (520, 290), "small": (340, 190)}
+
+
+def render_html(report: Report, *, refresh_seconds: int | None = None) -> str:
+    """The whole page. A browser loads it anew every `refresh_seconds`, for the page of a running run."""
+    return render_page("page.html.j2", style_sheet(), report=report, refresh_seconds=refresh_seconds)
+
+
+def render_page(template: str, style: str, **variables: Any) -> str:
+    """A page of a template of this package, with `style` as the one style sheet that it allows."""
+    style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = _environment().get_template(template)
+    return page.render(style=Markup(style), style_hash=Markup(style_hash), **variables)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("greenward.reports", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "type_of": lambda block: type(block).__name__,
+        "draw": lambda chart, size: draw(chart, *_SHAPES[size]),
+        "bar": lambda table: stacked_bar(
+            list(zip((row[0] for row in table.rows), table.shares, strict=False))
+        ),
+        "key": colour_key,
+    }
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Make control characters of plain text visible before it is escaped."""
+    return visible(value) if type(value) is str else value
+
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 26
+_TONES = {"good": "green", "bad": "red", "warning": "yellow", "neutral": "dim"}
+_SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def print_report(report: document.Report, console: Console | None = None) -> None:
+    """Print the report without its appendices. A section of one table needs no heading beside the table's."""
+    console = console or Console()
+    console.print()
+    _line(console, report.title, "bold")
+    _line(console, report.headline, "bold")
+    _print_facts(console, report.facts)
+    for note in report.notes:
+        _line(console, f"! {note}", "yellow")
+    console.print()
+    for section in report.sections:
+        if section.level != "appendix" and section.blocks:
+            _line(console, section.title, "bold")
+            for block in section.blocks:
+                _print_block(console, block)
+
+
+def _print_block(console: Console, block: document.Block) -> None:
+    match block:
+        case document.Paragraph():
+            _line(console, block.text, "dim" if block.quiet else "")
+            console.print()
+        case document.Facts():
+            _print_facts(console, block.facts)
+            console.print()
+        case document.Table():
+            _print_table(console, block)
+        case document.Charts():
+            _print_curves(console, block.charts)
+        case document.Code():
+            console.print(Padding(Text(visible(block.text)), (0, 0, 1, 2)))
+        case document.Answers():
+            for task in block.tasks:
+                _print_task(console, task)
+        case document.Findings():
+            _print_findings(console, block.findings)
+        case document.Links():
+            for link in block.links:
+                _line(console, f"{link.text}: {link.target}", "dim")
+
+
+def _line(console: Console, text: str, style: str) -> None:
+    console.print(Text(visible(text), style=style))
+
+
+def _print_facts(console: Console, facts: Iterable[document.Fact]) -> None:
+    _line(console, "   ".join(f"{fact.label} {fact.value}" for fact in facts), "dim")
+
+
+def _print_table(console: Console, table: document.Table) -> None:
+    shown = _rich_table(table.title, headed=any(table.columns))
+    cells = zip(table.columns, *table.rows, strict=True)
+    fits = sum(1 + max(map(len, column)) for column in cells) <= console.width
+    for index, column in enumerate(table.columns):
+        style = None if index else "cyan"
+        shown.add_column(Text(visible(column)), style=style, no_wrap=fits and index > 0, overflow="fold")
+    for row in table.rows:
+        style = "dim" if row[0].startswith(" ") else None
+        shown.add_row(*(Text(visible(cell).replace(" %", "%")) for cell in row), style=style)
+    console.print(shown)
+    if table.caption:
+        console.print(Padding(Text(visible(table.caption), style="dim"), (0, 0, 1, 0)))
+
+
+def _rich_table(title: str = "", *, headed: bool = True) -> RichTable:
+    """An empty table, narrow enough for three intervals in 80 columns."""
+    return RichTable(
+        title=Text(visible(title), style="bold") if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_header=headed,
+    )
+
+
+def _print_curves(console: Console, charts: Sequence[document.Chart]) -> None:
+    """A row for each line; of charts that show the same over other axes, the first."""
+    rows: dict[str, tuple[str, Text, str]] = {}
+    for chart in charts:
+        for line in chart.series:
+            name = chart.title.partition(",")[0].partition(" (")[0]
+            name += f" · {line.name}" if line.name else ""
+            if line.weight == "bold" and name not in rows:
+                values = [value for _, value in line.points]
+                first, last = (value_text(value, chart.unit) for value in (values[0], values[-1]))
+                rows[name] = first, Text(spark_line(values), style="cyan"), last
+    shown = _rich_table()
+    for column in ("Curve", "First", "", "Last"):
+        is_name = column == "Curve"  # which alone is wrapped where there is no room
+        shown.add_column(column, style="cyan" if is_name else None, no_wrap=not is_name)
+    for name, cells in rows.items():
+        shown.add_row(Text(visible(name)), *cells)
+    console.print(shown)
+
+
+def spark_line(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
+    """The values as one line of blocks, averaged into at most `width` of them."""
+    count = min(width, len(values))
+    cuts = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, span = min(means), max(means) - min(means)
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(top * (value - low) / span)] if span else _SPARKS[0] for value in means)
+
+
+def _print_task(console: Console, task: document.AnsweredTask) -> None:
+    title = Text(visible(task.task_id), style="bold cyan")
+    if task.label:
+        title.append(f"  {visible(task.label)}", style=_TONES[task.tone])
+    console.print(title)
+    if task.prompt.strip():
+        console.print(Padding(Text(visible(task.prompt.strip()), style="dim"), (0, 0, 0, 2)))
+    for answer in task.answers:
+        head = Text(visible(f"{answer.title} " if answer.title else ""), style="bold")
+        head.append(visible(answer.status), style=_TONES[answer.tone])
+        head.append(visible(f"  {answer.remark}" if answer.remark else ""), style="dim")
+        console.print(head)
+        console.print(Padding(Text(visible(answer.code)), (0, 0, 0, 2)))
+        if answer.failure:
+            console.print(Padding(Text(visible(answer.failure), style="red"), (0, 0, 0, 2)))
+    console.print()
+
+
+def _print_findings(console: Console, findings: Sequence[document.Finding]) -> None:
+    shown = RichTable(box=None, padding=(0, 2, 1, 0), pad_edge=False)
+    for column in ("Severity", "Finding", "From step"):
+        shown.add_column(column, ratio=1 if column == "Finding" else None)
+    for finding in findings:
+        text = Text(visible(finding.title), style="bold")
+        text.append(f"\n{visible(finding.measured)}", style="not bold")
+        text.append(f"\nFirst: {visible(finding.actions[0])}", style="not bold dim")
+        onset = document.NOTHING if finding.onset is None else str(finding.onset)
+        shown.add_row(Text(finding.severity, style=_SEVERITIES[finding.severity]), text, Text(onset))
+    console.print(shown)

@@ -1,0 +1,354 @@
+"""The sections of a report that only games and the token MDP have.
+
+Games in a report: against whom a policy trained, what it reaches in each role, and where it errs.
+
+Programs written token by token, in a report: what Q-learning solves beside random search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+from greenward.common.errors import RunError
+from greenward.common.statistics import Estimate, proportion
+from greenward.reports.document import (
+    NOTHING,
+    Block,
+    Chart,
+    Code,
+    KeyFigure,
+    Link,
+    Links,
+    Paragraph,
+    Role,
+    Section,
+    Table,
+    Unit,
+    bounded,
+    charts,
+    duration,
+    percent,
+    percent_of,
+    section,
+    value_text,
+)
+from greenward.reports.runs import (
+    Curve,
+    Drawn,
+    Evaluation,
+    Evaluations,
+    Study,
+    evaluation_series,
+    pooled,
+    step_charts,
+)
+from greenward.runs.files import read_json
+from greenward.runs.reading import RecordedRun
+
+# Figures with a chart, by their names without the role.
+_FIGURES = {
+    "lines/lost": "lines lost with greedy play",
+    "random/not_lost": "not lost against random play",
+    "expert/not_lost": "not lost against the expert",
+    "exploitability": "exploitability (chips per hand; uniform play has 0.458)",
+    "value": "value for the first player (chips per hand; −1/18 in equilibrium)",
+    "deals": "games with a deal",
+    "efficiency": "share of the possible gains that deals reached",
+    "rationality": "games with a deal in which nobody lost value",
+    "policy_beats_start": "wins of the generator over the predictor of the start",
+    "frozen_beats_start": "wins of the frozen generator over the predictor of the start",
+    "frozen_beats_policy": "wins of the frozen generator over the predictor",
+    "policy_beats_policy": "wins of the generator over the predictor",
+    "valid": "programs that are valid",
+}
+_IN_CHIPS = ("exploitability", "value")
+_MATCH = ("won", "drawn", "lost", "illegal")
+_SHARES = ("win", "draw", "loss", "illegal")
+_TRAINING = (*_SHARES, "length", "entropy", "baseline")
+_ROLES: tuple[Role, ...] = ("main", "second")
+_WORTH = {1.0: "win", 0.0: "draw", -1.0: "loss"}
+_SHOWN_ERRORS, _BOARDS_IN_A_ROW = 8, 4
+
+
+def is_game(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is one of a game."""
+    return "roles" in evaluation
+
+
+def played_games(runs: Sequence[RecordedRun]) -> list[str]:
+    """The games that the runs were evaluated in, as their files name them."""
+    return list(
+        dict.fromkeys(
+            name for run in runs for name, found in run.suites.items() if found and is_game(found[0])
+        )
+    )
+
+
+def game_sections(study: Study) -> tuple[Section, ...]:
+    """What a training reached in its games, and how the roles went at each step; no blocks without games."""
+    runs = study.main_runs
+    names = played_games(runs)
+    blocks: list[Block | None] = [Paragraph(opponents_in_words(runs[0].config))] if names else []
+    blocks.append(charts(game_charts([Drawn("", "main", runs)])))
+    for name in names:
+        found = [run.suites[name] for run in runs if name in run.suites]
+        stages = {
+            f"Start, step {found[0][0]['step']}": [one[0] for one in found],
+            f"Step {found[0][-1]['step']}": [one[-1] for one in found],
+        }
+        blocks += game_blocks(name, stages)
+    return (
+        section("Games", *blocks),
+        section(
+            "Games of the training, by opponent and role",
+            charts(step_charts(runs, list(_training_curves(runs))), "small", in_json=False),
+            level="detail",
+        ),
+    )
+
+
+def opponents_in_words(config: Mapping[str, Any]) -> str:
+    """What kind of training a mixture of opponents is, so that nobody takes it for another one."""
+    if game := config.get("code_game"):
+        steps = game.get("phases")
+        turns = (
+            "the roles take turns, {} and {} steps".format(*steps) if steps else "the generator is trained"
+        )
+        return f"Predictor: {game.get('predictor')}; {turns}. Intervals are 95 %."
+    settings = config.get("self_play") or {}
+    given = {name: share for name, share in (settings.get("opponents") or {"self": 1.0}).items() if share}
+    total = sum(given.values())
+    if set(given) == {"self"}:
+        return "Opponents: pure self-play. The policy played every game against itself."
+    names = {"self": "itself", "league": "earlier versions", "random": "random play", "expert": "the expert"}
+    shares = [
+        f"{100 * share / total:.0f} % of the games against {names.get(n, n)}" for n, share in given.items()
+    ]
+    kind = "league" if set(given) <= {"self", "league"} else "mixture"
+    return f"Opponents: {kind}, {', '.join(shares)}. This is not pure self-play."
+
+
+def games_headline(study: Study) -> str | None:
+    """The figures of the first seed at the start and now; None without games."""
+    run = study.main_runs[0]
+    parts = [
+        f"{name}: {last.get('headline', '')} after {last['step']} steps"
+        + (f" (at the start: {first.get('headline', '')})" if last is not first else "")
+        for name in played_games([run])
+        for first, last in [(run.suites[name][0], run.suites[name][-1])]
+    ]
+    return f"{'; '.join(parts)}." if parts else None
+
+
+def game_figures(study: Study) -> Iterator[KeyFigure]:
+    """The exact figures at the head of a page; against random play, where there are none."""
+    for name in played_games(study.main_runs):
+        found = [run.suites[name] for run in study.main_runs if name in run.suites]
+        keys = _charted(found[0][-1])
+        exact = [key for key in keys if not key.startswith(("random/", "expert/"))] or keys[:2]
+        for key in exact:
+            before, after = (pooled([one[place] for one in found], key) for place in (0, -1))
+            yield KeyFigure(f"{name}, {_label(key)}", _figure(key, after), _figure(key, before))
+
+
+def game_charts(drawn: Sequence[Drawn]) -> Iterator[Chart]:
+    """A chart for each figure of each game: a line for each role, or of several runs one for each run."""
+    for name in played_games([run for one in drawn for run in one.runs]):
+        of_game = [
+            replace(one, runs=[replace(run, evaluations=run.suites.get(name, ())) for run in one.runs])
+            for one in drawn
+        ]
+        found: dict[str, Chart] = {}
+        last = next(run.evaluations[-1] for one in of_game for run in one.runs if run.evaluations)
+        for key in _charted(last):
+            kind, role = _kind_and_role(key)
+            title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(drawn) > 1 else "")
+            unit: Unit = "number" if key in _IN_CHIPS else "share"
+            lines = []
+            for one in of_game:
+                if len(drawn) == 1 and role:
+                    one = replace(one, name=role, role=_ROLES[last["roles"].index(role)])
+                lines += evaluation_series(one, key, shown=unit)
+            if any(len(line.points) > 1 for line in lines):
+                chart = found.get(title) or Chart(title, "step", (), unit)
+                found[title] = replace(chart, series=(*chart.series, *lines))
+        yield from found.values()
+
+
+def game_blocks(name: str, stages: Mapping[str, Evaluations]) -> list[Block]:
+    """Tables of a game: its figures at each stage, the matches of the last one, and the errors in it."""
+    *_, evaluations = stages.values()
+    last = next(one for one in evaluations if one is not None)
+    figures = tuple(
+        (_label(key).capitalize(), *(_figure(key, pooled(found, key)) for found in stages.values()))
+        for key in _charted(last)
+    )
+    matches = tuple(
+        (opponent, role, *(percent(pooled(evaluations, f"{opponent}/{role}/{one}")) for one in _MATCH))
+        for opponent in ("random", "expert")
+        for role in last["roles"]
+        if f"{opponent}/{role}/won" in last["metrics"]
+    )
+    remark = f" The expert plays {str(last['expert']).replace('_', ' ')}." if last.get("expert") else ""
+    caption = (
+        f"{last.get('games')} games against each opponent at temperature {last.get('temperature')}; "
+        f"Wilson's 95 % intervals. Illegal moves lose; these games are among the lost ones.{remark}"
+    )
+    blocks: list[Block] = [Table(f"{name}: figures", ("Figure", *stages), figures)]
+    if matches:
+        columns = ("Against", "As", *map(str.capitalize, _MATCH))
+        blocks.append(Table(f"{name}: matches", columns, matches, caption))
+    if strategy := last.get("strategy"):
+        blocks.append(_strategy_table(name, strategy))
+    for role in last["roles"]:
+        errors = [one for one in last.get("errors", ()) if one.get("role") == role]
+        if errors:
+            shown = f"the {min(len(errors), _SHOWN_ERRORS)} positions that most lines meet"
+            blocks.append(Paragraph(f"{name}: errors of greedy play as {role} player, {shown}."))
+            blocks.append(Code(_boards(errors)))
+    return blocks
+
+
+def _training_curves(runs: Sequence[RecordedRun]) -> Iterator[Curve]:
+    """The metrics of roles that the steps have: games/TASK/ROLE/FIGURE and baseline/TASK/ROLE."""
+    found = []
+    for key in {key for run in runs for row in run.metrics for key in row}:
+        kind, *parts = [*key.split("/"), "baseline"] if key.startswith("baseline/") else key.split("/")
+        if kind in ("games", "baseline") and len(parts) > 2 and parts[-1] in _TRAINING:
+            found.append(("/".join(parts[:-2]), _TRAINING.index(parts[-1]), parts[-2], key))
+    roles = sorted({role for _, _, role, _ in found})
+    for task, number, role, key in sorted(found):
+        unit: Unit = "share" if _TRAINING[number] in _SHARES else "number"
+        yield Curve(f"{task}: {_TRAINING[number]}", key, role, _ROLES[roles.index(role) % 2], unit)
+
+
+def _charted(evaluation: Evaluation) -> list[str]:
+    """The metrics of an evaluation that are shown on their own, in the order of `_FIGURES`."""
+    order = list(_FIGURES)
+    found = [key for key in evaluation["metrics"] if _kind_and_role(key)[0] in order]
+    return sorted(found, key=lambda key: order.index(_kind_and_role(key)[0]))
+
+
+def _kind_and_role(key: str) -> tuple[str, str]:
+    """`lines/lost` and `first` of `lines/first/lost`; no role where there is none."""
+    parts = key.split("/")
+    return (f"{parts[0]}/{parts[2]}", parts[1]) if len(parts) == 3 else (key, "")
+
+
+def _label(key: str) -> str:
+    kind, role = _kind_and_role(key)
+    return f"{_FIGURES[kind].partition(' (')[0]}{f' as {role} player' if role else ''}"
+
+
+def _figure(key: str, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return NOTHING
+    if key in _IN_CHIPS:
+        return value_text(estimate.value, "number")
+    return percent(estimate) if estimate.low < estimate.high else f"{100 * estimate.value:.1f} %"
+
+
+def _strategy_table(name: str, strategy: Mapping[str, Mapping[str, float]]) -> Table:
+    rows = tuple(
+        (
+            observation,
+            ", ".join(f"{action} {100 * chance:.1f} %" for action, chance in chances.items()),
+            f"{100 * max(0.0, 1 - sum(chances.values())):.2f} %",
+        )
+        for observation, chances in strategy.items()
+    )
+    return Table(f"{name}: probabilities", ("Information set", "Actions", "Illegal"), rows)
+
+
+def _boards(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Positions side by side, each with the move and what it costs."""
+    texts = [
+        [
+            *str(one["position"]).splitlines(),
+            f"plays {one['move']}",
+            f"{_WORTH.get(one['value'])} to {_WORTH.get(one['after'])}",
+            f"in {one['lines']} lines",
+        ]
+        for one in errors[:_SHOWN_ERRORS]
+    ]
+    groups = [texts[i : i + _BOARDS_IN_A_ROW] for i in range(0, len(texts), _BOARDS_IN_A_ROW)]
+    return "\n\n".join(
+        "\n".join(
+            "".join(f"{line:<20}" for line in row).rstrip() for row in zip_longest(*group, fillvalue="")
+        )
+        for group in groups
+    )
+
+
+RANDOM_SEARCH, REPLAY = "random_search.json", "replay.html"
+UNSEEN = "unseen_problems"
+"""The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
+
+
+def program_sections(study: Study) -> tuple[Section, ...]:
+    """What each run of `kind: dqn` reached, and random search by the same mask and prior; else nothing."""
+    runs = [run for run in study.main_runs if run.config.get("kind") == "dqn"]
+    return (section("Beside random search", *(block for run in runs for block in _blocks(run))),)
+
+
+def _blocks(run: RecordedRun) -> Iterator[Block]:
+    evaluation = next(reversed(run.evaluations), None)
+    greedy = {row["task_id"]: row for row in (evaluation or {}).get("greedy_rows", ())}
+    search = None
+    with suppress(RunError):
+        search = read_json(run.path / RANDOM_SEARCH)
+    if not greedy:
+        return
+    solved = sum(row["status"] == "passed" for row in greedy.values())
+    seconds = sum(float(row.get("time/step", 0.0)) for row in run.metrics)
+    episodes = max((int(row["episodes"]) for row in run.metrics if "episodes" in row), default=0)
+    name = f"Q-learning, greedy, after {episodes:,} episodes in {duration(seconds)}"
+    rows = [_row(name, solved, len(greedy))]
+    if search:
+        for label, key in (("as many episodes", "at_episodes"), ("as much time", "at_seconds")):
+            rows.append(_row(f"Random search, {label}", int(search[key]["solved"]), len(greedy)))
+    for evaluation in run.suites.get(UNSEEN, ())[-1:]:
+        unseen = evaluation["greedy_rows"]
+        right = sum(row["status"] == "passed" for row in unseen)
+        rows.append(_row("Q-learning, greedy, problems never trained on", right, len(unseen)))
+    caption = (
+        "The problems are those trained on, judged by tests that training never sees. Wilson's 95 % "
+        "intervals over problems."
+    )
+    if search:
+        chance = percent_of(search["pass_rate"])
+        caption += (
+            f" Random search drew {search['episodes']:,} programs by the same mask and token prior; {chance} "
+            "of them passed. It keeps programs that pass, and has no policy: Q-learning must write its one "
+            "program at once."
+        )
+    yield Table(f"{run.path.name}: problems solved", ("", "Solved", "Share"), tuple(rows), caption)
+    yield Table(
+        f"{run.path.name}: each problem",
+        ("Problem", "Greedy program", "Random search found one after"),
+        tuple((task, _words(row["status"]), _first(search, task)) for task, row in greedy.items()),
+    )
+    for task, row in greedy.items():
+        title = f"{task}, greedy: {_words(row['status'])}"
+        yield Code(bounded(row.get("code", "")), "python", title, folded=True)
+    if (run.path / REPLAY).is_file():
+        yield Links((Link("Replay of greedy episodes", REPLAY),))
+
+
+def _row(label: str, solved: int, number: int) -> tuple[str, ...]:
+    return label, f"{solved} of {number}", percent(proportion(solved, number))
+
+
+def _first(search: Mapping[str, Any] | None, task: str) -> str:
+    found = (search or {}).get("found", {}).get(task)
+    if found is None:
+        return NOTHING
+    return f"{found['episodes']:,} episodes" + ("" if found["hidden"] else ", wrong on hidden tests")
+
+
+def _words(status: str) -> str:
+    return "solved" if status == "passed" else str(status).replace("_", " ")

@@ -1,0 +1,325 @@
+"""Models behind OpenAI-compatible servers: asked by text, many requests at a time, and as rollout engines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greenward.common.errors import ConfigError, EngineError, GreenwardError
+from greenward.common.http import TOO_MANY, JsonClient, Patience, RequestError, RequestFailed, RequestRefused
+from greenward.common.interruption import POLL_SECONDS, check
+from greenward.common.keys import load_keys
+from greenward.common.text import visible
+from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+
+if TYPE_CHECKING:
+    from greenward.models.policy import Policy
+
+API_KEY = "OPENAI_API_KEY"
+CONCURRENCY = 8
+_MAX_STOPS = 4  # OpenAI takes no more
+_PLACE = re.compile(r"(?:(.*)@)?(https?://.*)", re.DOTALL)
+_ROLES = ("system", "user", "assistant")
+_FIRST_ROLE = 0x110000  # ids from here on are no characters
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text that is continued (completions API), or the messages of a conversation (chat API)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered. The numbers of tokens are the server's own, None where it gives none."""
+
+    text: str
+    truncated: bool
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+def refuses_all(error: RequestError) -> bool:
+    """Whether the server would refuse every request: by the key, the model or a quota that is used up."""
+    return isinstance(error, RequestRefused) and error.status in (401, 402, 403, 404, TOO_MANY)
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether `name` is MODEL@URL or the URL of a server, and no folder or Hugging Face id."""
+    return _PLACE.fullmatch(name) is not None
+
+
+class Endpoint:
+    """The model that `name`, MODEL@URL or a URL, stands for; of a URL alone, the only one that it serves.
+
+    The key comes from the environment variable `key_variable`, else from OPENAI_API_KEY there or in a file
+    `.env`, if there is one. At most `concurrency` requests are under way. Raises `ConfigError` for a name, a
+    variable or a choice of model that cannot be, and what `explained` gives if the server cannot be asked
+    which models it has.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key_variable: str | None = None,
+        concurrency: int = CONCURRENCY,
+        patience: Patience | None = None,
+    ) -> None:
+        place = _PLACE.fullmatch(name)
+        self._client = JsonClient(place[2] if place else name, token=_key(key_variable), patience=patience)
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
+        self._limit = "max_tokens"
+        self.url = self._client.url
+        self.model = (place and place[1]) or self._only_model()
+
+    def ask(self, prompt: Prompt, params: SamplingParams, seed: int | None = None) -> Answer:
+        """The answer to one prompt. The server draws by `seed`, if there is one. Raises `RequestError`."""
+        is_chat = not isinstance(prompt, str)
+        payload: dict[str, Any] = {
+            "model": self.model,
+            "messages" if is_chat else "prompt": prompt,
+            self._limit if is_chat else "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+        }
+        stops = params.stop_strings[:_MAX_STOPS] or None
+        optional = {"top_p": params.top_p if params.top_p < 1 else None, "stop": stops, "seed": seed}
+        payload |= {name: value for name, value in optional.items() if value is not None}
+        path = "/chat/completions" if is_chat else "/completions"
+        try:
+            return self._client.request("POST", path, payload, parse=_answer)
+        except RequestRefused as error:
+            if not (is_chat and "max_tokens" in payload and "max_completion_tokens" in error.message):
+                raise
+            self._limit = "max_completion_tokens"  # newer models of OpenAI know this name only
+            return self.ask(prompt, params, seed)
+
+    def ask_all(
+        self,
+        asked: Sequence[tuple[Prompt, int | None]],
+        params: SamplingParams,
+        keep: Callable[[int, Answer], None] = lambda *_: None,
+    ) -> Iterator[list[tuple[int, Answer | RequestError]]]:
+        """The answers to prompts with their seeds, each with its number, in the order in which they arrive.
+
+        In place of an answer that failed for good there is the reason. `keep` gets each answer at once, in
+        one of several threads.
+        """
+        arrived: SimpleQueue[tuple[int, Answer | BaseException]] = SimpleQueue()
+
+        def ask(number: int) -> None:
+            prompt, seed = asked[number]
+            try:
+                answer = self.ask(prompt, params, seed)
+                keep(number, answer)
+                arrived.put((number, answer))
+            except BaseException as error:
+                arrived.put((number, error))
+
+        futures = [self._pool.submit(ask, number) for number in range(len(asked))]
+        left = len(asked)
+        try:
+            while left:
+                check()
+                batch = []
+                with suppress(Empty):
+                    batch.append(arrived.get(timeout=POLL_SECONDS))
+                    while True:
+                        batch.append(arrived.get_nowait())
+                left -= len(batch)
+                found: list[tuple[int, Answer | RequestError]] = []
+                for number, answer in batch:
+                    if not isinstance(answer, Answer | RequestError):
+                        raise answer
+                    found.append((number, answer))
+                yield found
+        except (KeyboardInterrupt, GeneratorExit):
+            self.close()
+            raise
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def explained(self, error: RequestError) -> GreenwardError:
+        """The error of a request as one that ends a command, with what to do about it.
+
+        It is an `EngineError` where the same request may succeed later.
+        """
+        remedy: str | None = None
+        if error.status in (401, 403):
+            remedy = f"The key comes from the environment variable {API_KEY}, or from --api-key-env NAME."
+        elif error.status in (200, 404):
+            remedy = "URLs of such servers usually end in /v1."
+            with suppress(RequestError):
+                remedy = f"It serves: {', '.join(self._models())[:300]}."
+        elif error.status == 400 and ("context" in error.message or "max_tokens" in error.message):
+            remedy = "Lower the number of tokens of an answer (--max-tokens), or serve a longer context."
+        elif not error.status:
+            remedy = "Is the server running, and is the URL right?"
+        later = isinstance(error, RequestFailed) and error.status != 200
+        return (EngineError if later else ConfigError)(error.message, remedy=remedy)
+
+    def close(self) -> None:
+        self._client.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _models(self) -> list[str]:
+        return self._client.request(
+            "GET", "/models", parse=lambda listed: [visible(one["id"], 200) for one in listed["data"]]
+        )
+
+    def _only_model(self) -> str:
+        try:
+            models = self._models()
+        except RequestError as error:
+            raise self.explained(error) from None
+        if len(models) == 1:
+            return models[0]
+        raise ConfigError(
+            f"{self.url} serves {len(models)} models: {', '.join(models)[:300]}.",
+            remedy="Name one of them: MODEL@URL, or --model MODEL with --base-url.",
+        )
+
+
+class TextTokenizer:
+    """The tokens of engines that are asked by text: the number of each character, and one for each role.
+
+    In a conversation, the number of its role comes before each message and before the answer.
+    """
+
+    chat_template = "the server's"
+    special_ids: Mapping[str, int] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return list(map(ord, text))
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text, without roles."""
+        return "".join(chr(one) for one in map(int, ids) if one < _FIRST_ROLE)
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        ids = []
+        for message in (*messages, {"role": "assistant", "content": ""}):
+            ids += [_FIRST_ROLE + _ROLES.index(message["role"]), *self.encode(message["content"])]
+        return ids
+
+    def render_next_message(
+        self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True
+    ) -> list[int]:
+        return self.render_chat([message])
+
+    def prompt(self, ids: Sequence[int]) -> Prompt:
+        """The inverse of `render_chat`, or of `encode` where there are no roles."""
+        starts = [place for place, one in enumerate(ids) if one >= _FIRST_ROLE]
+        messages = [
+            {"role": _ROLES[ids[start] - _FIRST_ROLE], "content": self.decode(ids[start:end])}
+            for start, end in pairwise([*starts, len(ids)])
+        ]
+        return messages[:-1] if messages else self.decode(ids)
+
+
+class EndpointEngine:
+    """An endpoint as a rollout engine: its tokens are those of `TextTokenizer`, its log-probabilities 0."""
+
+    deterministic = False
+    max_positions = 1 << 30  # the server knows; it refuses what is too long
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_sizes: int | Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int | Sequence[int],
+        on_group: OnGroup | None = None,
+    ) -> list[list[Completion]]:
+        """As `RolloutEngine.sample`, but for the seed, which is not used.
+
+        Raises `EngineError` if an answer failed for good, once all groups have been asked for.
+        """
+        sizes = per_prompt(group_sizes, len(prompts))
+        groups: list[list[Completion]] = [[] for _ in prompts]
+        group_of = [group for group, size in enumerate(sizes) for _ in range(size)]
+        asked = [(TextTokenizer().prompt(prompts[group]), None) for group in group_of]
+        failed: RequestError | None = None
+        for batch in self._endpoint.ask_all(asked, params):
+            for number, answer in batch:
+                group = groups[group_of[number]]
+                if isinstance(answer, RequestError):
+                    failed = answer
+                    continue
+                group.append(_completion(answer))
+                if on_group and len(group) == sizes[group_of[number]]:
+                    on_group(group_of[number], group)
+        if failed:
+            raise EngineError(failed.message)
+        return groups
+
+    def sync(self, policy: Policy) -> None:
+        """Nothing: the server has its own weights."""
+
+
+def _completion(answer: Answer) -> Completion:
+    ids = np.array(TextTokenizer().encode(answer.text), dtype=np.int64)
+    stop = StopReason.LENGTH if answer.truncated else StopReason.END
+    return Completion(ids, np.zeros(len(ids), dtype=np.float32), stop, 0)
+
+
+def _answer(found: Any) -> Answer:
+    """The first choice of a completion. Raises `ValueError`, `LookupError` or `TypeError` for other JSON."""
+    choice, usage = found["choices"][0], found.get("usage")
+    text = dict(choice["message"]).get("content") if "message" in choice else choice["text"]
+    if not isinstance(text, str | None):
+        raise ValueError("the content is no text")
+    counts = usage if isinstance(usage, dict) else {}
+    prompt, completion = (
+        count if isinstance(count := counts.get(name), int) and 0 <= count < 1 << 53 else None
+        for name in ("prompt_tokens", "completion_tokens")
+    )
+    # Without content, all tokens went into the reasoning, which servers send apart. JSON may hold halves of
+    # characters, which no file can.
+    text = (text or "").encode("utf-8", "replace").decode()
+    return Answer(text, choice.get("finish_reason") == "length", prompt, completion)
+
+
+def _key(variable: str | None) -> str | None:
+    """The key in an environment variable. Messages do not repeat what may be a key itself."""
+    load_keys()
+    if variable is None:
+        return os.environ.get(API_KEY, "").strip() or None
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):
+        raise ConfigError(
+            "--api-key-env is the name, in capital letters, of the environment variable that holds the key.",
+            remedy=f"Set the variable to the key first: export {API_KEY}=….",
+        )
+    if key := os.environ.get(variable, "").strip():
+        return key
+    raise ConfigError(f"the environment variable {variable} is not set; it should hold the server's key.")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model behind a server, in the form of a `FoundModel`. What only its files would say is unknown."""
+
+    endpoint: Endpoint
+    tokenizer = TextTokenizer()
+    recipe = None
+    max_positions = None
+
+    @property
+    def name(self) -> str:
+        return self.endpoint.model
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "step": None, "weights": None, "server": self.endpoint.url}

@@ -1,0 +1,125 @@
+"""The records that travel from an environment to the algorithm: turns, episodes, collections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from greenward.common.errors import GreenwardError
+from greenward.grading.verdict import Verdict
+from greenward.rollouts.engine import StopReason
+
+POLICY = "policy"
+"""The name of the player that is trained."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The transcript of one role: what it saw at first, and everything after. Arrays have shape (T,).
+
+    `player` names the policy that played the role; only the turns of `POLICY` are trained on. `prompt_ids`
+    is all that the player saw before its first token. `policy_wrote_T` is True for tokens that the player
+    chose; text that others put into the transcript (feedback, tool output) is False and never trained on,
+    its `logprobs_T` are 0. `temperature` is the one that the tokens were sampled at, `stop_reason` that of
+    the last completion. `reward` is the part of the role's reward in the episode that the environment gave
+    at the end of this turn, if it did; `Episode.rewards` contains it. `completion_rewards` are those of the
+    completions in it, one after the other, () if there are none; `Episode.rewards` does not contain them.
+    """
+
+    role: str
+    prompt_ids: tuple[int, ...]
+    completion_ids: np.ndarray
+    logprobs_T: np.ndarray
+    policy_wrote_T: np.ndarray
+    stop_reason: StopReason
+    policy_version: int
+    player: str = POLICY
+    temperature: float = 1.0
+    reward: float | None = None
+    completion_rewards: tuple[float, ...] = ()
+
+    @cached_property
+    def trained(self) -> bool:
+        """Whether the trained policy wrote any token of it."""
+        return self.player == POLICY and self.written_tokens > 0
+
+    @cached_property
+    def written_tokens(self) -> int:
+        return int(np.count_nonzero(self.policy_wrote_T))
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One whole attempt: its turns, the reward of each role, and how it ended.
+
+    Episodes that share a `group_id` began alike and are each other's baseline. `scored` is False when the
+    infrastructure failed: the episode leaves the loss and the baseline. `outcome` is a word from the
+    environment's closed list (passed, syntax_error, won …); `success` is None where there is no such thing.
+    `answer` is the code that was judged, `reward_terms` are the unweighted terms by name, `extra` is what
+    they logged, and `transcript` holds (role, text) for people where there was more than one answer.
+    """
+
+    turns: tuple[Turn, ...]
+    rewards: Mapping[str, float]
+    group_id: int
+    task_id: str
+    outcome: str
+    success: bool | None = None
+    scored: bool = True
+    verdict: Verdict | None = None
+    answer: str = ""
+    reward_terms: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    transcript: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def trained_turns(self) -> tuple[Turn, ...]:
+        """The turns in which the trained policy wrote something."""
+        return tuple(turn for turn in self.turns if turn.trained)
+
+    @cached_property
+    def trained_rewards(self) -> dict[str, float]:
+        """The rewards of the roles in which the trained policy wrote something.
+
+        Raises `GreenwardError` if the environment gave such a role none.
+        """
+        roles = {turn.role for turn in self.trained_turns}
+        if missing := sorted(roles - self.rewards.keys()):
+            raise GreenwardError(
+                f"{self.task_id}: the environment gave the role {missing[0]!r}, which the policy played, no "
+                f"reward; there are rewards for {sorted(self.rewards)}"
+            )
+        return {role: reward for role, reward in self.rewards.items() if role in roles}
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards of the trained roles."""
+        return sum(self.trained_rewards.values())
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a completion of the trained policy hit the token limit."""
+        return any(turn.stop_reason is StopReason.LENGTH for turn in self.trained_turns)
+
+    @property
+    def written_tokens(self) -> int:
+        """The number of tokens that the trained policy wrote."""
+        return sum(turn.written_tokens for turn in self.trained_turns)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Episodes, group-major, and where the time went (seconds).
+
+    Judging runs during sampling; `grading_seconds` is the additional time. `metrics` are those that
+    reward terms logged, each value by name.
+    """
+
+    episodes: list[Episode]
+    sampling_seconds: float
+    grading_seconds: float
+    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -1,0 +1,512 @@
+"""What runs in the answer's own process: the layers, then the code, then its calls, then the end.
+
+It writes to one private descriptor, in frames that carry the nonce of this run and a JSON list. A
+frame says what came back, never whether it was right. That every layer is on is reported in memory
+shared with the worker, which is unmapped before the answer's code is loaded.
+
+A problem's test programs run by the same harness, in a process of their own.
+
+Calls of an answer's function from another process; arguments and results cross as plain data.
+
+A problem's test program runs in a process that has never seen an answer and calls a proxy of the
+function; the answer's process serves those calls. What the test program gets is rebuilt from text: no
+object of the answer ever takes part in a test. An iterator stays with the answer, and the test program
+gets a generator that asks for its elements one by one. Changes that the answer makes to its arguments
+do not come back.
+
+A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply is ["value", value],
+["iterator", number], ["opaque", message] or ["raised", class, message, built-in base class]. For a view of a
+dict it is ["keys", elements], ["values", elements] or ["items", elements].
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import mmap
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from greenward.sandbox.inside import codec, programs, sharing
+from greenward.sandbox.inside.codec import read_frame, write_frame
+from greenward.sandbox.inside.files import (
+    find_modules_here,
+    load_module,
+    module_name,
+    replace_originals,
+    write_changes,
+    write_files,
+)
+from greenward.sandbox.inside.layers import OPEN_FILES, LayerStack
+
+RESULT_FD = 3
+READY, SHARES = 1, 2
+MAX_MESSAGE_CHARS = 500
+
+# Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
+_exit, _getpid, _write, _process_time = os._exit, os.getpid, os.write, time.process_time
+_compile, _eval, _exec = compile, eval, exec
+_encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
+_class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
+
+
+def run_job(
+    layers: LayerStack, ready: mmap.mmap, limits: Mapping[str, Any], job: memoryview, stdins: list[int]
+) -> NoReturn:
+    """Runs one job in this process and ends the process.
+
+    `stdins` are open files: the first one is standard input. A program runs once for each if its runs may
+    share a process, else once.
+
+    Sets the first byte of `ready` to `READY` when the layers are on, and then to `SHARES` if runs share this
+    process. Only a process that has not loaded an answer can do so, and no answer can undo it: it has no
+    descriptor, and no address, of this memory.
+    """
+    nonce, kind, files, *fields = codec.decode(str(job, "ascii"))
+    del job
+    if files:
+        write_files(files)
+    if originals := layers.originals(limits["completes"]):
+        replace_originals(limits["completes"], originals)
+    layers.apply(limits)  # what raises here is the infrastructure's failure
+    ready[0] = READY
+    if len(stdins) > 1:
+        preamble, code, *_ = fields
+        if sharing.may_share_process(code, preamble):
+            ready[0] = SHARES
+        else:
+            del stdins[1:]  # they are closed below
+    ready.close()
+    harness = _Harness(nonce.encode("ascii"), files, stdins)
+    del nonce
+    is_tested_apart = kind == "checks" or fields[-1]
+    _close_others((CALL_FD if is_tested_apart else RESULT_FD) + 1, stdins[1:])
+    if kind == "checks":
+        harness.run_checks(*fields)
+    else:
+        harness.run_answer(min(codec.MAX_CHARS, limits["result_bytes"]), *fields)
+    harness.end(["done"])
+
+
+class _Harness:
+    """Runs an answer, or test programs, and sends what comes of it."""
+
+    def __init__(self, nonce: bytes, files: Mapping[str, str], stdins: list[int]) -> None:
+        self._nonce, self._owner, self._files, self._stdins = nonce, _getpid(), files, stdins
+
+    def run_answer(
+        self,
+        most_chars: int,
+        preamble: str,
+        code: str,
+        path: str,
+        changes: dict[str, str | None],
+        entry_point: str | None,
+        calls: list[Any],
+        expressions: list[str],
+        setup_code: str,
+        is_called_by_checks: bool,
+    ) -> None:
+        changes |= {path: code} if path else {}
+        if self._files or changes:
+            find_modules_here(self._files)
+        compiled = {one: _compile(one, "<test>", "eval", dont_inherit=True) for one in expressions}
+        stand_in = path if path not in self._files else ""
+        inputs = {} if entry_point is None else _plain_inputs(entry_point, compiled, setup_code, stand_in)
+        if changes:
+            self._files = write_changes(self._files, changes, path)
+        if entry_point is None and not expressions:
+            self._run_program(preamble, code, setup_code)
+            return
+        calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
+        namespace = _new_module("answer")
+        if preamble:
+            _execute(preamble, "<preamble>", namespace)
+        namespace = self._load(namespace, code, setup_code, path=path)
+        function = _named(entry_point, namespace)
+        if entry_point is not None and not callable(function):
+            message = f"{entry_point} is not defined as a function"
+            self.end(["ended", "no_entry_point", "NameError", message])
+        for position, call in enumerate(calls):
+            is_expression = type(call) is types.CodeType
+            act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
+            self._send(self._text_of(act, position, most_chars=most_chars))
+        if is_called_by_checks:
+            serve_calls(function, self._text_of)
+
+    def run_checks(self, entry_point: str, setup_code: str, checks: list[str]) -> None:
+        """Runs test programs in one namespace; there the entry point is a proxy of the answer's function."""
+        if self._files:
+            find_modules_here(self._files)
+        namespace, answer = _new_module("checks"), RemoteFunction(entry_point)
+        namespace[entry_point] = answer.proxy
+        self._load(namespace, setup_code, "", answer=answer)
+        namespace[entry_point] = answer.proxy
+        for position, check in enumerate(checks):
+            test = partial(_execute, check, "<check>", namespace)
+            self._send(self._text_of(partial(answer.run, test), position))
+
+    def end(self, message: list[Any]) -> NoReturn:
+        """Flushes what was printed, sends the last message and ends the process."""
+        programs.flush()
+        self._send(_dumps(message))
+        _exit(0)
+
+    def _end_forks(self) -> None:
+        if _getpid() != self._owner:  # a fork of the answer came back here
+            _exit(0)
+
+    def _send(self, text: str) -> None:
+        self._end_forks()
+        write_frame(RESULT_FD, text.encode("ascii"), nonce=self._nonce)
+
+    def _text_of(self, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
+        """The text of what one call returned or raised. Leaving the program ends the job.
+
+        Without a position it is the reply to a test program (`remote_calls`).
+        """
+        try:
+            value = act()
+            try:
+                text = _encode(value, max_chars=most_chars)
+                return f'["value",{"".join(f"{place}," for place in position)}{text}]'
+            except _PlainDataError as error:
+                return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
+        except SystemExit as error:
+            self.end(["ended", "exited", *_describe(error)])
+        except BaseException as error:
+            base = () if position else (builtin_base(type(error)),)
+            return _dumps(["raised", *position, *_describe(error), *base])
+
+    def _run_program(self, preamble: str, code: str, setup_code: str) -> None:
+        """Runs a program once for each standard input.
+
+        The outputs of runs that share this process end with the nonce. As in contests, a program with a
+        preamble may end with a top-level `return` and with any exit status.
+        """
+        compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
+        state = programs.RunState(preamble + code) if len(self._stdins) > 1 else None
+        for position, stdin in enumerate(self._stdins or [0]):
+            if state is not None and position > 0:
+                state.open_streams(stdin)
+            self._run_once(compiled, preamble, setup_code)
+            if state is not None:
+                state.reset()
+            programs.finish(self._files)
+            if state is not None:
+                for stream in (1, 2):
+                    _write(stream, self._nonce)
+            if self._stdins:
+                self._send(f'["value",{position},{_process_time():.6f}]')
+
+    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> None:
+        """What goes wrong ends the process."""
+        namespace = _new_module("__main__")
+        if preamble:
+            _execute(preamble, "<preamble>", namespace)
+
+        try:
+            try:
+                _exec(compiled, namespace)
+                if setup_code:
+                    _execute(setup_code, "<setup>", namespace)
+            except SystemExit as error:
+                if not preamble and error.code not in (None, 0):
+                    raise
+            except MemoryError:
+                raise
+            except BaseException as error:
+                below_us = error.__traceback__ and error.__traceback__.tb_next
+                sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
+                raise
+        except BaseException as error:
+            self._end_at(error)
+
+    def _load(
+        self,
+        namespace: dict[str, Any],
+        code: str,
+        setup_code: str,
+        *,
+        path: str = "",
+        answer: RemoteFunction | None = None,
+    ) -> dict[str, Any]:
+        """Runs the code, an answer or the setup of its test programs; what goes wrong ends the process.
+
+        Gives the namespace that the code has filled: the given one, or that of the module at `path`. The
+        files are written anew then, whatever the code has made of them.
+
+        A setup that calls the answer may fail because of the answer.
+        """
+        compiled = self._compiled(partial(_compile, code, "<answer>", "exec", dont_inherit=True))
+        try:
+            if path:
+                namespace = load_module(path)
+            else:
+                _exec(compiled, namespace)
+            if self._files:
+                write_files(self._files)
+            if setup_code:
+                _execute(setup_code, "<setup>", namespace)
+        except BaseException as error:
+            self._end_at(error, "exited" if answer and answer.was_called else "load_error")
+        return namespace
+
+    def _compiled(self, compiled: Callable[[], types.CodeType]) -> types.CodeType:
+        try:
+            return compiled()
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            self.end(["ended", "syntax_error", *_describe(error)])
+
+    def _end_at(self, error: BaseException, outcome: str = "load_error") -> NoReturn:
+        if issubclass(type(error), SystemExit):
+            outcome = "exited"
+        elif issubclass(type(error), MemoryError):
+            outcome = "memory"
+        self.end(["ended", outcome, *_describe(error)])
+
+
+def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:
+    """What a dotted name means in a namespace; None if it means nothing."""
+    if entry_point is None:
+        return None
+    first, *attributes = entry_point.split(".")
+    found = namespace.get(first)
+    for attribute in attributes:
+        found = getattr(found, attribute, None)
+    return found
+
+
+def _new_module(name: str) -> dict[str, Any]:
+    module = sys.modules[name] = types.ModuleType(name)
+    return module.__dict__
+
+
+class _Unknown:
+    """What is imported from the answer's module before the answer is loaded: using it fails."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise NameError("the answer is not loaded yet")
+
+    __getattr__ = __call__ = __bool__ = __eq__ = __hash__ = __repr__ = _refuse
+
+
+def _stand_in_for(path: str) -> None:
+    """Puts a module in the place of the answer's that gives something for every name."""
+    name, is_package = module_name(path)
+    if name.partition(".")[0] in sys.stdlib_module_names:  # others that are loaded meanwhile may need it
+        return
+    module = sys.modules[name] = types.ModuleType(name)
+    if is_package:
+        module.__path__ = [os.path.abspath(os.path.dirname(path))]
+
+    def __getattr__(name: str) -> _Unknown:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unknown()
+
+    module.__dict__["__getattr__"] = __getattr__
+
+
+def _plain_inputs(
+    entry_point: str, compiled: Mapping[str, types.CodeType], setup_code: str, path: str
+) -> dict[str, str]:
+    """The arguments, as text, of calls that use further names; no answer has changed yet what these mean.
+
+    Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
+    the answer, which can change its own inputs then, but not what is expected of its result. The problem's
+    files may import the module at `path`, which is not there yet.
+    """
+    found: dict[str, str] = {}
+    namespace: dict[str, Any] = {"__name__": "answer"}
+    named = {expression: code for expression, code in compiled.items() if _uses_more(code, entry_point)}
+    try:
+        if named and path:
+            _stand_in_for(path)
+        if named:
+            _execute(setup_code, "<setup>", namespace)
+    except BaseException:  # it needs the answer, or will fail there, too
+        return found
+    namespace[entry_point] = lambda *args, **kwargs: [args, kwargs]
+    for expression, code in named.items():
+        with contextlib.suppress(BaseException):
+            found[expression] = _encode(_eval(code, namespace))
+    return found
+
+
+def _uses_more(code: types.CodeType, entry_point: str) -> bool:
+    """Whether a call of the entry point uses other names than that."""
+    has_functions = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
+    return code.co_names[:1] == (entry_point,) and (len(code.co_names) > 1 or has_functions)
+
+
+def _close_others(first: int, kept: list[int]) -> None:
+    """Closes the descriptors from `first` on, but for those that are kept."""
+    for one in kept:
+        os.closerange(first, one)
+        first = one + 1
+    os.closerange(first, OPEN_FILES)
+
+
+def _execute(program: str, name: str, namespace: dict[str, Any]) -> None:
+    _exec(_compile(program, name, "exec", dont_inherit=True), namespace)
+
+
+def _describe(error: BaseException) -> tuple[str, str]:
+    """Class name and bounded message of an exception whose methods cannot be trusted."""
+    name = str.__getitem__(_class_name(type(error)), slice(MAX_MESSAGE_CHARS))
+    try:
+        message = str(error)
+    except BaseException:
+        return name, ""
+    return name, str.__str__(message)[:MAX_MESSAGE_CHARS]
+
+
+CALL_FD = 4
+_MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+
+
+class AnswerError(Exception):
+    """In a test: an exception of the answer that derives from `Exception` alone, or a fault of the answer."""
+
+
+class _Fault(BaseException):
+    """Ends a test whose answer has done what no test may expect; `RemoteFunction.run` gives the reason."""
+
+
+class RemoteFunction:
+    """The answer's function as test programs see it: `proxy` has each call made by the answer's process.
+
+    It raises an exception of the answer as the built-in exception of that name (or that it derives
+    from), or as `AnswerError`. A test may expect such an exception. It may not expect what ends
+    Python's loops or a program (StopIteration, StopAsyncIteration and all that is no `Exception`), a
+    result that is not plain data, or no reply: such a fault is kept, and `run` raises it whatever
+    the test has made of it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.was_called = False
+        self._faults: list[Exception] = []
+
+        def proxy(*args: Any, **kwargs: Any) -> Any:
+            return self._ask(["call", args, kwargs])
+
+        proxy.__name__ = proxy.__qualname__ = name
+        self.proxy = proxy
+
+    def run(self, test: Callable[[], None]) -> None:
+        """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
+        try:
+            test()
+        finally:
+            faults, self._faults = self._faults, []
+            if faults:
+                raise faults[0]
+
+    def _ask(self, request: list[Any], *, ends: bool = False) -> Any:
+        """The value of a request; with `ends`, the answer's StopIteration is raised as what it is."""
+        self.was_called = True
+        try:
+            write_frame(CALL_FD, codec.encode(request).encode("ascii"))
+            reply = read_frame(CALL_FD, _MAX_REPLY_BYTES)
+        except codec.PlainDataError as error:
+            raise self._fault(TypeError(f"a test cannot hand this over to the answer: {error}")) from None
+        except OSError:
+            reply = None
+        if reply is None:
+            raise self._fault(AnswerError("the answer's process did not reply"))
+        try:
+            content = codec.decode(reply.decode("ascii"))
+        except Exception:  # text that only an answer in its own process can have written
+            content = None
+        match content:
+            case ["value", value]:
+                return value
+            case ["iterator", number]:
+                return self._elements(number)
+            case ["keys" | "values" | "items" as view, list(elements)]:
+                return _view(view, elements)
+            case ["opaque", message]:
+                raise self._fault(TypeError(str(message)))
+            case ["raised", str(error_class), str(message), str(base)]:
+                raise self._raised(error_class, message, getattr(builtins, base, None), ends)
+        raise self._fault(AnswerError("the answer's process sent a reply that is not plain data"))
+
+    def _raised(self, error_class: str, message: str, known: Any, ends: bool) -> Exception:
+        """What a test gets for an exception that is the built-in one `known` or derives from it."""
+        if ends and known is StopIteration:
+            return StopIteration()
+        may_be_expected = isinstance(known, type) and issubclass(known, Exception)
+        if not may_be_expected or issubclass(known, _ENDS_LOOPS):
+            raise self._fault(AnswerError(f"{error_class}: {message}"))
+        if known is not Exception or error_class == "Exception":
+            # A class may want more arguments (UnicodeDecodeError).
+            with contextlib.suppress(TypeError):
+                raised: Exception = known(_key_of(message) if issubclass(known, KeyError) else message)
+                return raised
+        return AnswerError(f"{error_class}: {message}")
+
+    def _elements(self, number: int) -> Iterator[Any]:
+        while True:
+            try:
+                element = self._ask(["next", number], ends=True)
+            except StopIteration:
+                return
+            yield element
+
+    def _fault(self, error: Exception) -> _Fault:
+        self._faults.append(error)
+        return _Fault()
+
+
+def _key_of(message: str) -> Any:
+    """The key of a KeyError, whose text is the key's representation."""
+    import ast  # here, so that only tests that need it wait for it
+
+    try:
+        return ast.literal_eval(message)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return message
+
+
+def _view(kind: str, elements: list[Any]) -> Any:
+    """The view of a dict that the answer returned."""
+    if kind == "values":
+        return dict(enumerate(elements)).values()
+    return dict(elements).items() if kind == "items" else dict.fromkeys(elements).keys()
+
+
+def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
+    """Serves requests until the other side closes; `answer_one` gives the text of a reply."""
+    iterators: list[Any] = []
+    while (request := read_frame(CALL_FD, _MAX_REPLY_BYTES)) is not None:
+        kind, *fields = codec.decode(request.decode("ascii"))
+        value: Any = None
+
+        def act(kind: str = kind, fields: list[Any] = fields) -> Any:
+            nonlocal value
+            value = next(iterators[fields[0]]) if kind == "next" else function(*fields[0], **fields[1])
+            return value
+
+        reply = answer_one(act)
+        if reply.startswith('["opaque"'):
+            if hasattr(type(value), "__next__"):
+                reply = f'["iterator",{len(iterators)}]'
+                iterators.append(value)
+            elif type(value) in _VIEWS:
+                elements = answer_one(partial(list, value))
+                reply = elements.replace('["value"', f'["{_VIEWS[type(value)]}"', 1)
+        write_frame(CALL_FD, reply.encode("ascii"))
+
+
+def builtin_base(kind: type) -> str:
+    """The name of the built-in class that a class is or derives from: one that ends loops, or the nearest."""
+    bases = [one for one in kind.__mro__ if one.__module__ == "builtins"]
+    return next((one for one in bases if one in _ENDS_LOOPS), bases[0]).__name__

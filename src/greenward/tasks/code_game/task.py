@@ -1,0 +1,208 @@
+"""From a recipe of the game of code to its players, phases and evaluations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from greenward.common.errors import ConfigError
+from greenward.common.seeding import step_seed
+from greenward.common.statistics import Estimate, rate
+from greenward.config.recipe import CodeGameRecipe
+from greenward.config.sections import SupervisedConfig
+from greenward.grading.judge import build_limits
+from greenward.models.catalog import build_sampling
+from greenward.models.policy import Policy
+from greenward.rollouts.engine import RolloutEngine
+from greenward.rollouts.episode import POLICY
+from greenward.runs.directory import RunDirectory
+from greenward.sandbox.isolation import Level
+from greenward.tasks.code_game.environment import (
+    GENERATOR,
+    MOST_CHANGES,
+    MOST_PREDICTED_CHANGES,
+    PREDICTOR,
+    PRINTS,
+    CodeGameEnvironment,
+    CodeGamePrompts,
+    diversity_and_difficulty,
+    predict_by_interpreting,
+    random_program,
+    trace_by_interpreting,
+)
+from greenward.tasks.code_game.judge import ProgramJudge
+from greenward.tasks.league import League, LeagueCallback
+from greenward.tasks.self_play.environment import SELF
+from greenward.training.collector import Environment
+from greenward.training.loop import Evaluator
+from greenward.training.protocols import Callback
+from greenward.training.sft import Example
+
+CODE_GAME = "code_game"
+START = "start"
+"""The player that is the policy as it was before the first step."""
+EXAMPLE_PROGRAMS = 64000
+"""Random programs that a supervised start learns to write and to predict: the format, no strategy."""
+
+
+class CodeGameTasks:
+    """The game of code: its phases, and games on other first lines as the evaluation."""
+
+    def __init__(self, recipe: CodeGameRecipe, *_: Any) -> None:
+        """Games have neither problems nor reward functions of the caller's own."""
+        self.recipe = recipe
+        self._league: League | None = None
+
+    def open(self, run: RunDirectory, stack: ExitStack) -> None:
+        section, sandbox = self.recipe.code_game, self.recipe.sandbox
+        judge = ProgramJudge(
+            build_limits(sandbox),
+            sandbox.workers,
+            max_output_bytes=section.max_output_bytes,
+            max_operations=section.max_operations,
+            require=Level(sandbox.require),
+        )
+        self._judge = stack.enter_context(judge)
+        run.add_provenance(sandbox=judge.isolation.to_json())
+
+    def texts(self) -> Iterable[str]:
+        for program in self._random_programs(2000):
+            trace, printed = trace_by_interpreting(program), predict_by_interpreting(program)
+            yield f"{program}\n# trace\n{trace}{PRINTS}{printed}"
+
+    def sample(self, policy: Policy) -> str:
+        prompts = self._prompts(policy)
+        program = next(iter(self._random_programs(1)))
+        ids = prompts.to_write(program.split("\n")[0])
+        return (
+            f"# first prompt of the generator ({len(ids)} tokens):\n{policy.tokenizer.decode(ids)}\n"
+            f"# a prompt of the predictor:\n{policy.tokenizer.decode(prompts.to_predict(program))}"
+        )
+
+    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+        """Random programs, and their traces: that of another one for the share `config.error_rate`.
+
+        There is a program to write for every fourth one to predict, since its tokens are many and mostly
+        chance.
+        """
+        prompts, end = self._prompts(policy), (policy.tokenizer.eos_id,)
+        rng = random.Random(self.recipe.seed)
+        programs = list(self._random_programs(EXAMPLE_PROGRAMS, MOST_PREDICTED_CHANGES))
+        examples = []
+        for program in self._random_programs(EXAMPLE_PROGRAMS // 4):
+            first_line, _, rest = program.partition("\n")
+            examples.append(Example(prompts.to_write(first_line), (*prompts.answer(rest), *end)))
+        for program in programs:
+            shown = rng.choice(programs) if rng.random() < config.error_rate else program
+            said = prompts.reasoned(trace_by_interpreting(shown), predict_by_interpreting(shown))
+            examples.append(Example(prompts.to_predict(program), (*said, *end)))
+        return examples
+
+    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        section = self.recipe.code_game
+        self._players: dict[str, RolloutEngine] = {POLICY: policy, START: policy.frozen_copy()}
+        if section.predictor in ("frozen", "league"):
+            size = section.league_size if section.predictor == "league" else 1
+            self._league = League(policy, self._players, size=size, hardness=1.0, seed=self.recipe.seed)
+        return self._players
+
+    def callbacks(self) -> Sequence[Callback]:
+        """Lets the policy join its opponents at the start of each phase."""
+        if self._league is None:
+            return ()
+        return [LeagueCallback(self._league, lambda done: self._predicts(done) != self._predicts(done - 1))]
+
+    def environment(self, policy: Policy) -> Environment:
+        return self._environment(policy, self.recipe.seed)
+
+    def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
+        environment = self._environment(policy, self.recipe.evaluation.seed)
+        seed = step_seed(self.recipe.evaluation.seed, 0, CODE_GAME)
+        lines = range(self.recipe.code_game.evaluation_games)
+
+        def evaluate(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
+            """Games between the policy, the opponent of this phase, and the start as predictor."""
+            players = {**self._players, POLICY: policy}
+            predictors = {"policy": POLICY, "start": START}
+            if self._league is not None:
+                predictors["frozen"] = self._league.newest
+            metrics: dict[str, Estimate] = {}
+            shares: dict[str, float] = {}
+            for generator in [name for name in predictors if name != "start"]:
+                written = environment.write(players, predictors[generator], lines, seed=seed)
+                programs = [
+                    one for one in environment.judged(written) if one.result.status != "infrastructure"
+                ]
+                valid = sum(program.result.valid for program in programs)
+                for predictor, player in predictors.items():
+                    predictions = environment.predict(players, player, programs, seed=seed)
+                    wins = [not one.right for one in predictions] + [False] * (len(programs) - valid)
+                    metrics[f"{generator}_beats_{predictor}"] = rate(np.array(wins, dtype=float))
+                if generator == "policy":
+                    metrics["valid"] = rate(np.array([one.result.valid for one in programs], dtype=float))
+                    shares = diversity_and_difficulty(programs)
+            return {
+                "suite": CODE_GAME,
+                "roles": (GENERATOR, PREDICTOR),
+                "games": len(lines),
+                "temperature": self.recipe.sampling.temperature,
+                "headline": "won by the generator against the predictor of the start: "
+                f"{100 * metrics['policy_beats_start'].value:.1f} %",
+                "step": step,
+                "elapsed_seconds": elapsed_seconds,
+                "metrics": {name: estimate.to_json() for name, estimate in metrics.items()},
+                "shares": shares,
+                "rates": {},
+                "rows": [],
+            }
+
+        return {CODE_GAME: evaluate}
+
+    def _environment(self, policy: Policy, seed: int) -> CodeGameEnvironment:
+        return CodeGameEnvironment(
+            self._prompts(policy),
+            self._judge,
+            self._seats,
+            sampling=build_sampling(self.recipe),
+            games_per_group=self.recipe.training.num_generations,
+            seed=seed,
+            max_program_tokens=self.recipe.code_game.max_program_tokens,
+        )
+
+    def _seats(self, step: int) -> tuple[str, str]:
+        """Who writes and who predicts at a step, counted from 0."""
+        section = self.recipe.code_game
+        if self._league is None:
+            return POLICY, POLICY if section.predictor == SELF else section.predictor
+        opponent = self._league.member(step)
+        return (opponent, POLICY) if self._predicts(step) else (POLICY, opponent)
+
+    def _predicts(self, step: int) -> bool:
+        """Whether step `step`, counted from 0, is in a phase of the predictor."""
+        phases = self.recipe.code_game.phases
+        return phases is not None and step % sum(phases) >= phases[0]
+
+    def _prompts(self, policy: Policy) -> CodeGamePrompts:
+        """Raises `ConfigError` where a program, its prompt and a prediction do not fit into the policy."""
+        prompts = CodeGamePrompts(policy.tokenizer, self.recipe.code_game.max_output_bytes)
+        first_lines = [program.split("\n")[0] for program in self._random_programs(500)]
+        room = self.recipe.sampling.max_tokens
+        needed = (self.recipe.code_game.max_program_tokens or room) + max(
+            max(len(prompts.to_write(a)), len(prompts.to_predict(a)) + room) for a in first_lines
+        )
+        if needed > policy.max_positions:
+            raise ConfigError(
+                f"sampling.max_tokens {room}: a program, its prompt and a prediction take up to {needed} "
+                f"tokens, more than the model's {policy.max_positions} positions.",
+                remedy="Lower sampling.max_tokens or code_game.max_program_tokens, or raise "
+                "model.shape.max_positions.",
+            )
+        return prompts
+
+    def _random_programs(self, count: int, most_changes: int = MOST_CHANGES) -> Iterator[str]:
+        rng = random.Random(self.recipe.seed)
+        return (random_program(rng, most_changes) for _ in range(count))

@@ -1,0 +1,241 @@
+"""Observations of the token MDP.
+
+Observations: a problem embedding (256), a code embedding (256) and metadata (8), as in `LAYOUT`.
+
+All are deterministic: hashed n-grams and facts about the tests, the same in every process.
+
+The three kinds of embeddings of an observation: hashed, learned (token ids), or of a code model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from greenward.common.errors import ConfigError
+from greenward.problems.problem import Expected, Problem, stable_hash
+from greenward.tasks.token_mdp.grammar import TYPES, Signature, Vocabulary
+from greenward.tasks.token_mdp.problems import TokenProblem
+
+PROBLEM, CODE, METADATA = 256, 256, 8
+SIZE = PROBLEM + CODE + METADATA
+LAYOUT = (
+    "share of max_steps used", "share still free once the program is finished in the shortest way",
+    "depth of indentation / 4", "the code so far is a whole program", "tests were run",
+    "share of tests passed at the last run", "all tests passed", "arguments / 4",
+)  # fmt: skip
+WORDS, _TYPES = 96, 5 * len(TYPES)
+_FACTS = PROBLEM - WORDS - _TYPES
+
+
+def hashed(features: Sequence[str], size: int) -> np.ndarray:
+    """A vector of length 1: each feature adds ±1 to an entry, both by its hash (arXiv 0902.2206)."""
+    vector = np.zeros(size, np.float32)
+    for feature in features:
+        number = stable_hash(feature)
+        vector[number % size] += 1.0 if number >> 40 & 1 else -1.0
+    length = float(np.linalg.norm(vector))
+    return vector / length if length else vector
+
+
+def problem_embedding(problem: Problem, signature: Signature) -> np.ndarray:
+    """Words and pairs of words of the docstring, the types of the signature, and facts about the tests."""
+    words = re.findall(r"[a-z0-9]+", problem.prompt.lower())
+    pairs = [f"{first} {second}" for first, second in itertools.pairwise(words)]
+    types = np.zeros((5, len(TYPES)), np.float32)
+    for place, kind in enumerate((signature.result, *signature.arguments)):
+        types[place, TYPES.index(kind)] = 1.0
+    return np.concatenate([hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem)])
+
+
+def test_facts(problem: Problem) -> np.ndarray:
+    """For each of `_PROPERTIES`: the share of tests of which it holds, and whether it is always the same.
+
+    Property signatures (Odena and Sutton, arXiv 2002.09030): facts about inputs and output that a program
+    which passes must reproduce. A property that cannot be asked of the types gives 0 and 0.
+    """
+    facts = np.zeros(_FACTS, np.float32)
+    cases = [one for one in problem.cases if not isinstance(one.expected, Expected)]  # whose output is known
+    for index, property_ in enumerate(_PROPERTIES):
+        try:
+            held = [bool(property_(case.args, case.expected)) for case in cases]
+        except (TypeError, ValueError, IndexError, ZeroDivisionError, AttributeError, OverflowError):
+            continue
+        share = float(np.mean(held))
+        facts[2 * index : 2 * index + 2] = share, 1.0 if share in (0.0, 1.0) else -1.0
+    return facts
+
+
+_Property = Callable[[tuple[Any, ...], Any], Any]
+_PROPERTIES: tuple[_Property, ...] = (
+    lambda a, y: y == a[0],
+    lambda a, y: y == a[1],
+    lambda a, y: y in a,
+    lambda a, y: y > a[0],
+    lambda a, y: y < a[0],
+    lambda a, y: y >= max(a),
+    lambda a, y: y <= min(a),
+    lambda a, y: y > a[1],
+    lambda a, y: y < a[1],
+    lambda a, y: y - a[0] > 0,
+    lambda a, y: a[0] == 0 or y % a[0] == 0,
+    lambda a, y: a[1] == 0 or y % a[1] == 0,
+    lambda a, y: (y - a[0]) % max(1, abs(a[1])) == 0,
+    lambda a, y: y % 2 == 0,
+    lambda a, y: y % 2 == a[0] % 2,
+    lambda a, y: y % 2 == sum(a) % 2,
+    lambda a, y: abs(y) <= sum(abs(one) for one in a),
+    lambda a, y: y > 0,
+    lambda a, y: y >= 0,
+    lambda a, y: y == 0,
+    lambda a, y: y == -a[0],
+    lambda a, y: (y > 0) == (a[0] > 0),
+    lambda a, y: a[-1] != 0 or y == 0,
+    lambda a, y: a[0] % 2 == 0 and not isinstance(y, str | list),
+    lambda a, y: y is True,
+    lambda a, y: y is (a[0] > 0),
+    lambda a, y: y is (a[0] % 2 == 0),
+    lambda a, y: y is (a[0] > a[1]),
+    lambda a, y: y is (len(a[0]) > 0),
+    lambda a, y: y in a[0],
+    lambda a, y: y == a[0][0],
+    lambda a, y: y == a[0][-1],
+    lambda a, y: all(y >= one for one in a[0]),
+    lambda a, y: all(y <= one for one in a[0]),
+    lambda a, y: y == len(a[0]),
+    lambda a, y: y < len(a[0]),
+    lambda a, y: y > len(a[0]),
+    lambda a, y: len(y) == len(a[0]),
+    lambda a, y: len(y) < len(a[0]),
+    lambda a, y: len(y) > len(a[0]),
+    lambda a, y: sorted(y) == sorted(a[0]),
+    lambda a, y: y[0] == a[0][0],
+    lambda a, y: y[0] == a[0][-1],
+    lambda a, y: y[-1] == a[0][-1],
+    lambda a, y: y[-1] == a[0][0],
+    lambda a, y: set(y) <= set(a[0]),
+    lambda a, y: list(y) == sorted(y),
+    lambda a, y: y == y.lower(),
+    lambda a, y: y == y.upper(),
+    lambda a, y: y.startswith(a[0]),
+    lambda a, y: y.endswith(a[0]),
+    lambda a, y: y in a[0] + a[0],
+    lambda a, y: y > sum(a[0]),
+    lambda a, y: y < sum(a[0]),
+    lambda a, y: y <= max(map(abs, a[0]), default=0) * len(a[0]),
+    lambda a, y: all((one > 0) == (two > 0) for one, two in zip(a[0], y, strict=False)),
+    lambda a, y: all(one in a[0] for one in y),
+)
+assert 2 * len(_PROPERTIES) <= _FACTS
+
+
+HASHED_WORDS = 4095
+"""Words of docstrings share so many numbers, from 1 on; 0 is none."""
+_PER_TOKEN = 24
+_WINDOW = 8 * _PER_TOKEN
+
+
+class HashedEmbeddings:
+    """What an observation holds of a problem and of the code so far: vectors of 256 entries each.
+
+    That of the code holds the newest eight tokens one after another and a bag of all tokens, each by fixed
+    random vectors, that of the problem hashed n-grams (`features`).
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        def table(size: int) -> np.ndarray:
+            seeds = (stable_hash(f"{size}/{lexeme}") for lexeme in vocabulary.lexemes)
+            rows = [np.random.default_rng(seed).choice((-1.0, 1.0), size) for seed in seeds]
+            return np.array(rows, np.float32)
+
+        self._window, self._bag = table(_PER_TOKEN), table(CODE - _WINDOW) / 4
+
+    def problem(self, one: TokenProblem) -> np.ndarray:
+        return problem_embedding(one.problem, one.signature)
+
+    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
+        """Change the vector of the code, in place, for the newest of `tokens`."""
+        window = code[:_WINDOW]
+        window[:-_PER_TOKEN] = window[_PER_TOKEN:].copy()
+        window[-_PER_TOKEN:] = self._window[tokens[-1]]
+        code[_WINDOW:] += self._bag[tokens[-1]]
+
+    def code(self, code: np.ndarray, text: str) -> np.ndarray:
+        """The vector of the code, from that of `append` or from the program's text."""
+        return code
+
+
+class NumberedEmbeddings(HashedEmbeddings):
+    """Numbers of words and tokens, for an encoder that is trained with the Q-network.
+
+    The problem's vector holds the facts about its tests, too, in the place that they have when hashed; the
+    words come before them.
+    """
+
+    def problem(self, one: TokenProblem) -> np.ndarray:
+        found = problem_embedding(one.problem, one.signature)
+        words = re.findall(r"[a-z0-9]+", one.problem.prompt.lower())[:WORDS]
+        found[:WORDS] = 0
+        found[: len(words)] = [1 + stable_hash(word) % HASHED_WORDS for word in words]
+        return found
+
+    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
+        code[:-1] = code[1:].copy()
+        code[-1] = tokens[-1] + 1
+
+
+class ModelEmbeddings:
+    """Mean hidden states of a code model, by a fixed random projection to 256 entries (CodeBERT, …).
+
+    Texts are computed once. Raises `ConfigError` where the folder holds no model or the extra `hf` is
+    missing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        try:
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError:
+            raise ConfigError(
+                "environment.embedding: model needs transformers.", remedy="pip install greenward[hf]"
+            ) from None
+        if not (Path(folder) / "config.json").is_file():
+            raise ConfigError(f"environment.embedding_model: {folder} holds no model (config.json).")
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        hidden = self._model.config.hidden_size
+        rng = np.random.default_rng(0)
+        self._projection = rng.standard_normal((hidden, CODE)).astype(np.float32) / hidden**0.5
+        self._embedded = lru_cache(maxsize=100_000)(self._mean_state)
+
+    def problem(self, one: TokenProblem) -> np.ndarray:
+        return self._embedded(one.problem.starter_code or one.problem.prompt)
+
+    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None: ...
+
+    def code(self, code: np.ndarray, text: str) -> np.ndarray:
+        return self._embedded(text)
+
+    def _mean_state(self, text: str) -> np.ndarray:
+        import torch
+
+        with torch.no_grad():
+            inputs = self._tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
+            states = self._model(**inputs).last_hidden_state[0]
+        found: np.ndarray = states.mean(0).float().numpy() @ self._projection
+        return found
+
+
+Embeddings = HashedEmbeddings | ModelEmbeddings
+
+
+def make_embeddings(kind: str, model: str | None, vocabulary: Vocabulary) -> Embeddings:
+    """The embeddings that a recipe's `environment.embedding` names."""
+    if kind == "model":
+        return ModelEmbeddings(str(model))
+    return NumberedEmbeddings(vocabulary) if kind == "learned" else HashedEmbeddings(vocabulary)

@@ -1,0 +1,269 @@
+"""Advantages from a critic: generalised advantage estimation over the tokens that the policy wrote.
+
+GAE: Schulman et al. 2015, arXiv 1506.02438.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from greenward.config.training import CriticConfig, PPOKLConfig
+from greenward.models.heads import Critic
+from greenward.models.policy import Policy
+from greenward.rollouts.episode import Episode, Turn
+from greenward.training.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken, per_token
+from greenward.training.batch import TrainingBatch, TrainingRow, row_scores
+from greenward.training.losses import KL_ESTIMATORS
+from greenward.training.optim import KLCoefficient
+
+NOISE_MARGIN = 4.0
+"""How much larger than that of rewards the variance of advantages may be before whitening shrinks them."""
+
+
+@dataclass(eq=False)
+class CriticEstimator(Estimator):
+    """An estimator that asks a critic for the value of every state.
+
+    A trajectory is all that the policy wrote in one role of one episode, turn after turn; tokens of
+    others are skipped. Its reward comes with its last token, but for the parts that turns have of their
+    own. With `kl.in_reward`, every token also costs coefficient * k(log p - log p_ref), k one of Schulman's
+    estimators (InstructGPT, arXiv 2203.02155, eq. 2); `reference` is needed then.
+
+    Advantages are whitened over all trained tokens of the batch where the config says so; where no reward
+    varies they are then 0, but for the KL in the rewards. The returns that the critic learns have a λ of
+    their own (decoupled GAE: VC-PPO, arXiv 2503.01491, §3.2): a critic whose values start at 0
+    learns slowly from them, whichever λ the policy uses. Episodes whose infrastructure failed get
+    zeros and count nowhere. There is no state here: the trainer saves the critic and the KL coefficient.
+    """
+
+    policy: Policy
+    critic: Critic
+    config: CriticConfig
+    kl: PPOKLConfig
+    kl_coefficient: KLCoefficient
+    _: KW_ONLY
+    micro_batch_sequences: int
+    reference: Policy | None = None
+
+    def __post_init__(self) -> None:
+        self._reference = self.reference if self.kl.in_reward else None
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        """Advantages, values, returns, and metrics of the critic before the update."""
+        scores = self._score(episodes)
+        advantages, returns = _zeros(episodes), _zeros(episodes)
+        trajectories = [self._trajectory(place, scores) for place in _trajectories(episodes)]
+        for one in trajectories:
+            one.place.scatter(one.advantages_T, advantages)
+            one.place.scatter(one.returns_T, returns)
+        if trajectories and self.config.whiten_advantages:
+            self._whiten(advantages, trajectories)
+        return AdvantageBatch(
+            advantages, scores["values"], returns, scores.get("logprobs"), _metrics(trajectories)
+        )
+
+    def _trajectory(self, place: _RoleTurns, scores: Mapping[str, PerToken]) -> _Trajectory:
+        config = self.config
+        values_T = place.gather(scores["values"])
+        zeros_T = np.zeros(len(values_T))
+        rewards_T = zeros_T.copy()
+        rewards_T[-1] = place.reward
+        ends = np.cumsum([turn.written_tokens for _, turn in place.turns]) - 1
+        for (_, turn), end in zip(place.turns, ends, strict=True):
+            if turn.reward is not None:  # a part of the episode's reward that came earlier
+                rewards_T[end] += turn.reward
+                rewards_T[-1] -= turn.reward
+        gae = partial(generalised_advantages, discount=config.discount)
+        kl_T, kl_advantages_T = None, zeros_T
+        if "kl" in scores:
+            kl_T = place.gather(scores["kl"])
+            cost_T = self.kl_coefficient.value * kl_T
+            rewards_T -= cost_T
+            kl_advantages_T = gae(-cost_T, zeros_T, gae_lambda=config.gae_lambda)  # without a baseline
+        return _Trajectory(
+            place,
+            values_T,
+            gae(rewards_T, values_T, gae_lambda=config.gae_lambda),
+            gae(rewards_T, values_T, gae_lambda=config.value_lambda) + values_T,
+            discounted_returns(rewards_T, discount=config.discount),
+            kl_T,
+            kl_advantages_T,
+        )
+
+    def _whiten(self, advantages: PerToken, trajectories: Sequence[_Trajectory]) -> None:
+        """Shift and scale to mean 0 and deviation 1 over all trajectories' tokens, in place; or to less.
+
+        1. Rewards differ less and less while a policy converges. Division by the deviation of the batch
+           would keep advantages, and with them the steps, as large as ever. The divisor is therefore at
+           least the deviation of rewards that was usual in the earlier batches of the run.
+        2. A useful critic makes advantages vary less than rewards. Where their variance is more than
+           `NOISE_MARGIN` times that of the rewards, most of it is the critic's error. The result is then
+           multiplied by NOISE_MARGIN * Var(reward) / Var(advantage), so that the error is not raised to
+           the scale of a signal. Where no reward varies, this is 0, and the KL in the rewards alone
+           remains: it enters with the rest of the weight, unscaled and around its mean.
+
+        Variances are over tokens, those of rewards within each role.
+        """
+        tokens = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+        of_kl = np.concatenate([trajectory.kl_advantages_T for trajectory in trajectories])
+        variance = _reward_variance(trajectories)
+        bound = NOISE_MARGIN * variance
+        signal = 1.0 if bound > tokens.var() else bound / max(float(tokens.var()), np.finfo(float).tiny)
+        batches, usual = self.critic.reward_scale.tolist()
+        deviation = np.hypot(max(tokens.std(), math.sqrt(usual)), STD_EPSILON)
+        self.critic.reward_scale[0] = batches + 1
+        self.critic.reward_scale[1] = (batches * usual + variance) / (batches + 1)
+        for one in trajectories:
+            whitened_T = signal * (one.advantages_T - tokens.mean()) / deviation
+            one.place.scatter(whitened_T + (1 - signal) * (one.kl_advantages_T - of_kl.mean()), advantages)
+
+    def _score(self, episodes: Sequence[Episode]) -> dict[str, PerToken]:
+        """One forward pass over everything that is trained on: `values`, and what else is needed."""
+        rows, places = [], []
+        for index, episode in enumerate(episodes):
+            for number, turn in enumerate(episode.turns):
+                if episode.scored and turn.trained:
+                    zeros_T = np.zeros(len(turn.completion_ids), np.float32)
+                    rows.append(TrainingRow(turn, zeros_T, turn.policy_wrote_T))
+                    places.append((index, number))
+        scores = {"values": _zeros(episodes)}
+        found = row_scores(self._score_batch, rows, self.micro_batch_sequences, self.policy.device)
+        for (index, number), by_name in zip(places, found, strict=True):
+            for name, found_T in by_name.items():
+                scores.setdefault(name, _zeros(episodes))[index][number][:] = found_T
+        return scores
+
+    def _score_batch(self, micro: TrainingBatch) -> dict[str, Tensor]:
+        """Values, log-probabilities and KL (B, T), the latter two where they are needed."""
+        scores: dict[str, Tensor] = {}
+        hidden_SE = None
+        if self.critic.reads_policy or self._reference is not None:
+            of_policy = micro.scores(self.policy, hidden=self.critic.reads_policy)
+            hidden_SE, scores["logprobs"] = of_policy.hidden_SE, of_policy.logprobs_BT.float()
+        if self._reference is not None:
+            log_ratio_BT = scores["logprobs"] - micro.scores(self._reference).logprobs_BT.float()
+            scores["kl"] = KL_ESTIMATORS[self.kl.estimator](log_ratio_BT, torch.ones_like(log_ratio_BT))
+        return scores | {"values": self.critic(micro.laid_out, hidden_SE)}
+
+
+@dataclass(frozen=True)
+class _Trajectory:
+    """The tokens of one role of one episode; all arrays of shape (T,)."""
+
+    place: _RoleTurns
+    values_T: np.ndarray
+    advantages_T: np.ndarray
+    returns_T: np.ndarray
+    rewards_to_go_T: np.ndarray
+    kl_T: np.ndarray | None
+    kl_advantages_T: np.ndarray
+
+
+@dataclass(frozen=True)
+class _RoleTurns:
+    """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
+
+    index: int
+    role: str
+    turns: tuple[tuple[int, Turn], ...]
+    reward: float
+
+    def gather(self, arrays: PerToken) -> np.ndarray:
+        """The trajectory's part of the arrays (T,), float64."""
+        parts = [arrays[self.index][number][turn.policy_wrote_T] for number, turn in self.turns]
+        return np.concatenate(parts).astype(np.float64)
+
+    def scatter(self, values_T: np.ndarray, arrays: PerToken) -> None:
+        """The inverse of `gather`; other tokens stay as they are."""
+        start = 0
+        for number, turn in self.turns:
+            stop = start + turn.written_tokens
+            arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
+            start = stop
+
+
+def _trajectories(episodes: Sequence[Episode]) -> Iterator[_RoleTurns]:
+    for index, episode in enumerate(episodes):
+        for role, reward in episode.trained_rewards.items() if episode.scored else ():
+            turns = tuple(
+                (number, turn)
+                for number, turn in enumerate(episode.turns)
+                if turn.role == role and turn.trained
+            )
+            yield _RoleTurns(index, role, turns, reward)
+
+
+def _zeros(episodes: Sequence[Episode]) -> PerToken:
+    return per_token(episodes, lambda *_: 0.0)
+
+
+def _reward_variance(trajectories: Sequence[_Trajectory]) -> float:
+    """Variance of the trajectories' rewards within their role, over tokens; 0 exactly if none varies."""
+    total = 0.0
+    for role in dict.fromkeys(one.place.role for one in trajectories):
+        own = [one for one in trajectories if one.place.role == role]
+        rewards = np.array([one.place.reward for one in own])
+        tokens = np.array([len(one.values_T) for one in own])
+        if np.ptp(rewards):
+            total += float((tokens * (rewards - np.average(rewards, weights=tokens)) ** 2).sum())
+    return total / sum(len(trajectory.values_T) for trajectory in trajectories)
+
+
+def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
+    """Means over all trained tokens, and how much of the reward still to come the critic foresaw.
+
+    `explained_variance` is 1 - Var(G - V) / Var(G), G the discounted reward to go. Against the returns
+    that the critic learns the figure would be too high: for value_lambda below 1 those contain its own
+    values.
+    """
+    if not trajectories:
+        return {}
+    values = np.concatenate([trajectory.values_T for trajectory in trajectories])
+    advantages = np.concatenate([trajectory.advantages_T for trajectory in trajectories])
+    rewards_to_go = np.concatenate([trajectory.rewards_to_go_T for trajectory in trajectories])
+    metrics = {
+        "value/mean": float(values.mean()),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+    }
+    if np.ptp(rewards_to_go):
+        metrics["explained_variance"] = 1 - float((rewards_to_go - values).var() / rewards_to_go.var())
+    kl = [trajectory.kl_T for trajectory in trajectories if trajectory.kl_T is not None]
+    if kl:
+        metrics["kl"] = float(np.concatenate(kl).mean())
+    return metrics
+
+
+def generalised_advantages(
+    rewards_T: np.ndarray, values_T: np.ndarray, *, discount: float, gae_lambda: float
+) -> np.ndarray:
+    """The advantage of each of the T steps of a trajectory (eq. 16), float64.
+
+        A_t = sum over l of (discount * gae_lambda)^l * delta_{t+l}
+        delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
+
+    `values_T` are of the states before each step. The state after the last one is terminal, its
+    value 0. That holds for truncated answers, too: an answer is graded as it stands when it reaches
+    the token limit and no reward can follow, so the limit is an end like any other, and a value of
+    what might have come after it would credit the policy with rewards that it does not get.
+    """
+    advantages_T = np.zeros(len(rewards_T))
+    advantage = next_value = 0.0
+    for t in range(len(rewards_T) - 1, -1, -1):
+        value = float(values_T[t])
+        advantage = rewards_T[t] + discount * next_value - value + discount * gae_lambda * advantage
+        advantages_T[t] = advantage
+        next_value = value
+    return advantages_T
+
+
+def discounted_returns(rewards_T: np.ndarray, *, discount: float) -> np.ndarray:
+    """The reward still to come at each of the T steps, that of the step included, float64."""
+    return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)

@@ -1,0 +1,140 @@
+"""What trainers and callbacks are.
+
+What checkpoints keep of an object, named once: its `state_dict` and the inverse follow from that.
+
+Hooks of a training step: rollouts that are kept, reward models, warnings and planted faults.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from greenward.rollouts.episode import Episode
+from greenward.runs.directory import RunDirectory
+from greenward.runs.no_signal import MIN_STEPS, spells
+
+
+class Stateful:
+    """Saves and restores the attributes that `_saved` names, each under its key there.
+
+    Attributes with a state of their own are asked for that, and those that are None are left out. A state
+    holds tensors and plain Python values, not NumPy's: checkpoints are read without unpickling code.
+    """
+
+    _saved: ClassVar[Mapping[str, str]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs."""
+        parts = {key: getattr(self, attribute) for key, attribute in self._saved.items()}
+        return {
+            key: part.state_dict() if hasattr(part, "state_dict") else part
+            for key, part in parts.items()
+            if part is not None
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        for key, attribute in self._saved.items():
+            part = getattr(self, attribute)
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(state[key])
+            elif part is not None:
+                setattr(self, attribute, state[key])
+
+
+class Callback(Stateful):
+    """Acts at fixed points of every step; a subclass overrides what it needs.
+
+    Steps are counted as in metrics.jsonl: the first one is 1. `name` is the key under which checkpoints keep
+    the callback's state.
+    """
+
+    name = ""
+
+    def on_step_begin(self, step: int) -> None:
+        """Called before step `step`."""
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        """Called with episodes as they are collected; gives those that the step goes on with."""
+        return episodes
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
+
+
+@dataclass(eq=False)
+class RolloutWriter(Callback):
+    """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly."""
+
+    name = "rollouts"
+
+    run: RunDirectory
+    most: int | None = None
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        every = 1 if self.most is None else -(-len(episodes) // self.most)
+        self.run.write_rollouts(step, [rollout_row(episode) for episode in episodes[:: max(every, 1)]])
+
+
+def rollout_row(episode: Episode) -> dict[str, Any]:
+    """One episode as plain data; columns that say nothing are left out."""
+    optional = {
+        "extra": dict(episode.extra),
+        "transcript": [{"role": role, "text": text} for role, text in episode.transcript],
+    }
+    return {
+        "problem": episode.task_id,
+        "group": episode.group_id,
+        "answer": episode.answer,
+        "status": episode.outcome,
+        "first_failure": episode.verdict.first_failure if episode.verdict else "",
+        "rewards": dict(episode.rewards),
+        "terms": dict(episode.reward_terms),
+        "tokens": episode.written_tokens,
+        "stop": trained[-1].stop_reason.value if (trained := episode.trained_turns) else "",
+    } | {name: value for name, value in optional.items() if value}
+
+
+class SignalWarning(Callback):
+    """Says why the newest steps gave no learning signal: a message when it begins, then `brief`."""
+
+    name = "signal"
+
+    def __init__(self, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self.brief: str | None = None
+        self._config = config
+        self._say = say
+        self._newest: deque[Mapping[str, float]] = deque(maxlen=MIN_STEPS)
+        self._fewest_illegal: Mapping[str, float] = {}
+        self._said: set[str] = set()
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+        row = {"step": step, **numbers}
+        self._newest.append(row)
+        if row.get("games/illegal", 1.0) < self._fewest_illegal.get("games/illegal", 1.0):
+            self._fewest_illegal = row
+        earlier = [] if self._fewest_illegal in self._newest else [self._fewest_illegal]
+        found = spells([*earlier, *self._newest], self._config)
+        self.brief = found[0].cause.brief if found else None
+        if not found:
+            self._said.clear()
+        elif found[0].cause.brief not in self._said:
+            self._said.add(found[0].cause.brief)
+            self._say(f"Step {step}, and {MIN_STEPS - 1} before: {found[0].cause}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "newest": list(self._newest),
+            "said": sorted(self._said),
+            "fewest_illegal": self._fewest_illegal,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`, which is empty in checkpoints of versions that did not save it."""
+        self._newest.extend(state.get("newest", ()))
+        self._said.update(state.get("said", ()))
+        self._fewest_illegal = state.get("fewest_illegal", {})

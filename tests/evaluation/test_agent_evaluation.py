@@ -1,0 +1,83 @@
+"""`greenward eval --suite repositories`: a scripted model behind a local endpoint, as an external one."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenward.cli.main import main
+from greenward.grading.edits import written_edits
+from greenward.problems.repositories import shipped_repositories
+from openai_server import OpenAIServer
+
+REPOSITORIES = shipped_repositories()
+IDS = "ledger/one-decimal,shop/kilograms,routes/way-back"
+
+
+def knows_the_patches(prompt: str) -> str:
+    if "<output>" in prompt:
+        return "<submit>"
+    problem = next(one for one in REPOSITORIES if one.prompt in prompt)
+    return f"I know it.\n<apply_patch>\n{written_edits(problem, problem.reference, 'search_replace')}</apply_patch>"
+
+
+def evaluate(url, out, capsys, ids=IDS, model="tiny"):
+    command = ["eval", f"{model}@{url}", "--suite", "repositories", "--ids", ids, "--out", str(out), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--workers", "1"])
+    assert not ended.value.code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_external_model_is_evaluated_with_its_transcripts_and_predictions(tmp_path, capsys):
+    with OpenAIServer(knows_the_patches) as server:
+        summary = evaluate(server.url, tmp_path / "out", capsys)
+        assert summary["metrics"]["pass@1"]["value"] == 1.0
+        asked = len(server.payloads)
+        assert evaluate(server.url, tmp_path / "out", capsys)["metrics"] == summary["metrics"]
+        assert len(server.payloads) == asked  # nothing is asked again
+    samples = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    assert all("[2. tool]\nChanged: " in one["completion"] for one in samples)
+    predictions = [
+        json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    ]
+    assert {one["instance_id"] for one in predictions} == set(IDS.split(","))
+    assert all(one["model_patch"].startswith("--- a/") for one in predictions)
+    assert {one["model_name_or_path"] for one in predictions} == {"tiny"}
+
+
+def test_the_tutorial_of_the_documentation(tmp_path, capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+    (script,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "HTTPServer" in one)
+    made: dict[str, Any] = {}
+    exec(
+        script.replace("8123), Model).serve_forever()", "0), Model)").replace(
+            "HTTPServer((", "server = HTTPServer(("
+        ),
+        made,
+    )
+    server = made["server"]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    made["Model"].log_message = lambda *_: None
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        summary = evaluate(url, tmp_path / "out", capsys, "shop/free-shipping,shop/kilograms", "scripted")
+    finally:
+        server.shutdown()
+    assert summary["statuses"] == {"passed": 1, "failed": 1}
+    assert summary["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "answers_not_counted": 2}
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "0 of prompts, 0 of answers, 2 answers not counted" in report
+
+
+def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):
+    with OpenAIServer(lambda prompt: "It is all right as it is.") as server:
+        summary = evaluate(server.url, tmp_path / "out", capsys)
+    assert summary["metrics"]["pass@1"]["value"] == 0.0
+    assert summary["statuses"] == {"failed": 3}
+    assert "[1. programmer]" in (tmp_path / "out" / "report.md").read_text()

@@ -1,0 +1,74 @@
+"""Plans for GPUs that are not at hand: figures of data sheets, and times in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from test_memory import BILLION, WORK
+
+from greenward.cli.main import cli
+from greenward.common.errors import ConfigError
+from greenward.models.memory import GPUS, find_gpu, make_plan, parameters
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("H100", "h100"),
+        ("NVIDIA A100-80GB", "a100"),
+        ("a100 40gb", "a100-40"),
+        ("RTX 4090", "4090"),
+        ("A100-SXM4-80GB", "a100"),
+        ("NVIDIA RTX 4090 24GB", "4090"),
+        ("Tesla V100-SXM2-16GB", "v100-16"),
+    ],
+)
+def test_gpus_are_found_however_they_are_written(written: str, key: str) -> None:
+    assert find_gpu(written) == GPUS[key]
+
+
+def test_an_unknown_gpu_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"found 'h10'(.|\n)*Nearest: h100"):
+        find_gpu("h10")
+
+
+def test_the_step_is_work_over_peak_over_utilisation() -> None:
+    work = replace(WORK, answers_per_step=64, dtype_bytes=2)
+    gpu = GPUS["h100"]
+    plan = make_plan(BILLION, work, gpu, 2)
+    tokens = 8 * 96 + 32 * 64  # of each of two GPUs: 8 prompts, 32 answers
+    seconds = 6 * parameters(BILLION) * tokens / 989e12
+    assert plan.training_seconds == pytest.approx((seconds / 0.5, seconds / 0.2))
+    keys_and_values = 2 * 24 * 2 * 256 * 2 * (96 + 32) * 32  # half of an answer is there on average
+    token = (2 * parameters(BILLION) + keys_and_values) / 3350e9
+    prefill = 2 * parameters(BILLION) * 8 * 96 / 989e12
+    assert plan.sampling_seconds[0] == pytest.approx((64 * token + prefill) / 0.6)
+    longer = make_plan(BILLION, replace(work, gradient_checkpointing=True, reference=True), gpu, 2)
+    assert longer.training_seconds[0] == pytest.approx(plan.training_seconds[0] * 10 / 6)
+    assert plan.sharded.state["optimizer"] == plan.memory.state["optimizer"] // 2
+
+
+def test_the_command_says_what_fits_what_it_costs_and_that_nothing_was_measured() -> None:
+    command = [
+        "plan",
+        "quickstart",
+        "--gpu",
+        "h100",
+        "--gpus",
+        "8",
+        "--price",
+        "2.5",
+        "model=Qwen/Qwen2.5-7B",
+    ]
+    shown = CliRunner().invoke(cli, command)
+    assert shown.exit_code == 0, shown.output
+    assert "unmeasured" in shown.output and "7,615.6 M parameters" in shown.output
+    assert "whole copies: " in shown.output and "does NOT fit" in shown.output
+    assert "sharded: " in shown.output and "cost at 2.5 an hour" in shown.output
+    toy = CliRunner().invoke(cli, ["plan", "quickstart", "--gpu", "l4"])
+    assert toy.exit_code == 0 and ": fits" in toy.output and "cost" not in toy.output
+    assert "0.0 to 0.0" not in toy.output and "a step: 0.0" in toy.output
+    unknown = CliRunner().invoke(cli, ["plan", "quickstart", "--gpu", "l4", "model=owner/unknown"])
+    assert isinstance(unknown.exception, ConfigError) and "not in the cache" in str(unknown.exception)
