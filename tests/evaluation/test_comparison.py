@@ -179,7 +179,7 @@ def test_a_record_of_another_form_is_refused(tmp_path, record):
 
 @pytest.mark.parametrize(
     "row",
-    [{"task_id": "a"}, 7]
+    [{"task_id": "a"}, 7, {"task_id": 7, "samples": 1, "passed": 1}]
     + [
         {"task_id": "a", "samples": n, "passed": c} for n, c in ((3, 5), (3, -1), (10**15, 10**15), (True, 0))
     ],
@@ -188,6 +188,12 @@ def test_a_row_that_counts_what_cannot_be_is_refused(tmp_path, row):
     (tmp_path / "record.json").write_text(json.dumps({"rows": [row]}))
     with pytest.raises(RunError, match="does not count the answers"):
         read_evaluation(tmp_path / "record.json")
+
+
+def test_many_problems_are_compared_in_time_in_proportion():
+    many = {f"p{number}": AnswerCounts(1 + number % 2, 1) for number in range(200_000)}
+    found = compare(StoredEvaluation("a", None, many), StoredEvaluation("b", None, many), k=2)
+    assert len(found.too_few) == found.problems == 100_000
 
 
 def test_a_record_may_keep_fewer_answers_than_it_counts(tmp_path):

@@ -124,6 +124,14 @@ def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypa
         read(path)
 
 
+@pytest.mark.parametrize("name", ["00", "٣", "-1", "x"])
+def test_a_name_that_is_no_plain_number_is_refused(tmp_path, name):
+    (tmp_path / "Suite_0").mkdir()
+    (tmp_path / f"Suite_0/{name}.py").write_text("a")
+    with pytest.raises(ProblemError, match="expected a number for a name"):
+        read(tmp_path)
+
+
 def test_a_torn_last_line_is_left_out(tmp_path):
     path = tmp_path / "samples.jsonl"
     path.write_text('{"task_id": "Suite/0", "solution": "a"}\n{"task_id": "Suite/1", "sol')

@@ -91,6 +91,19 @@ def test_a_run_whose_provenance_was_changed_resumes(tmp_path, sessions):
     assert [one["more"] for one in record["sessions"]] == [1] and record["note"] == "mine"
 
 
+def test_a_resumed_run_keeps_what_it_has_not_written(tmp_path):
+    begin(tmp_path / "run")
+    theirs = ["rollouts/step_000099.txt", "rollouts/step_99.jsonl", "evaluations/step_000099.my notes.json"]
+    for name in theirs:
+        (tmp_path / "run" / name).write_text("mine")
+    (tmp_path / "run/rollouts/step_000099.jsonl").write_text("{}")
+    (tmp_path / "run/evaluations/step_000099.json").write_text("{}")
+    with RunDirectory.create(tmp_path / "run", CONFIG, resume=True) as run:
+        run.truncate_after(0)
+    left = {path.relative_to(run.path).as_posix() for path in run.path.glob("[er]*s/*")}
+    assert left == set(theirs)
+
+
 @pytest.mark.parametrize("value", ["2024-01-01", "!!binary aGVsbG8=", "!!set {a, b}"])
 def test_a_config_with_values_that_json_has_not_is_another_config(tmp_path, value):
     begin(tmp_path / "run")

@@ -1,9 +1,11 @@
 """The loop with a trainer whose every number is known: y_{t+1} = y_t + noise(step)."""
 
 import json
+import math
 import os
 import signal
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ import torch
 from greenward.common.errors import CheckpointError, ConfigError, EngineError
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
+from greenward.runs.checkpoints import MANIFEST
 from greenward.runs.directory import RunDirectory
+from greenward.runs.files import sha256_of
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_metrics, without_timing
 from greenward.runs.trackers import MetricSink
-from greenward.training.loop import StepRecord, TrainingLoop, load_trainer_state
+from greenward.training.loop import STATE_FILE, StepRecord, TrainingLoop, load_trainer_state
 from greenward.training.protocols import Callback
 
 
@@ -173,6 +177,53 @@ def test_a_finished_run_resumed_does_nothing(tmp_path):
     before = rows(tmp_path / "run")
     run_loop(tmp_path / "run", RandomWalk(crash_at=0), resume=True)
     assert rows(tmp_path / "run") == before
+
+
+def resumed_with(folder, **changes):
+    """A finished run whose newest state was changed, resumed for longer."""
+    run_loop(folder, RandomWalk(), max_steps=5)
+    checkpoint = folder / "checkpoints/step_000005"
+    state = torch.load(checkpoint / STATE_FILE, weights_only=True) | changes
+    torch.save({key: value for key, value in state.items() if value is not None}, checkpoint / STATE_FILE)
+    file, manifest = checkpoint / STATE_FILE, json.loads((checkpoint / MANIFEST).read_text())
+    manifest["files"][STATE_FILE] = {"bytes": file.stat().st_size, "sha256": sha256_of([file])}
+    (checkpoint / MANIFEST).write_text(json.dumps(manifest))
+    return run_loop(folder, RandomWalk(), resume=True)
+
+
+def many(levels=60):
+    value = [1.0]
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trainer": None}, {"trainer": 5}, {"trainer": {}}, {"weights": {}}, {"callbacks": [1]},
+        {"steps_done": -1}, {"steps_done": 1}, {"steps_done": "x"}, {"training_seconds": math.inf},
+        {"wall_seconds": "x"}, {"trainer": {"total": many()}}, {"callbacks": {"x": many()}},
+    ],
+)  # fmt: skip
+def test_a_state_that_is_not_of_its_checkpoint_is_refused_and_nothing_is_removed(tmp_path, changes):
+    with pytest.raises(CheckpointError, match=r"trainer\.pt: not the state of"):
+        resumed_with(tmp_path / "run", **changes)
+    assert [path.name for path in (tmp_path / "run/checkpoints").glob("step_*")] == ["step_000005"]
+    assert len(rows(tmp_path / "run")) == 5
+
+
+def test_a_state_whose_parts_are_compressed_is_refused(tmp_path):
+    (tmp_path / "step").mkdir()
+    torch.save({"a": torch.zeros(10)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "step" / STATE_FILE, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for part in plain.infolist():
+            packed.writestr(part.filename, plain.read(part))
+    with pytest.raises(CheckpointError, match="compressed"):
+        load_trainer_state(tmp_path / "step")
 
 
 def test_a_model_without_trainer_state_cannot_be_resumed_from(tmp_path):

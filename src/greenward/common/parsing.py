@@ -23,6 +23,7 @@ RENAMED_KEYS = {("warm_start", "misconception_rate"): "error_rate"}
 """Keys of recipes of earlier versions, by section and key, and their present names."""
 
 _TOO_DEEP = f"nested more than {MAX_NESTING} levels deep"
+_TEXT_TAG, _MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -117,6 +118,8 @@ class _BoundedLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(problem="a key must be a text", problem_mark=key.start_mark)
+            if key.tag != _MERGE_TAG:
+                key.tag = _TEXT_TAG  # what is written, where YAML would read a number, a date or on as true
             line = lines.setdefault(str(key.value), key.start_mark.line + 1)
             if line <= key.start_mark.line:
                 problem = f"the key {key.value!r} occurs twice (first on line {line})"

@@ -141,7 +141,8 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
             f"{a.name} and {b.name} have no problem in common ({' and '.join(first)}).",
             remedy="Evaluate both on the same suite.",
         )
-    answered = [i for i in common if min(a.problems[i].answers, b.problems[i].answers) >= k]
+    counts = {i: min(a.problems[i].answers, b.problems[i].answers) for i in common}
+    answered = [i for i in common if counts[i] >= k]
     if not answered:
         most_a, most_b = (max(one.problems[task_id].answers for task_id in common) for one in (a, b))
         raise RunError(
@@ -181,7 +182,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
         lost=lost,
         unpaired_a=tuple(i for i in a.problems if i not in b.problems),
         unpaired_b=tuple(i for i in b.problems if i not in a.problems),
-        too_few=tuple(i for i in common if i not in set(answered)),
+        too_few=tuple(i for i in common if counts[i] < k),
         infrastructure=sum(side.problems[i].infrastructure for side in (a, b) for i in common),
         other_settings={  # what one side does not tell is no difference
             name: (x, y)

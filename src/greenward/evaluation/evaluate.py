@@ -185,6 +185,8 @@ class EvaluationRow:
         values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
         read = cls(**values)
         check_types(read)
+        if not 0 <= read.tests_passed <= read.tests:
+            raise ValueError(f"{read.tests_passed} of {read.tests} tests cannot have passed")
         return read
 
     def to_json(self) -> dict[str, Any]:

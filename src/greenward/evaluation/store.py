@@ -332,7 +332,7 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
             on_unknown(ProblemError(f"{folder}: names no problem of {problems.name}.", remedy=remedy))
             continue
         for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
-            if not file.stem.isdecimal():
+            if not file.stem.isdecimal() or str(int(file.stem)) != file.stem:
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
             program = read_text(file, within=path)
             yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))

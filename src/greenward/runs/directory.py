@@ -29,6 +29,7 @@ from typing import Any, Literal
 import yaml
 
 from greenward.common.errors import Closing, RunError
+from greenward.common.files import expecting
 from greenward.runs.files import (
     JsonRows,
     read_json,
@@ -63,6 +64,7 @@ from greenward.runs.reading import (
     read_metrics,
     read_sessions,
     read_summary,
+    sound_evaluation,
     step_name,
     steps_in,
 )
@@ -204,7 +206,7 @@ class RunDirectory(Closing["RunDirectory"]):
         for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
             for found, path in steps_in(self.path / name):
                 if found > step:
-                    remove_tree(path) if path.is_dir() else path.unlink()
+                    remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for name in (SUMMARY, "report.html", "report.md", "report.json"):
             (self.path / name).unlink(missing_ok=True)
         self.metrics.truncate_after(step)
@@ -284,7 +286,8 @@ def write_summary(
     """
     rows = read_metrics(run.path / METRICS).rows
     earlier = (read_summary(run.path) or {}).get("peak_rss_mb")
-    peaks = [peak for peak in (peak_rss_mb, earlier, *(row.get("perf/rss_mb") for row in rows)) if peak]
+    recorded = (peak_rss_mb, earlier, *(row.get("perf/rss_mb") for row in rows))
+    peaks = [peak for peak in recorded if isinstance(peak, int | float) and peak]
     summary = {
         "status": status,
         "steps": steps,
@@ -301,7 +304,8 @@ def write_summary(
 
 
 def _before_and_after(path: Path, suite: str | None) -> dict[str, Any]:
-    evaluations = read_evaluations(path, suite)
+    with expecting("the evaluations of a run", path / EVALUATIONS, RunError):
+        evaluations = list(filter(None, map(sound_evaluation, read_evaluations(path, suite))))
     return {
         "before": evaluations[0]["metrics"] if evaluations else None,
         "after": evaluations[-1]["metrics"] if evaluations else None,

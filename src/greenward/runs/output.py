@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple
 
 from greenward.common.errors import RunError
 from greenward.runs.files import TEMPORARY, write_json, writing
+from greenward.runs.reading import step_of
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 LOCK = ".lock"
@@ -129,12 +130,12 @@ OTHER_PAGES = "rollouts-[0-9].html", "rollouts-[0-9][0-9].html"
 _REPORTS = ("report.html", "report.md", "report.json", "rollouts.html", *OTHER_PAGES)
 _TRACKERS = ("tensorboard", "wandb", "mlruns", "mlartifacts", "mlflow.db")
 _MANIFEST = "manifest.json"  # of a checkpoint: it names its files
-_CHECKPOINTS = "checkpoints"
+_CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
 _OF_STEPS: Mapping[str, tuple[str, ...]] = {
-    "rollouts": ("step_*",),
-    "evaluations": ("step_*",),
-    _CHECKPOINTS: ("step_*", ".step_*", "last", "best", "pinned.json"),
-    "tensorboard": ("events.out.tfevents.*",),
+    "rollouts": (),
+    "evaluations": (),
+    _CHECKPOINTS: ("last", ".last.writing", "pinned.json"),
+    _TENSORBOARD: ("events.out.tfevents.*",),
 }
 _RUNS_OF_A_RUN = ("warm_start", "grpo", "rejection", "control")
 _FAILED_AT_ONCE: tuple[list[str], ...] = ([], ["failure.txt"])  # what a run has that failed before it began
@@ -338,6 +339,8 @@ def _not_of_steps(folder: Path) -> Iterator[Path]:
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         is_named = any(fnmatch.fnmatchcase(entry.name, name) for name in (TEMPORARY, *_OF_STEPS[folder.name]))
+        if folder.name != _TENSORBOARD:
+            is_named = is_named or step_of(Path(entry.path)) is not None
         if not is_named or (is_folder and folder.name != _CHECKPOINTS):
             yield Path(entry.path)
         elif is_folder and not entry.name.startswith("."):  # not one that was being written

@@ -54,7 +54,12 @@ ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 MAX_STEP = 10**12
 MAX_SAMPLES = 10**6  # answers to a problem
-_STEP_NAME = re.compile(r"step_(\d+)(?:\.\w+)??(?:\.jsonl?)?")
+# What a run writes for each step, by the name of the folder: elsewhere such a name is the user's.
+_STEP_NAMES = {
+    "rollouts": re.compile(r"step_(\d{6,12})\.jsonl"),
+    "evaluations": re.compile(r"step_(\d{6,12})(?:\.\w+)?\.json"),
+    "checkpoints": re.compile(r"step_(\d{6,12})"),
+}
 
 
 def is_step(value: Any) -> TypeGuard[int]:
@@ -67,12 +72,18 @@ def step_name(step: int) -> str:
     return f"step_{step:06d}"
 
 
+def step_of(path: Path) -> int | None:
+    """The step of which a run writes `path`, in a folder of rollouts, evaluations or checkpoints."""
+    match = _STEP_NAMES[path.parent.name].fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
 def steps_in(folder: Path) -> list[tuple[int, Path]]:
     """The (step, path) pairs of a folder of rollouts, evaluations or checkpoints, oldest first."""
     if not folder.is_dir():
         return []
-    matches = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in matches if match)
+    found = ((step_of(path), path) for path in folder.iterdir())
+    return sorted((step, path) for step, path in found if step is not None)
 
 
 def is_run(path: Path) -> bool:
@@ -291,7 +302,7 @@ def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def counts_answers(row: Any) -> bool:
     """Whether a row of `by_problem` counts the answers to a problem."""
-    if not isinstance(row, dict) or "task_id" not in row:
+    if not isinstance(row, dict) or not isinstance(row.get("task_id"), str):
         return False
     samples, passed = row.get("samples"), row.get("passed")
     return type(samples) is type(passed) is int and 0 <= passed <= samples <= MAX_SAMPLES

@@ -36,6 +36,7 @@ from urllib.parse import urlsplit
 
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.http import JsonClient, Patience, RequestFailed, RequestRefused
+from greenward.common.parsing import parse_json_text
 from greenward.sandbox import remote
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
 from greenward.sandbox.remote import HostLost, JobServer, RemoteExecutor
@@ -334,8 +335,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise ConnectionAbortedError  # it was ended, by the client or for its time
         self.server.connections.grant(self.connection)
         try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
+            return parse_json_text(body)
+        except ValueError:
             raise _Refused(400, "the body is not JSON") from None
 
     def _names_loopback(self) -> bool:

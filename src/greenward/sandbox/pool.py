@@ -65,7 +65,8 @@ class LocalExecutor(Closing["LocalExecutor"]):
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
         for name in packages:
-            if importlib.util.find_spec(name) is None:
+            # That of a module would import the packages around it.
+            if importlib.util.find_spec(name.partition(".")[0]) is None:
                 raise SandboxError(
                     f"answers are to import {name!r}, but there is no such package here.",
                     remedy=f"Install it (pip install {name}), or take it out of sandbox.packages.",

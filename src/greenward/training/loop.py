@@ -17,11 +17,13 @@ import gc
 import os
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, Protocol
@@ -37,8 +39,9 @@ from greenward.common.interruption import Stopped
 from greenward.common.seeding import seed_everything
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import Episode
-from greenward.runs.checkpoints import latest_checkpoint, save_checkpoint
+from greenward.runs.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
+from greenward.runs.files import OVERFLOWED
 from greenward.runs.machine import available_mb, probe_seconds, resident_mb
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.publish import model_card
@@ -146,6 +149,7 @@ class WeightAverage(Callback):
 
 
 STATE_FILE = "trainer.pt"
+MAX_STATE_VALUES = 10_000_000  # tensors count as one
 
 
 @dataclass(frozen=True)
@@ -448,18 +452,23 @@ class TrainingLoop:
             self.directory.truncate_after(0)
             return
         state = load_trainer_state(checkpoint)
-        if "weights" in state:
-            self.trainer.policy.load_state_dict(state["weights"])
-        else:
-            self.trainer.policy.load_weights(checkpoint)
-        self.trainer.policy.version = state["policy_version"]
-        self.trainer.load_state_dict(state["trainer"])
-        for callback in self._callbacks:
-            callback.load_state_dict(state["callbacks"].get(callback.name, {}))
-        self.steps_done = state["steps_done"]
-        self.training_seconds = state["training_seconds"]
-        self._session_started -= state["wall_seconds"]
-        self.directory.truncate_after(self.steps_done)
+        with expecting("the state of this training", checkpoint / STATE_FILE, CheckpointError, RuntimeError):
+            if (steps := checkpoint_step(checkpoint)) != state["steps_done"]:
+                raise ValueError(f"it is of step {state['steps_done']}, in the checkpoint of step {steps}")
+            seconds = [float(state[name]) for name in ("training_seconds", "wall_seconds")]
+            if not all(0 <= number < OVERFLOWED for number in seconds):
+                raise ValueError(f"it has trained for {seconds} seconds")
+            if "weights" in state:
+                self.trainer.policy.load_state_dict(state["weights"])
+            else:
+                self.trainer.policy.load_weights(checkpoint)
+            self.trainer.policy.version = state["policy_version"]
+            self.trainer.load_state_dict(state["trainer"])
+            for callback in self._callbacks:
+                callback.load_state_dict(state["callbacks"].get(callback.name, {}))
+        self.steps_done, self.training_seconds = steps, seconds[0]
+        self._session_started -= seconds[1]
+        self.directory.truncate_after(steps)
 
 
 def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) -> dict[str, float]:
@@ -500,5 +509,26 @@ def load_trainer_state(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} holds a model but no {STATE_FILE}: training cannot be resumed from it.",
             remedy="Start a new run with model.id set to this folder.",
         )
-    with expecting("the state of a training", file, CheckpointError, RuntimeError, EOFError, UnpicklingError):
-        return torch.load(file, map_location="cpu", weights_only=True)
+    others = RuntimeError, EOFError, UnpicklingError, zipfile.BadZipFile
+    with expecting("the state of a training", file, CheckpointError, *others):
+        with zipfile.ZipFile(file) as parts:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
+                raise ValueError("its parts are compressed, which those of torch are not")
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        _measure(state, {})
+        return state
+
+
+def _measure(value: Any, measured: dict[int, int]) -> int:
+    """The values that a state stands for; one that occurs in several places counts in each.
+
+    Raises `ValueError` for more than `MAX_STATE_VALUES`, `RecursionError` for a state that contains itself.
+    """
+    if not isinstance(value, dict | list | tuple | set):
+        return 1
+    if id(value) not in measured:
+        inner = chain(value, value.values()) if isinstance(value, dict) else value
+        measured[id(value)] = 1 + sum(_measure(one, measured) for one in inner)
+        if measured[id(value)] > MAX_STATE_VALUES:
+            raise ValueError(f"it stands for more than {MAX_STATE_VALUES} values")
+    return measured[id(value)]

@@ -1,0 +1,147 @@
+"""Whatever trains no model runs where torch is not installed, and the rest says what to install."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from without_packages import TRAIN, without
+
+from diagnostics.synthetic_runs import predictions, write_run
+from openai_server import OpenAIServer
+
+PROBLEMS = [
+    {
+        "task_id": f"add_{number}",
+        "function_name": "add",
+        "docstring": "Add a number.",
+        "starter_code": "def add(x):\n",
+        "test_cases": [[1, 1 + number], [5, 5 + number]],
+    }
+    for number in range(3)
+]
+ALLOWED = 60  # seconds of a command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a suite, answers and a run."""
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "hidden").mkdir()
+    without((*TRAIN, "gymnasium", "pettingzoo", "ruff"), folder / "hidden")
+    (folder / "suite.json").write_text(json.dumps(PROBLEMS))
+    for name, wrong in (("a", 0), ("b", 1)):
+        rows = [
+            {"task_id": one["task_id"], "solution": f"def add(x):\n    return x + {number - wrong}\n"}
+            for number, one in enumerate(PROBLEMS)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    time = np.linspace(0, 1, 100)
+    noise = np.random.default_rng(0).standard_normal((4, 100))
+    signals = {
+        "reward/mean": 0.2 + 0.5 * time + 0.02 * noise[0],
+        "pass_rate": 0.1 + 0.5 * time + 0.02 * noise[1],
+        "grad_norm": 0.5 + 0.05 * noise[2],
+        "entropy": 0.5 - 0.1 * time + 0.01 * noise[3],
+    }
+    write_run(folder / "run", signals, predictions(0, steps=100, each=8), kind="grpo")
+    (folder / "run/rollouts").mkdir()
+    answer = {"task_id": "a", "answer": "x", "status": "passed", "rewards": {"policy": 1.0}}
+    (folder / "run/rollouts/step_000001.jsonl").write_text(json.dumps(answer) + "\n")
+    (folder / "my_rewards.py").write_text(
+        "def right(prompts, completions, reference, **columns):\n"
+        "    return [float(a.strip() == b.strip()) for a, b in zip(completions, reference)]\n"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    source = Path(__file__).parents[2] / "src"
+
+    def run(*arguments: str, allowed: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(map(str, (folder / "hidden", source)))
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=ALLOWED,
+        )
+        assert done.returncode in allowed, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def test_torch_is_hidden(run):
+    assert "No module named 'torch'" in run("-c", "import torch", allowed=(1,)).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("grade a.jsonl --suite suite.json --out graded_a", "3 problems"),
+        ("grade b.jsonl --suite suite.json --out graded_b", "3 problems"),
+        ("compare graded_a graded_b", "McNemar"),
+        ("show graded_b add_1", "add_1"),
+        ("diagnose run --output-dir diagnosis", ""),
+        ("reward-health --run run", ""),
+        ("diff --a run --b run", ""),
+        ("watch run --once", ""),
+        ("monitor run --once", ""),
+        ("report run --format markdown", "run"),
+        ("rollouts run", "passed"),
+        ("doctor", "isolation"),
+        ("sandbox serve --help", "Serve"),
+        ("config schema", ""),
+    ],
+)  # fmt: skip
+def test_a_command_that_loads_no_model_needs_no_torch(run, command, said):
+    done = run("-m", "greenward", *command.split(), allowed=(0, 1))
+    assert "Traceback" not in done.stderr
+    assert said in done.stdout + done.stderr
+
+
+def test_a_model_behind_a_server_is_evaluated(run, folder):
+    def answer(prompt: str) -> str:
+        return "```python\ndef add(x):\n    return x\n```"
+
+    with OpenAIServer(answer) as server:
+        run("-m", "greenward", "eval", "tiny", "--base-url", server.url, "--suite", "suite.json",
+            "--style", "chat", "--out", "served")  # fmt: skip
+    summary = json.loads((folder / "served/summary.json").read_text())
+    assert summary["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3)
+
+
+def test_a_reward_function_is_audited(run):
+    done = run("-m", "greenward", "audit", "my_rewards:right", "--json", allowed=(0, 1))
+    assert json.loads(done.stdout)["trials"]
+
+
+def test_the_rewards_of_other_trainers_are_given(run):
+    code = (
+        "import greenward\n"
+        "from greenward.integrations import compute_score\n"
+        "problems = list(greenward.load_problems('suite.json'))\n"
+        "answers = ['```python\\ndef add(x):\\n    return x + %d\\n```' % n for n in (0, 5, 2)]\n"
+        "with greenward.reward_function('tests', problems=problems) as reward:\n"
+        "    print(reward([p.prompt for p in problems], answers, task_id=[p.task_id for p in problems]))\n"
+    )
+    assert run("-c", code).stdout.strip() == "[1.0, 0.0, 1.0]"
+
+
+@pytest.mark.parametrize(
+    "command", ["train quickstart", "eval some/model --suite suite.json", "plan quickstart"]
+)
+def test_a_command_that_loads_a_model_says_what_to_install(run, command):
+    done = run("-m", "greenward", *command.split(), allowed=(2,))
+    assert "Traceback" not in done.stderr
+    assert "greenward[train]" in done.stderr
