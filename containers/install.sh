@@ -1,8 +1,8 @@
 #!/bin/sh
 # install.sh SOURCE VENV [TORCH_INDEX] [EXTRAS]: the pinned versions of requirements/ and greenward in a new VENV.
-# Both images run it. TORCH_INDEX is where torch's build is found, EXTRAS such as hf,peft.
+# Both images run it. TORCH_INDEX is where torch's build is found, EXTRAS such as train,quality.
 set -eu
-source=$1 venv=$2 index=${3:-} extras=${4:-hf}
+source=$1 venv=$2 index=${3:-} extras=${4:-train,quality}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Hashes are left out: constraints may have none.

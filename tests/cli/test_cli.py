@@ -44,14 +44,14 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     recorder.dry_run = Recorder(None)  # type: ignore[attr-defined]
     fake = SimpleNamespace(train=recorder, dry_run=recorder.dry_run)  # type: ignore[attr-defined]
-    put_in_place(monkeypatch, "train", fake)
+    put_in_place(monkeypatch, "run", fake)
     return recorder
 
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    put_in_place(monkeypatch, "demo", SimpleNamespace(demo=recorder))
+    put_in_place(monkeypatch, "sweep", SimpleNamespace(demo=recorder))
     return recorder
 
 

@@ -192,7 +192,7 @@ main.run(command, "command", [])
 def test_a_forked_process_has_its_signals_to_itself(tmp_path):
     script = """
 import os, signal, time
-from greenward import interruption
+from greenward.common import interruption
 with interruption.stoppable(lambda: "Stopping.", may_stop=lambda: False):
     child = os.fork()
     if not child:

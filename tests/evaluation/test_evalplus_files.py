@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.common import text as user_text
+from greenward.common import parsing
 from greenward.common.errors import ProblemError
 from greenward.evaluation import store
 from greenward.evaluation.store import extracted, read_samples
@@ -111,7 +111,7 @@ def test_folders_of_evalplus_are_read(tmp_path):
 
 def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "MAX_ANSWERS", 10)
-    monkeypatch.setattr(user_text, "MAX_JSON_VALUES", 100)
+    monkeypatch.setattr(parsing, "MAX_JSON_VALUES", 100)
     path = tmp_path / "samples.jsonl"
     for rows, answers in ((1, 10), (5, 2)):
         path.write_text(f"{json.dumps({'task_id': 'Suite/0', 'solution': [None] * answers})}\n" * rows)

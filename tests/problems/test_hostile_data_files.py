@@ -13,7 +13,7 @@ import zlib
 
 import pytest
 
-from greenward.common import text as user_text
+from greenward.common import parsing
 from greenward.common.errors import ProblemError
 from greenward.evaluation.store import read_samples
 from greenward.problems import rows as json_rows
@@ -155,7 +155,7 @@ def test_objects_over_several_lines_and_in_one_line_are_told_from_bad_rows(tmp_p
 
 @pytest.mark.parametrize("form", ['{{"task_id": "a", "x": [{}[]]}}\n', "[[{}[]]]"])
 def test_the_values_of_a_row_are_bounded(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(user_text, "MAX_JSON_VALUES", 1000)
+    monkeypatch.setattr(parsing, "MAX_JSON_VALUES", 1000)
     path = tmp_path / "rows.json"
     path.write_text(form.format("[]," * 2000))
     with pytest.raises(ProblemError, match="more than 1000 values"):

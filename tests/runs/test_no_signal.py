@@ -137,7 +137,7 @@ class Device:
 
 
 class Weightless:
-    device, version = Device(), 0
+    device, version, saves_exactly = Device(), 0, False
 
     def save(self, folder):
         (folder / "model").write_text("")

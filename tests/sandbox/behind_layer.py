@@ -35,7 +35,7 @@ needs_nobody = pytest.mark.skipif(not _can_become_nobody(), reason="no other use
 
 _SCRIPT = """
 import ctypes, errno, json, os, signal, socket, sys
-from greenward.sandbox.layers import landlock, seccomp, stack
+from greenward.sandbox.inside import layers, seccomp
 put_on, programs, names = json.load(sys.stdin)
 libc = ctypes.CDLL(None, use_errno=True)
 def check(result):

@@ -21,7 +21,7 @@ NEWEST_KNOWN = 7
 HEADER = Path("/usr/include/linux/landlock.h")
 # The kernels that brought each version (kernel documentation, "Previous limitations").
 BROUGHT_BY = {1: (5, 13), 2: (5, 19), 3: (6, 2), 4: (6, 7), 5: (6, 10), 6: (6, 12), 7: (6, 15)}
-PUT_ON = "stack.no_new_privileges(); landlock.restrict_self(landlock.make_ruleset(readable, writable))"
+PUT_ON = "layers.no_new_privileges(); layers.restrict_self(layers.make_ruleset(readable, writable))"
 
 
 def needs_abi(version: int):
@@ -255,10 +255,10 @@ def test_an_ordinary_user_is_restricted_alike(folders):
 
 def test_one_ruleset_serves_many_processes(folders):
     put_on = """
-ruleset = landlock.make_ruleset(readable, writable)
+ruleset = layers.make_ruleset(readable, writable)
 for _ in range(3):
     if os.fork() == 0:
-        stack.no_new_privileges(); landlock.restrict_self(ruleset)
+        layers.no_new_privileges(); layers.restrict_self(ruleset)
         try:
             os.listdir(secret)
         except PermissionError:
@@ -278,6 +278,6 @@ def test_a_missing_writable_folder_is_an_error_that_leaves_no_descriptor(tmp_pat
 
 
 def test_restricting_without_promising_no_new_privileges_is_refused(tmp_path):
-    done = start("stack.drop_capabilities(); landlock.restrict_self(landlock.make_ruleset([], []))", {})
+    done = start("layers.drop_capabilities(); layers.restrict_self(layers.make_ruleset([], []))", {})
     assert "PermissionError" in done.stderr
     assert "landlock_restrict_self" in done.stderr

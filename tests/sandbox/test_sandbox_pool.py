@@ -215,4 +215,4 @@ def test_the_worker_needs_only_the_standard_library():
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", script, source], capture_output=True, text=True, check=True
     ).stdout
-    assert {name.split(".")[:2][-1] for name in eval(loaded)} == {"greenward", "errors", "sandbox"}
+    assert {name.split(".")[:2][-1] for name in eval(loaded)} == {"greenward", "common", "sandbox"}

@@ -12,12 +12,12 @@ from behind_layer import BECOME_NOBODY, WORKS, needs_nobody, outcomes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 
-GIVE_UP = "stack.drop_bounding_set(); stack.drop_capabilities(); stack.no_new_privileges()"
+GIVE_UP = "layers.drop_bounding_set(); layers.drop_capabilities(); layers.no_new_privileges()"
 SHOW_STATUS = """
 with open("/proc/self/status") as file:
     print(json.dumps(dict(line.rstrip().split(":\\t", 1) for line in file if line.startswith(("Cap", "NoNew")))))
 """
-LAYERS = "import json, os\nfrom greenward.sandbox.layers import stack\n"
+LAYERS = "import json, os\nfrom greenward.sandbox.inside import layers\n"
 SETS = ("CapEff", "CapPrm", "CapInh", "CapAmb")
 NONE = f"{0:016x}"
 
@@ -62,11 +62,11 @@ assert libc.capset(header, struct.pack("=6I", *words)) == 0
 assert libc.prctl({pr_cap_ambient}, {raise_one}, {cap_chown}, 0, 0) == 0
 """
     assert status(raise_ambient)["CapAmb"] != NONE
-    assert status(raise_ambient + "stack.drop_capabilities()")["CapAmb"] == NONE
+    assert status(raise_ambient + "layers.drop_capabilities()")["CapAmb"] == NONE
 
 
 def test_the_bounding_set_empties_where_this_user_may_and_stays_elsewhere():
-    before, after = status(""), status("stack.drop_bounding_set()")
+    before, after = status(""), status("layers.drop_bounding_set()")
     if may_drop_bounding_set():
         assert after["CapBnd"] == NONE
         assert after["CapEff"] == before["CapEff"]  # a worker can still enter namespaces

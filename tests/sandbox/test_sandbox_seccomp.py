@@ -16,7 +16,9 @@ from greenward.sandbox.inside import seccomp
 pytestmark = pytest.mark.skipif(not seccomp.supported(), reason="this kernel offers no seccomp filters")
 on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="of x86_64 only")
 
-PUT_ON = "stack.no_new_privileges();seccomp.installer(seccomp.build_program(os.uname().machine))(os.getpid())"
+PUT_ON = (
+    "layers.no_new_privileges();seccomp.installer(seccomp.build_program(os.uname().machine))(os.getpid())"
+)
 
 
 def behind(programs: dict[str, str], put_on: str = PUT_ON, **names) -> dict[str, str]:
@@ -253,7 +255,7 @@ def test_the_c_library_is_told_that_clone3_is_missing():
 
 def test_a_filter_without_promising_no_new_privileges_is_refused():
     done = start(
-        "stack.drop_capabilities();seccomp.installer(seccomp.build_program(os.uname().machine))(os.getpid())",
+        "layers.drop_capabilities();seccomp.installer(seccomp.build_program(os.uname().machine))(os.getpid())",
         {},
     )
     assert "PermissionError" in done.stderr
@@ -280,7 +282,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory
 
 def test_support_is_seen_and_nothing_changed_by_looking():
     script = (
-        "from greenward.sandbox.layers import seccomp\n"
+        "from greenward.sandbox.inside import seccomp\n"
         "assert seccomp.supported()\n"
         "print([line for line in open('/proc/self/status') if line.startswith('Seccomp:')])"
     )

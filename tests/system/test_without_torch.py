@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from without_packages import TRAIN, without
 
+import greenward
 from diagnostics.synthetic_runs import predictions, write_run
 from openai_server import OpenAIServer
 
@@ -63,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    source = Path(__file__).parents[2] / "src"
+    source = Path(greenward.__file__).parents[1]  # the clone, or an installed wheel
 
     def run(*arguments: str, allowed: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(map(str, (folder / "hidden", source)))
@@ -91,7 +92,7 @@ def test_torch_is_hidden(run):
         ("grade a.jsonl --suite suite.json --out graded_a", "3 problems"),
         ("grade b.jsonl --suite suite.json --out graded_b", "3 problems"),
         ("compare graded_a graded_b", "McNemar"),
-        ("show graded_b add_1", "add_1"),
+        ("show add_1 --in graded_b", "add_1"),
         ("diagnose run --output-dir diagnosis", ""),
         ("reward-health --run run", ""),
         ("diff --a run --b run", ""),
@@ -100,7 +101,6 @@ def test_torch_is_hidden(run):
         ("report run --format markdown", "run"),
         ("rollouts run", "passed"),
         ("doctor", "isolation"),
-        ("sandbox serve --help", "Serve"),
         ("config schema", ""),
     ],
 )  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_model_behind_a_server_is_evaluated(run, folder):
 
 def test_a_reward_function_is_audited(run):
     done = run("-m", "greenward", "audit", "my_rewards:right", "--json", allowed=(0, 1))
-    assert json.loads(done.stdout)["trials"]
+    assert json.loads(done.stdout)["cheats"]
 
 
 def test_the_rewards_of_other_trainers_are_given(run):
@@ -132,14 +132,15 @@ def test_the_rewards_of_other_trainers_are_given(run):
         "from greenward.integrations import compute_score\n"
         "problems = list(greenward.load_problems('suite.json'))\n"
         "answers = ['```python\\ndef add(x):\\n    return x + %d\\n```' % n for n in (0, 5, 2)]\n"
-        "with greenward.reward_function('tests', problems=problems) as reward:\n"
-        "    print(reward([p.prompt for p in problems], answers, task_id=[p.task_id for p in problems]))\n"
+        "reward = greenward.reward_function(['tests'], problems)\n"
+        "print(reward([p.prompt for p in problems], answers, task_id=[p.task_id for p in problems]))\n"
+        "print([compute_score('suite.json', a, p.task_id)['score'] for a, p in zip(answers, problems)])\n"
     )
-    assert run("-c", code).stdout.strip() == "[1.0, 0.0, 1.0]"
+    assert run("-c", code).stdout.split("\n")[:2] == ["[2.0, 0.0, 2.0]"] * 2
 
 
 @pytest.mark.parametrize(
-    "command", ["train quickstart", "eval some/model --suite suite.json", "plan quickstart"]
+    "command", ["train quickstart", "eval some/model --suite suite.json", "plan quickstart --gpu h100"]
 )
 def test_a_command_that_loads_a_model_says_what_to_install(run, command):
     done = run("-m", "greenward", *command.split(), allowed=(2,))

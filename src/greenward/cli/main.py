@@ -35,6 +35,7 @@ from greenward.common.text import visible
 
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
+TRAINING_PACKAGES = frozenset({"torch", "tokenizers", "safetensors"})
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 """What holds for all commands: `-h`, and defaults in the help."""
 
@@ -88,6 +89,13 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter
         click.echo("Interrupted.", err=True)
         sys.exit(interruption.EXIT_CODE)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in TRAINING_PACKAGES:
+            raise
+        remedy = "Install what trains and loads models: pip install 'greenward[train]'"
+        click.echo(f"Error: this command needs {package}, which is not installed.\n  {remedy}", err=True)
+        sys.exit(EXIT_ERROR)
     except GreenwardError as error:
         click.echo(f"Error: {visible(without_keys(str(error)))}", err=True)
         sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)

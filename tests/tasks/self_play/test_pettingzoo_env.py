@@ -109,7 +109,7 @@ def test_a_game_that_does_not_list_its_actions_is_refused() -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "greenward.tasks.self_play.game")
+    monkeypatch.delitem(sys.modules, "greenward.tasks.self_play.pettingzoo_env")
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(ConfigError, match=r"pip install 'greenward\[games\]'"):
-        importlib.import_module("greenward.tasks.self_play.game")
+        importlib.import_module("greenward.tasks.self_play.pettingzoo_env")
