@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from greenward.diagnostics.finding import EXPLAINS
-from greenward.diagnostics.signal_tests import Check
 from greenward.diagnostics.diagnose import topics_of
-from greenward.diagnostics.finding import finding_texts
+from greenward.diagnostics.finding import EXPLAINS, finding_texts
 from greenward.diagnostics.monitor import WATCHED
+from greenward.diagnostics.signal_tests import Check
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "findings"
