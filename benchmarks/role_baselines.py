@@ -57,8 +57,7 @@ from greenward.runs.reading import read_evaluations, read_summary
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
 from greenward.tasks.self_play.game import RandomPlayer
 from greenward.tasks.self_play.games import MARKS, find_game
-from greenward.tasks.self_play.role_gradients import role_gradients
-from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.tasks.self_play.task import SelfPlayTasks, role_gradients
 from greenward.training.advantages import RoleBaselineEstimator
 from greenward.training.collector import Collector
 from greenward.training.sft import SFTTrainer

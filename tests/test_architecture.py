@@ -56,7 +56,6 @@ NEED_PACKAGES = {
     "greenward.tasks.repair.fix",
     "greenward.tasks.self_play.evaluation",
     "greenward.tasks.self_play.pettingzoo_env",
-    "greenward.tasks.self_play.role_gradients",
     "greenward.tasks.self_play.task",
     "greenward.tasks.token_mdp.dqn",
     "greenward.tasks.token_mdp.gym_env",

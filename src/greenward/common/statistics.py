@@ -1,6 +1,4 @@
-"""Rates, intervals, pass@k, tests of significance and logistic recalibration: each statistic once.
-
-Rates with 95 % intervals, paired differences with theirs, and pass@k: the only place that computes them.
+"""Rates with 95 % intervals, paired differences and their tests, pass@k, and logistic recalibration.
 
 Several answers to one problem resemble each other, so that the problem is the unit. With P problems, the
 variance over problems does not show what no problem has shown yet, which is why the percentile bootstrap
@@ -22,11 +20,6 @@ Logistic recalibration: P(outcome) = sigmoid(slope · logit + intercept) (Cox 19
 
 The reward model corrects its predictions by it, and the diagnostics measure overconfidence by it: a slope
 below 1 says that the logits are too large.
-
-Whether a paired difference can be told from chance, and how small a one could be at all.
-
-Arrays have the suffix _P: one entry per problem that both sides answered. Rates and differences are
-fractions, not percentages.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ Recipe text as data in which every value knows its place: a line of the file, or
 
 Validation errors of recipes as messages: place, key, expected, found, nearest key, kinds that have it.
 
-From a YAML file and `key=value` overrides to a checked recipe, and back to text.
-
 The grid of a sweep: overrides that give keys several values, and the runs that they add up to.
 """
 

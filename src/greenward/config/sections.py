@@ -1,7 +1,5 @@
 """The sections that all recipes share.
 
-The sections of a recipe that do not depend on the algorithm: model, problems, sampling, training, …
-
 The section `rollouts` of a recipe: which engine samples, and how far it may lag behind the policy.
 
 The section `tracking`: mirrors of a run beside its local files. None is required.

@@ -1,7 +1,5 @@
 """The sections of a recipe that decide how it learns.
 
-The sections of a recipe that depend on its kind: algorithm, rejection, games and planted faults.
-
 The agent of `kind: dqn`: the settings of deep Q-learning, under the names that its literature uses.
 """
 

@@ -1,7 +1,5 @@
 """What an evaluation asks: suites, their parts, their prompts and their references.
 
-What is asked of a public suite: a stable part of its problems, and the prompts of the published harnesses.
-
 *completion* (base models): the suite's own prompt, continued up to the first stop string. For MBPP
 that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with
 examples, the prompt of the paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4.

@@ -13,8 +13,6 @@ Formulas in docs/rewards.md. Known edits are those from the problem's program to
 Shipped rewards as plain functions, as one's own may be: examples, and what an audit can be shown.
 
 The shipped reward terms by name, and those that read the verdict or run the program.
-
-Formulas in docs/rewards.md.
 """
 
 from __future__ import annotations

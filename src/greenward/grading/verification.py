@@ -1,7 +1,4 @@
-"""Problems whose references, bugs and failing tests were run before they are used.
-
-Which candidate bugs are bugs: those that a test of the problem finds.
-"""
+"""Problems whose references, bugs and failing tests were run before they are used."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The command that runs a module in another process, but none that lies in the working folder.
 
-Trainings in several processes and on Slurm.
-
 The command that starts several processes of `greenward train` by Accelerate.
 
 Slurm: a recipe as a batch script, or a grid of runs as an array, and its submission.

@@ -18,8 +18,6 @@ those of the nine graph programs are read). A program's docstring is below its c
   forged.
 - Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the
   first also 30 GB. Upstream skips them by default, and so does this loader.
-
-Loads problems by name: generated families, the sets that greenward ships, public suites, files.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ then.
 
 Compositions of operations: the specification in words, the Python program and what it computes.
 
-Generates problems from compositions of operations.
-
 The same config gives the same problems everywhere: nothing depends on the process, the platform
 or `PYTHONHASHSEED`.
 

@@ -1,7 +1,5 @@
 """Problems and their tests as records; where an answer stands in its file.
 
-The records of a problem, its test cases, and an ordered set of problems.
-
 Puts the function of an answer into its file: for problems that ask for one function of a program.
 
 `Problem.files` holds the answer's own file, too, with the function that is asked for unwritten. An answer is

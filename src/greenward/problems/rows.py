@@ -1,11 +1,4 @@
-"""The rows of JSON files and of shipped text files, each with its place.
-
-Reads the rows of a JSON or JSON Lines file, and makes problems of them.
-
-Each row knows its place in the file, which error messages name.
-
-The files that greenward ships with its problems.
-"""
+"""The rows of JSON files and of shipped text files, each with its place."""
 
 from __future__ import annotations
 

@@ -98,8 +98,7 @@ from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks.code_game.task import CodeGameTasks
 from greenward.tasks.corpus import check_pairs
 from greenward.tasks.problem_task import CodeTasks, Tasks
-from greenward.tasks.self_play.role_gradients import RoleGradientNorms
-from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.tasks.self_play.task import RoleGradientNorms, SelfPlayTasks
 from greenward.tasks.token_mdp.task import DQNTasks
 from greenward.training import distributed
 from greenward.training.advantages import (

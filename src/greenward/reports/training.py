@@ -3,8 +3,6 @@
 The report of several runs or studies in one page: their curves overlaid, their results side by side.
 
 A sweep is shown like this, by its combinations.
-
-The report of a training: a run with its arms, or a study of several seeds.
 """
 
 from __future__ import annotations

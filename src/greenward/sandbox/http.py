@@ -1,7 +1,5 @@
 """The sandbox behind HTTP: the executor that calls servers, and the server.
 
-The sandbox behind HTTP servers: those of `greenward sandbox serve`, and SandboxFusion's.
-
 SandboxFusion gets the sandbox itself along with the jobs, and runs it as a program. The reply is a file with
 a nonce that the answers have not seen; what that is worth depends on the layers that hold on the server.
 

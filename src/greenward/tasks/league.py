@@ -1,7 +1,4 @@
-"""The league of self-play and of the code game.
-
-A league: earlier versions of the policy as opponents, the harder ones more often.
-"""
+"""A league: earlier versions of the policy as opponents, the harder ones more often."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """The files of a job: their places, their modules, and folders that hostile code has filled.
 
-Size and removal of folders that hostile code has filled.
-
-The files of a job: which are allowed, how they reach an answer's folder, how a module is loaded there.
-
 The installed original of a module that an answer completes: it can be neither read nor called.
 
 A problem may ask for one function of a module that every answer could import, of the standard library for

@@ -1,7 +1,5 @@
 """The process that forks a child for each job or command.
 
-The fork-server: a small clean Python that forks one child per job.
-
 It is started by the pool without the parent's environment, modules and descriptors, enters
 namespaces of its own where it may, and stays single-threaded. When its parent dies it ends its
 child, removes its folder and exits. It imports the standard library only, because every answer

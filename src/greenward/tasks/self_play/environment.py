@@ -1,8 +1,7 @@
-"""Games as an environment of policies.
+"""From a position to the tokens that a policy sees, and from its tokens back to a move.
 
-From a position to the tokens that a policy sees, and from its tokens back to a move.
-
-The environment of games: a policy plays itself, earlier versions of itself, and scripted players.
+The environment of games: a policy plays itself, earlier versions of itself, and scripted players. A
+`GameSession` is one game against a scripted player, played by texts, for adapters to other frameworks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The evaluation of a policy in a game.
-
-Matches: games of a policy against an opponent, and what it reached in each role.
+"""Matches: games of a policy against an opponent, and what it reached in each role.
 
 How far a policy is from an equilibrium: its probabilities at every information set, and best responses.
 

@@ -1,12 +1,8 @@
-"""Self-play: games by name, opponents, evaluation and league.
+"""Self-play: from a recipe to its games, opponents, evaluations and league.
 
-From a recipe of self-play to its games, opponents, evaluations and league.
-
-Evaluates a model that was trained by self-play: matches and exact figures, in a folder of its own.
-
-Models that play games outside training, by name.
-
-A game against a scripted player, played by texts: what adapters to other frameworks step through.
+Also the evaluation of a model that was trained by self-play, in a folder of its own; models that play games
+outside training, by name; and the gradient of each role of a game apart, which says how much each contributes
+to an update (shape suffix: P parameters).
 """
 
 from __future__ import annotations
@@ -15,11 +11,14 @@ import random
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from greenward.common.errors import ConfigError
 from greenward.common.http import RequestError
@@ -34,7 +33,7 @@ from greenward.reports.evaluation import RESULTS, evaluation_report
 from greenward.reports.write import write_report
 from greenward.rollouts.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
 from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.episode import POLICY, Episode
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import write_json, write_rows
 from greenward.runs.machine import collect_provenance
@@ -57,6 +56,8 @@ from greenward.tasks.self_play.environment import (
 from greenward.tasks.self_play.evaluation import Contestant, evaluate_game
 from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer
 from greenward.tasks.self_play.games import GAMES, PREFIX, SCRIPTED, find_game
+from greenward.training.advantages import AdvantageBatch, Estimator
+from greenward.training.batch import TrainingBatch, TrainingRow, micro_batches, row_groups
 from greenward.training.collector import Environment
 from greenward.training.loop import Evaluator
 from greenward.training.protocols import Callback
@@ -406,3 +407,54 @@ def next_move(game: Game, contestant: Contestant, state: Any, *, seed: int) -> M
     prompt_ids = contestant.prompts.prompt_ids(state, game.player(state) or 0)
     ((completion,),) = contestant.engine.sample([prompt_ids], 1, contestant.params, seed=seed)
     return contestant.prompts.move(completion)
+
+
+def role_gradients(
+    policy: Policy, episodes: Sequence[Episode], advantages: AdvantageBatch, *, micro_batch_sequences: int
+) -> dict[str, Tensor]:
+    """The gradient (P,) of mean(A log p) over the trained tokens of all roles, in the part of each role.
+
+    This is the gradient of every surrogate at the policy that sampled the episodes, where the ratio is 1.
+    """
+    groups, _ = row_groups(episodes, replace(advantages, needs_groups=False), mask_truncated=False)
+    by_role: dict[str, list[TrainingRow]] = {}
+    for row in (row for group in groups for row in group):
+        by_role.setdefault(row.turn.role, []).append(row)
+    tokens = sum(row.turn.written_tokens for rows in by_role.values() for row in rows)
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    gradients = {}
+    for role, rows in by_role.items():
+        total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
+        for sharers in micro_batches(rows, micro_batch_sequences):
+            batch = TrainingBatch.build(sharers, device=policy.device)
+            objective = (
+                batch.scores(policy).logprobs_BT * batch.advantages_BT * batch.mask_BT
+            ).sum() / tokens
+            found = torch.autograd.grad(objective, parameters, materialize_grads=True)
+            total_P += torch.cat([gradient.flatten() for gradient in found])
+        gradients[role] = total_P
+    return gradients
+
+
+@dataclass(eq=False)
+class RoleGradientNorms(Estimator):
+    """An estimator that measures the norm of the gradient of each role, at every `every`-th batch."""
+
+    estimator: Estimator
+    policy: Policy
+    _: KW_ONLY
+    every: int
+    micro_batch_sequences: int
+    _batches: int = field(default=0, init=False)
+    _saved: ClassVar = {"estimator": "estimator", "batches": "_batches"}
+
+    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+        batch = self.estimator(episodes)
+        self._batches += 1
+        if (self._batches - 1) % self.every:
+            return batch
+        gradients = role_gradients(
+            self.policy, episodes, batch, micro_batch_sequences=self.micro_batch_sequences
+        )
+        norms = {f"grad_norm/{role}": float(gradient_P.norm()) for role, gradient_P in gradients.items()}
+        return replace(batch, metrics={**batch.metrics, **norms})

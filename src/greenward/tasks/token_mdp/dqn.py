@@ -1,8 +1,4 @@
-"""Deep Q-learning and its replay memory.
-
-Replay memory of Q-learning: transitions, n-step returns, uniform and prioritised draws.
-
-Shape suffixes: B transitions of a batch, D entries of an observation, A actions.
+"""Replay memory of Q-learning: transitions, n-step returns, uniform and prioritised draws.
 
 Deep Q-learning from top to bottom: network, target, agent, and the loop over a gymnasium environment.
 

@@ -1,6 +1,4 @@
-"""Observations of the token MDP.
-
-Observations: a problem embedding (256), a code embedding (256) and metadata (8), as in `LAYOUT`.
+"""Observations: a problem embedding (256), a code embedding (256) and metadata (8), as in `LAYOUT`.
 
 All are deterministic: hashed n-grams and facts about the tests, the same in every process.
 

@@ -1,10 +1,9 @@
-"""The token MDP behind gymnasium's interfaces.
+"""The token MDP behind gymnasium's interfaces: one environment, and many side by side.
 
-Environments. Importing this package registers `greenward/TokenMDP-v0` where gymnasium is installed.
+Importing this module registers `greenward/TokenMDP-v0`.
 
-The token MDP behind gymnasium's interfaces: one environment, and many side by side.
+    import gymnasium, greenward.tasks.token_mdp.gym_env
 
-    import gymnasium, greenward.environments
     environment = gymnasium.make("greenward/TokenMDP-v0", problems="classic_training")
 
 `info["action_mask"]` are the legal actions, and `info["reason"]` says why an episode is over. Programs run in

@@ -1,6 +1,4 @@
-"""The token MDP: states, rewards and rounds of episodes.
-
-The token MDP itself: a program that is being written, what may come next, and how likely each is.
+"""The token MDP itself: a program that is being written, what may come next, and how likely each is.
 
 Rewards of a written program: `code_quality`, `sparse`, `curriculum`, or a function of the user's own.
 
