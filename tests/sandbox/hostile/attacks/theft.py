@@ -129,13 +129,15 @@ PROGRAMS = (
     _outside("memory_of_the_trainer_by_vector_reads", """
         class Span(ctypes.Structure):
             _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-        def f(i):
+        def f(i):  # in parts: a trainer may have more memory, and an answer has little time
+            data = ctypes.create_string_buffer(1 << 22)
+            here = Span(ctypes.addressof(data), len(data))
             for start, end in regions(TRAINER):
-                data = ctypes.create_string_buffer(end - start)
-                here, there = Span(ctypes.addressof(data), end - start), Span(start, end - start)
-                try: count = syscall("process_vm_readv", TRAINER, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-                except OSError: continue
-                if (found := look(data.raw[:count])): return found
+                for at in range(start, end, len(data)):
+                    there = Span(at, min(len(data), end - at))
+                    try: count = syscall("process_vm_readv", TRAINER, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+                    except OSError: continue
+                    if (found := look(ctypes.string_at(data, count))): return found
         """, LANDLOCK, SECCOMP, NAMESPACES, PRIVILEGES, unprotected=AS_ROOT),
     _outside("trainer_traced", """
         def f(i): return any(attach(pid) for pid in RELATIVES)
