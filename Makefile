@@ -62,7 +62,7 @@ test: check
 # The second time without compiled kernels: what torch computes is held to the same.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow -o faulthandler_timeout=1500 $(PYTEST_ARGS)
-	GREENWARD_KERNELS=off $(PYTEST) tests/policies tests/algorithms $(PYTEST_ARGS)
+	GREENWARD_KERNELS=off $(PYTEST) tests/models tests/training tests/tasks/token_mdp $(PYTEST_ARGS)
 
 # Extras that the lock does not hold, in an environment of their own.
 .venv-ray/.installed: requirements/constraints.txt pyproject.toml
