@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from recording import call, check, record_lines, train
-from test_recorded_runs import RUNS
+from test_recorded_runs import RUNS, slow_ones_marked
 
 from openai_server import OpenAIServer
 from tiny_model import DATA
@@ -113,7 +113,7 @@ FORMS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_ones_marked(FORMS))
 def test_an_evaluation_gives_what_was_recorded(form: str, tmp_path: Path) -> None:
     check(json.loads(RECORD.read_text())[form], FORMS[form](tmp_path))
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ TINY_DQN = (
     "training={num_episodes: 24, max_seconds: null, episodes_per_step: 8, updates_per_step: 2, threads: 1, rollouts_per_step: 4}",
     "evaluation={samples: 2, eval_interval_steps: 2}",
 )
+
+
+SLOW = ("code_game", "vulnerability")
+
+
+def slow_ones_marked(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in names]
 
 
 @dataclass(frozen=True)
@@ -228,7 +236,7 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
     return [_without(part, keys) for part in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_ones_marked(RUNS))
 def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
     run = RUNS[name]
     found = carry_out(run, tmp_path / "run", interrupted=bool(run.first))
