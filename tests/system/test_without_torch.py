@@ -6,16 +6,33 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from without_packages import TRAIN, without
 
 import greenward
 from diagnostics.synthetic_runs import predictions, write_run
 from openai_server import OpenAIServer
+
+TRAIN = ("torch", "tokenizers", "safetensors", "transformers", "peft", "accelerate")
+"""The packages of the extra `train`, and what needs them."""
+
+
+def _without(packages: Iterable[str], folder: Path) -> Path:
+    """Write the `sitecustomize` that hides the packages from every interpreter that starts with the folder."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        f"HIDDEN = {sorted(packages)!r}\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in HIDDEN:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    return folder
+
 
 PROBLEMS = [
     {
@@ -35,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a suite, answers and a run."""
     folder = tmp_path_factory.mktemp("light")
     (folder / "hidden").mkdir()
-    without((*TRAIN, "gymnasium", "pettingzoo", "ruff"), folder / "hidden")
+    _without((*TRAIN, "gymnasium", "pettingzoo", "ruff"), folder / "hidden")
     (folder / "suite.json").write_text(json.dumps(PROBLEMS))
     for name, wrong in (("a", 0), ("b", 1)):
         rows = [

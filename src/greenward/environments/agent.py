@@ -15,8 +15,6 @@ The environment of agents: a policy works on a repository by tools, and hidden t
 
 An episode is one transcript: what the policy wrote, and between that the outputs of its calls, which are
 never trained on. It ends with an answer without a call, with `submit`, or with a budget.
-
-From a recipe's sections to the objects that they describe.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ the sandbox, never in this process; the environments of one `make_vec` call are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -44,15 +44,12 @@ from greenward.tasks.token_mdp.mdp import (
 
 TOKEN_MDP = "greenward/TokenMDP-v0"
 
-if find_spec("gymnasium") is not None:
-    from gymnasium.envs import registration
-
-    _MODULE = "greenward.tasks.token_mdp.gym_env"
-    if TOKEN_MDP not in registration.registry:
-        registration.register(
-            TOKEN_MDP, entry_point=f"{_MODULE}:TokenMDPEnv", vector_entry_point=f"{_MODULE}:TokenMDPVectorEnv"
-        )
-
+if TOKEN_MDP not in registration.registry:
+    registration.register(
+        TOKEN_MDP,
+        entry_point=f"{__name__}:TokenMDPEnv",
+        vector_entry_point=f"{__name__}:TokenMDPVectorEnv",
+    )
 
 _LIMITS = Limits(cpu_seconds=0.5, wall_seconds=4.0)
 
