@@ -1,69 +1,69 @@
-"""Writes a page for each finding from the tables of checks: .venv/bin/python docs/make_findings.py"""
+"""Writes a page for each finding, and the table of all: .venv/bin/python docs/make_findings.py"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from greenward.diagnostics.diagnose import topics_of
-from greenward.diagnostics.finding import EXPLAINS, finding_texts
-from greenward.diagnostics.monitor import WATCHED
-from greenward.diagnostics.signal_tests import Check
+from greenward.diagnostics.finding import Finding, Topic
+from greenward.diagnostics.findings import FINDINGS, topics_of
 
-DOCS = Path(__file__).parent
-FOLDER = DOCS / "findings"
+FOLDER = Path(__file__).parent / "findings"
+TABLE = "README"
 
 
-def checks() -> dict[str, list[Check]]:
-    """Name of a finding -> the checks that make it."""
-    found: dict[str, list[Check]] = {}
-    for topic in topics_of([]):
-        for check in topic.checks:
-            found.setdefault(check.finding, []).append(check)
-    return found
+def pages() -> dict[str, str]:
+    """Name of a page -> its text."""
+    return {TABLE: table(topics_of([]))} | {name: page(one) for name, one in FINDINGS.items()}
 
 
-def limits() -> dict[str, tuple[str, str]]:
-    """Name of a finding -> (severity, limit) as the table in diagnostics.md has them."""
-    rows = re.findall(
-        r'<a id="([a-z-]+)"></a>`[a-z-]+` \| (.*?) \| (.*?) \|', (DOCS / "diagnostics.md").read_text()
-    )
-    return {name: (severity, limit.replace("\\|", "|")) for name, severity, limit in rows}
-
-
-def page(name: str, found: list[Check]) -> str:
-    """The page of a finding."""
-    text = finding_texts()[name]
-    severity, limit = limits()[name]
-    signals = sorted({one for check in found if not callable(check.signals) for one in check.signals if one})
-    lines = [f"# {text['title']}", "", f"`{name}` · {severity}", ""]
-    if signals:
-        lines += [f"Read from {', '.join(f'`{one}`' for one in signals)}.", ""]
-    lines += ["## When it is found", "", f"{limit[:1].upper()}{limit[1:]}.", ""]
-    if any(one.name == name for one in WATCHED):
-        lines += ["A [monitor](../monitor.md) raises an alarm of this name while the training runs.", ""]
-    if text["measured"] != "{text}":
-        shown = re.sub(r"\{[^}]*\}", "…", text["measured"])
-        lines += ["The report says:", "", f"> {shown}", ""]
-    lines += ["## What to do", "", *(f"{i}. {one}" for i, one in enumerate(text["actions"], start=1)), ""]
-    lines += ["## What confirms it", "", text["confirm"], ""]
-    effects = sorted(EXPLAINS.get(name, ()))
-    causes = sorted(cause for cause, all_effects in EXPLAINS.items() if name in all_effects)
-    for heading, names in (("Often follows from it", effects), ("Often a consequence of", causes)):
-        if names:
-            lines += [f"## {heading}", "", ", ".join(f"[{one}]({one}.md)" for one in names), ""]
-    lines.append("[All findings](../diagnostics.md#findings)")
+def table(topics: list[Topic]) -> str:
+    """The page with all findings, by topic."""
+    lines = ["# Findings", "", "Each is explained in [Diagnosing a run](../diagnostics.md#findings)."]
+    for topic in topics:
+        lines += ["", f"## {topic.title}", "", "| finding | severity | limit | source |", "|---|---|---|---|"]
+        lines += map(row, topic.findings)
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Write all pages anew."""
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.md"):
-        old.unlink()
-    for name, found in checks().items():
-        (FOLDER / f"{name}.md").write_text(page(name, found), encoding="utf-8")
+def row(one: Finding) -> str:
+    """The finding in the table."""
+    cells = (f"[`{one.name}`]({one.name}.md)", one.weight or one.severity, one.limit, source(one))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def source(one: Finding) -> str:
+    """Where the limit comes from; links to sections of diagnostics.md as seen from the pages."""
+    return one.source.replace("(#", "(../diagnostics.md#")
+
+
+def page(one: Finding) -> str:
+    """The page of a finding."""
+    lines = [f"# {one.title}", "", f"`{one.name}` · {one.weight or one.severity}", ""]
+    if not callable(one.signals) and any(one.signals):
+        lines += [f"Read from {', '.join(f'`{signal}`' for signal in sorted(one.signals))}.", ""]
+    lines += ["## When it is found", "", f"{one.limit[:1].upper()}{one.limit[1:]}.", ""]
+    if one.live:
+        lines += ["A [monitor](../monitor.md) raises an alarm of this name while the training runs.", ""]
+    if one.measured != "{text}":
+        shown = re.sub(r"\{[^}]*\}", "…", one.measured)
+        lines += ["The report says:", "", f"> {shown}", ""]
+    lines += ["## What to do", "", *(f"{i}. {action}" for i, action in enumerate(one.actions, start=1)), ""]
+    lines += ["## What confirms it", "", one.confirm, ""]
+    causes = (name for name, cause in FINDINGS.items() if one.name in cause.explains)
+    lines += [*links("Often follows from it", one.explains), *links("Often a consequence of", causes)]
+    return "\n".join((*lines, "[All findings](README.md)")) + "\n"
+
+
+def links(heading: str, names: Iterable[str]) -> list[str]:
+    """A section with links to other findings; none without names."""
+    shown = ", ".join(f"[{name}]({name}.md)" for name in sorted(set(names)))
+    return [f"## {heading}", "", shown, ""] if shown else []
 
 
 if __name__ == "__main__":
-    main()
+    for old in FOLDER.glob("*.md"):
+        old.unlink()
+    for name, text in pages().items():
+        (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")

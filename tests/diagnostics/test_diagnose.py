@@ -12,10 +12,12 @@ from test_readers import RUNS, fixture, needs_fixtures
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
+from greenward.config.recipe import KINDS
 from greenward.diagnostics.diagnose import diagnose_run, diagnosis_report
-from greenward.diagnostics.finding import EXPLAINS, causes_of
+from greenward.diagnostics.finding import causes_of
+from greenward.diagnostics.findings import CAUSES, FINDINGS
 from greenward.diagnostics.monitor import LiveTests
-from greenward.reports.document import Finding, Onset
+from greenward.reports.document import Occurrence, Onset
 from greenward.reports.write import render
 
 STEPS = 300
@@ -368,7 +370,7 @@ def test_the_kept_answers_show_length_bias_copies_and_flaky_grades(tmp_path):
 
 def finding(name, severity="warning", onset=None, brief=""):
     place = None if onset is None else Onset(onset, onset, onset)
-    return Finding(name, severity, name, "", ("do",), "", place, brief=brief)
+    return Occurrence(name, severity, name, "", ("do",), "", place, brief=brief)
 
 
 def test_consequences_stand_under_the_earliest_cause_that_explains_them():
@@ -382,6 +384,7 @@ def test_consequences_stand_under_the_earliest_cause_that_explains_them():
             finding("gradient-spikes", "info", 3),
         ],
         400,
+        CAUSES,
     )
     assert [cause.finding.name for cause in found] == ["gradient-explosion", "memory-leak"]
     assert (
@@ -399,20 +402,26 @@ def test_a_setting_that_is_0_is_not_to_be_lowered(tmp_path):
 
 
 def test_what_began_much_earlier_is_no_consequence():
-    found = causes_of([finding("gradient-explosion", onset=300), finding("reward-drop", onset=100)], 400)
+    found = causes_of(
+        [finding("gradient-explosion", onset=300), finding("reward-drop", onset=100)], 400, CAUSES
+    )
     assert {cause.finding.name for cause in found} == {"gradient-explosion", "reward-drop"}
 
 
-def test_every_name_in_the_table_of_causes_is_a_finding(tmp_path):
-    from pathlib import Path
+def test_findings_explain_known_ones_and_those_that_do_have_an_order():
+    assert {name for one in FINDINGS.values() for name in one.explains} <= FINDINGS.keys()
+    assert len(CAUSES) == len(set(CAUSES)) and set(CAUSES) == {
+        one for one in FINDINGS.values() if one.explains
+    }
 
-    import greenward.diagnostics
 
-    source = "".join(
-        p.read_text() for p in Path(greenward.diagnostics.__path__[0]).glob("*.py") if p.name != "causes.py"
+def test_records_name_known_kinds_and_views():
+    assert {kind for one in FINDINGS.values() for kind in one.not_for} <= KINDS.keys()
+    (cards,) = (one.type.choices for one in rldk.commands["card"].params if one.name == "kind")
+    views = {view for one in FINDINGS.values() for view in one.views}
+    assert (
+        views <= {*cards, *rldk.commands} and {*cards, "length-bias", "kl-drift"} - {"determinism"} <= views
     )
-    names = set(EXPLAINS) | set().union(*EXPLAINS.values())
-    assert not [name for name in names if f'"{name}"' not in source]
 
 
 def test_advice_reads_the_run(tmp_path):

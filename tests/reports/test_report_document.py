@@ -21,12 +21,12 @@ from greenward.reports.document import (
     Code,
     Fact,
     Facts,
-    Finding,
     Findings,
     KeyFigure,
     Link,
     Links,
     Marker,
+    Occurrence,
     Onset,
     Paragraph,
     Report,
@@ -90,7 +90,7 @@ def report_of(text: str) -> Report:
         f"{text} task", f"{text} prompt", (answer, replace(answer, title="")), f"{text} fixed"
     )
     actions = (f"{text} action one", f"{text} action two")
-    finding = Finding(
+    finding = Occurrence(
         "memory-leak", "critical", f"{text} finding", f"{text} measured", actions, f"{text} confirm",
         Onset(12, 10, 14), 0.01,
     )  # fmt: skip

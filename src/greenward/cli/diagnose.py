@@ -278,7 +278,7 @@ def watch(run: Path, **how: Any) -> None:
     from rich.live import Live
 
     from greenward.diagnostics.diagnose import diagnose_signals
-    from greenward.diagnostics.signal_tests import Thresholds
+    from greenward.diagnostics.finding import Thresholds
 
     with Live(auto_refresh=False) as live:
         for signals in _followed(run, **how):

@@ -20,14 +20,6 @@ from greenward.common.text import visible
 if TYPE_CHECKING:
     from greenward.diagnostics.finding import Diagnosis
 
-# What `card` and the commands of one check show of a diagnosis: the findings of these names.
-VIEWS = {
-    "drift": ("gradient-", "kl-", "entropy-", "reward-drop", "length-", "held-out-", "large-policy", "clip-"),
-    "reward": ("reward-", "constant-reward", "auxiliary-", "dead-groups", "poor-calibration", "calibration-"),
-    "length-bias": ("length-bias", "length-growth"),
-    "kl-drift": ("kl-", "large-policy", "sampler-"),
-}
-
 
 @click.group(cls=InOrder, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s (greenward) %(version)s")
@@ -74,14 +66,20 @@ def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> No
         click.echo(f"! {note}")
 
 
-def _view(diagnosis: Diagnosis, names: tuple[str, ...]) -> NoReturn:
-    found = [one for one in diagnosis.findings if one.name.startswith(names)]
+def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
+    """What `card` and the commands of one check show of a diagnosis."""
+    from greenward.diagnostics.findings import FINDINGS
+
+    names = {name for name, finding in FINDINGS.items() if view in finding.views}
+    found = [one for one in diagnosis.findings if one.name in names]
     for one in found:
         since = f" from step {one.onset}" if one.onset else ""
         click.echo(f"{one.severity.upper()}: {one.title}{since}. {one.measured}")
     if not found:
-        made = (check.replace(" ", "-") for card in diagnosis.cards for check in card.checked)
-        checked = any(check.startswith(names) for check in made)
+        made = (
+            check.partition(" (")[0].replace(" ", "-") for card in diagnosis.cards for check in card.checked
+        )
+        checked = not names.isdisjoint(made)
         click.echo(
             "Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs."
         )
@@ -108,7 +106,7 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
         raise SystemExit(DIFF_EXIT_CODES[found.verdict])
     if kind == "determinism":
         raise click.UsageError("a card of determinism needs RUN_B, or use check-determinism")
-    _view(diagnose_run(run_a), VIEWS[kind])
+    _view(diagnose_run(run_a), kind)
 
 
 def _view_command(name: str, about: str) -> None:
@@ -117,7 +115,7 @@ def _view_command(name: str, about: str) -> None:
     def view(path: Path, mapping: dict[str, str], pick: str | None) -> None:
         from greenward.diagnostics.diagnose import diagnose_run
 
-        _view(diagnose_run(path, mapping=mapping, pick=pick), VIEWS[name])
+        _view(diagnose_run(path, mapping=mapping, pick=pick), name)
 
 
 _view_command("length-bias", "Whether the reward of RUN follows the length of answers.")

@@ -1,26 +1,12 @@
-"""The diagnosis of a run: what is examined, advised and reported.
-
-Is the training of a run sound, and its reward? The checks of `greenward reward-health`.
-
-How good is what a run learned, over training? The checks of `greenward evals`.
-
-Evaluations on the held-out problems or on a suite are paired by problem; the answers in training are checked
-by their signals.
-
-Advice that reads the run: present values of settings, their names in other trainers, and commands.
-
-A diagnosis as the record that reports render, and as files: the page, each card, the metrics.
-
-`greenward diagnose`: everything that is known of a run as one verdict with one cause.
-"""
+"""The diagnosis of a run: all findings are tested, and those that are found are reported with advice."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -31,48 +17,43 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import expects
 from greenward.common.text import visible
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import MIN_POINTS, exactly
-from greenward.diagnostics.finding import Card, Diagnosis, causes_of
-from greenward.diagnostics.findings import held_out, rewards, updates
-from greenward.diagnostics.findings.answers import answers_around, dominant_answer, flaky_grades, length_bias
-from greenward.diagnostics.findings.reward_model import DIAGRAM, no_discrimination, poor_calibration
-from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.signal_tests import (
+from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, holm
+from greenward.diagnostics.finding import (
     ALPHA,
-    Check,
+    Card,
+    Diagnosis,
+    Finding,
     Result,
     SignalChart,
+    Signals,
     Thresholds,
     Topic,
-    beyond,
-    examine,
-    find_signal_change,
-    lasting_change,
-    late_mean,
-    late_part,
-    late_share,
-    moves_to,
+    by_severity,
+    causes_of,
+    gap_of,
+    not_made,
 )
-from greenward.diagnostics.signals import (
-    GRADIENT,
-    GREEDY_PASS_RATE,
-    LENGTH,
-    PASS_RATE,
-    REWARD,
-    THROUGHPUT,
-    TRUNCATED,
-    UNIQUE,
-    RunSignals,
-)
+from greenward.diagnostics.findings import CAUSES, REWARD_HEALTH, topics_of
+from greenward.diagnostics.findings.answers import ANSWERS, answers_around
+from greenward.diagnostics.findings.held_out import evaluation_topic, sound_evaluations
+from greenward.diagnostics.findings.reward_model import DIAGRAM
+from greenward.diagnostics.readers import read_run_signals
+from greenward.diagnostics.signal_tests import lines_of, median_of_part
+from greenward.diagnostics.signals import GRADIENT, REWARD, RunSignals, depends_on_recipe, short_name
 from greenward.reports.document import (
     NOTHING,
+    Chart,
     Fact,
     Facts,
-    Finding,
     Findings,
+    Marker,
+    Occurrence,
+    Onset,
     Paragraph,
     Report,
+    Role,
     Section,
+    Series,
     Table,
     charts,
     section,
@@ -83,98 +64,119 @@ from greenward.runs.files import to_json, write_atomically, writing
 from greenward.runs.reading import METRICS, evaluated_suites
 from greenward.runs.trackers import tracker_name
 
-GRADIENTS = Topic(
-    "gradient_drift_card",
-    "Gradient drift",
-    (
-        Check("non-finite", updates.not_finite),
-        Check("gradient-explosion", updates.explosion, (GRADIENT,), critical=True),
-        Check("gradient-spikes", updates.spikes, (GRADIENT,)),
-        Check("gradient-vanished", updates.vanished, (GRADIENT,)),
-        Check("gradient-always-clipped", updates.always_clipped, (GRADIENT,)),
-    ),
-    (
-        SignalChart("Gradient norm, logarithmic", (GRADIENT,), log=True, marks="gradient-explosion"),
-        SignalChart("Learning rate", ("learning_rate",), marks="gradient-explosion"),
-    ),
-)
-CALIBRATION = Topic(
-    "calibration_report",
-    "Calibration of the reward model",
-    (
-        Check("poor-calibration", poor_calibration, critical=True),
-        Check("calibration-no-discrimination", no_discrimination, optional=True),
-    ),
-)
-REWARDS = Topic(
-    "reward_card",
-    "Rewards",
-    (
-        Check("constant-reward", rewards.constant_reward, (REWARD,), severity="critical"),
-        Check("reward-term-dead", rewards.dead_term, rewards.reward_terms, needs=(REWARD,)),
-        Check("reward-scale-jump", updates.scale_jumps, ("reward/std",), needs=(REWARD,)),
-        Check("no-learning", updates.no_learning, needs=(REWARD,)),
-        Check("reward-drop", rewards.reward_drop, rewards.tested_rewards, needs=(REWARD,)),
-        Check("auxiliary-reward-dominates", rewards.dominance, needs=(REWARD,)),
-        Check("dead-groups", rewards.dead_groups, rewards.group_signals, needs=(REWARD,)),
-        Check(
-            "group-signal-fades",
-            updates.group_signal_fades,
-            ("groups/with_signal",),
-            needs=(REWARD,),
-            optional=True,
+ROLES: tuple[Role, ...] = ("main", "second", "third", "control")
+_TREND = ("before", "after", "effect_sd", "p_value")  # of a change, in JSON
+
+
+@dataclass(eq=False)
+class _Outcome:
+    """A finding that was tested on a signal, and what came out."""
+
+    finding: Finding
+    signal: str
+    result: Result
+
+
+def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
+    """Make every test of the topics: a card for each, without the findings that chance explains.
+
+    p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
+    another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
+    whatever else is tested.
+    """
+    cards = [list(_outcomes(topic, run, limits)) for topic in topics]
+    for critical in (True, False):
+        family = {
+            outcome: outcome.result.p_value
+            for outcome in itertools.chain(*cards)
+            if outcome.finding.critical is critical and outcome.result.p_value is not None
+        }
+        for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
+            found = outcome.result.found and p_value <= limits.alpha
+            outcome.result = replace(outcome.result, found=found, p_value=p_value)
+    return tuple(_card(topic, run, limits, one) for topic, one in zip(topics, cards, strict=True))
+
+
+def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
+    for finding in topic.findings:
+        for signal in _selected(finding.signals, run) if run.kind not in finding.not_for else ():
+            short = [name for name in (*finding.needs, signal) if name and run.too_short(name)]
+            if not short:
+                yield _Outcome(finding, signal, finding.test(run, signal, limits))
+            elif run.kind == "sft" and short[0] not in run.values:
+                continue  # supervised training has no answers and no rewards
+            elif not depends_on_recipe(short[0]) and not finding.optional:
+                yield _Outcome(finding, signal, not_made(gap_of(run, short[0])))
+
+
+def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
+    results = [one.result for one in outcomes]
+    made = [one for one in outcomes if one.result.made]
+    findings = [one.finding.occurrence(one.result) for one in made if one.result.found]
+    onsets = {one.finding.name: one.result.onset for one in made}
+    tested: dict[str, ChangePoint | None] = {}
+    for one in made:
+        if one.signal:
+            tested[one.signal] = one.result.change or tested.get(one.signal)
+    changes = [
+        {"signal": signal, **{key: getattr(change, key) for key in _TREND}, "onset": asdict(change.onset)}
+        for signal, change in tested.items()
+        if change is not None
+    ]
+    data: dict[str, Any] = {"trends": changes} if changes else {}
+    for result in results:
+        data |= result.data
+    return Card(
+        topic.name,
+        topic.title,
+        tuple(one.finding.name.replace("-", " ") + f" ({one.signal})" * bool(one.signal) for one in made),
+        by_severity(findings),
+        tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
+        (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),
+        (*(table for result in results for table in result.tables), *_signals_table(run, tested, limits)),
+        (
+            *(chart for result in results for chart in result.charts),
+            *(chart for plan in topic.charts if (chart := _chart(plan, run, onsets.get(plan.marks)))),
         ),
-    ),
-    (
-        SignalChart("Rewards", rewards.tested_rewards),
-        SignalChart("Pass rate on training problems", (PASS_RATE,), "share"),
-        SignalChart(
-            "Groups per step", ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail")
-        ),
-    ),
-)
-POLICY = Topic(
-    "policy_card",
-    "Policy",
-    (
-        # no absolute limit: small models begin low
-        Check("entropy-collapse", moves_to(below=0.1), ("entropy",), severity="critical"),
-        Check("entropy-rise", updates.entropy_rises, ("entropy",)),
-        Check("kl-runaway", updates.kl_runaway, ("kl",)),
-        # Spinning Up's PPO stops at 0.015
-        Check("large-policy-steps", beyond(above=0.03), ("approx_kl",)),
-        Check("clip-fraction-high", beyond(above=0.3), updates.clip_signals),
-        Check("truncated-answers", updates.truncated, (TRUNCATED,)),
-        # a constant prediction explains nothing: 0
-        Check("value-function-useless", late_share(below=0.01, over=0.75), ("explained_variance",)),
-        Check("learning-rate-jump", updates.rate_jumps, ("learning_rate",), optional=True),
-        Check("stale-policy", beyond(above=2.0), ("rollouts/staleness",), optional=True),
-        Check("sampler-mismatch", beyond(above=0.05), ("importance/difference",), optional=True),
-        Check("sampler-mismatch", beyond(above=0.02), ("importance/kl",), optional=True),
-        Check(
-            "sampler-mismatch", beyond(above=0.15, off=1.0), ("importance/mean", "ratio/mean"), optional=True
-        ),
-    ),
-    (
-        SignalChart("Entropy (nats per token)", ("entropy",)),
-        SignalChart("KL to the reference", ("kl",)),
-        SignalChart("Answers cut off at the limit", (TRUNCATED,), "share"),
-        SignalChart("Explained variance of the value function", ("explained_variance",)),
-        SignalChart("Sampler against learner: |Δ log p|", ("importance/difference",)),
-        SignalChart("Share of clipped tokens", updates.clip_signals, "share"),
-    ),
-)
-COMPUTE = Topic(
-    "compute_profile",
-    "Compute profile",
-    (
-        Check("memory-leak", updates.memory_leak, updates.logged_memories, critical=True),
-        Check("throughput-drop", updates.throughput_drop, (THROUGHPUT,)),
-    ),
-    (SignalChart("Tokens per second", (THROUGHPUT,)),),
-    updates.step_durations,
-)
-TOPICS = (GRADIENTS, CALIBRATION, REWARDS, POLICY, COMPUTE)
+        data,
+    )
+
+
+def _selected(signals: Signals, run: RunSignals) -> Sequence[str]:
+    return signals(run) if callable(signals) else signals
+
+
+def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | None:
+    signals = _selected(plan.signals, run)
+    series: list[Series] = []
+    for signal, role in zip(signals, ROLES, strict=False):
+        steps, values = run.series(signal)
+        if plan.log:
+            steps, values = steps[values > 0], values[values > 0]
+        series += lines_of(short_name(signal) if len(signals) > 1 else "", role, steps, values)
+    markers = () if onset is None else (Marker(float(onset.step), f"from {onset.step}"),)
+    return Chart(plan.title, "step", tuple(series), plan.unit, "", plan.log, markers) if series else None
+
+
+def _signals_table(
+    run: RunSignals, tested: Mapping[str, ChangePoint | None], limits: Thresholds
+) -> tuple[Table, ...]:
+    """The signals of a card at its beginning and end, and their change where one was tested."""
+    rows = []
+    for signal, change in tested.items():
+        values = run.series(signal)[1]
+        first, last = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
+        cells = (f"{number:.4g}" for number in (first, float(np.median(values)), last, float(values.std())))
+        moved = effect = p_value = NOTHING
+        if change is not None:
+            p_value = f"{change.p_value:.2g}"
+            if change.p_value <= limits.alpha and change.is_large:
+                moved = f"{change.before:.3g} → {change.after:.3g} from step {change.onset}"
+                effect = f"{change.effect_sd:+.1f} sd"
+        rows.append((signal, *cells, moved, effect, p_value))
+    columns = ("Signal", "First tenth", "Median", "Last tenth", "Sd", "Change", "Effect", "p")
+    caption = "First and last tenth: medians. p: of a change, AR(1) bootstrap, of this test alone."
+    return (Table("Signals", columns, tuple(rows), caption),) if rows else ()
 
 
 @expects("the files of a run", DiagnosticsError)
@@ -193,7 +195,7 @@ def diagnose_reward_health(
     """
     run = read_run_signals(path)
     limits = Thresholds(alpha, calibration_threshold, memory_limit_mb)
-    cards = examine(TOPICS, run, limits)
+    cards = examine(REWARD_HEALTH, run, limits)
     return Diagnosis("reward-health", run, cards, alpha, limits.to_json(), unanswered_question(run))
 
 
@@ -210,79 +212,6 @@ def unanswered_question(run: RunSignals) -> str | None:
 
 
 CODE = "code"
-QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
-CHEATING = "status/cheating"
-# Ways to fail, except failing tests: those are what training is for.
-TIMEOUTS = "status/timeout"
-_USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATING})
-
-
-def failures(run: RunSignals) -> list[str]:
-    """The statuses of answers that fail otherwise than by their tests, the most frequent first.
-
-    A game that one of the roles won, or that is drawn, is no failure.
-    """
-    names = sorted(
-        name
-        for name in run.values
-        if name.startswith("status/") and name not in _USUAL and not name.endswith("_won")
-    )
-    means = {name: float(values.mean()) for name in names if len(values := run.series(name)[1])}
-    return sorted(names, key=lambda name: -means.get(name, 0.0))
-
-
-def worse_answers(run: RunSignals) -> list[str]:
-    """The shares of answers that should not rise."""
-    return [*(failures(run) or ["status"]), TRUNCATED]
-
-
-def cheating_late(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Answers that try to fool the tests, late in the run, dated by where they became many."""
-    found = late_mean(above=0.01)(run, signal, limits)
-    if not found.found:
-        return found
-    change = find_signal_change(run, signal)
-    grew = change is not None and change.p_value <= limits.alpha and change.after > change.before
-    steps, values = run.series(signal)
-    return replace(found, onset=change.onset if change and grew else exactly(steps[values > 0][0]))
-
-
-ANSWERS = Topic(
-    "answers",
-    "Answers in training",
-    (
-        Check("quality-drop", lasting_change(falls=True), QUALITY),
-        Check("failing-answers-rise", lasting_change(rise=0.05), worse_answers),
-        Check("sandbox-timeouts", lasting_change(rise=0.05), (TIMEOUTS,), optional=True),
-        Check(
-            "length-collapse",
-            lasting_change(below=0.4, if_passing_more="no finding"),
-            (LENGTH,),
-            optional=True,
-        ),
-        Check("length-growth", lasting_change(above=1.8, if_passing_more="no finding"), (LENGTH,)),
-        # Right answers to an easy problem are alike; copies that fail are what ends learning.
-        Check("diversity-loss", lasting_change(below=0.5, if_passing_more="info", ruins=0.3), (UNIQUE,)),
-        Check("cheating", cheating_late, (CHEATING,)),
-    ),
-    (
-        SignalChart("Quality of the answers in training", QUALITY, "share"),
-        SignalChart("Answer length (tokens)", (LENGTH,)),
-        SignalChart("Distinct answers", (UNIQUE,), "share"),
-        SignalChart("How answers fail", failures, "share"),
-    ),
-)
-
-
-def evaluation_topic(suite: str | None) -> Topic:
-    """The evaluations on a suite, or on what the run holds out."""
-    regression = Check("held-out-regression", held_out.regression_on(suite))
-    if suite is not None:
-        return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
-    hacking = Check("reward-hacking", held_out.reward_hacking, severity="critical")
-    gap = Check("train-held-out-gap", held_out.train_held_out_gap)
-    contamination = Check("evaluation-contaminated", held_out.contaminated)
-    return Topic("held_out", "Held-out problems", (hacking, regression, gap, contamination))
 
 
 @expects("the files of a run", DiagnosticsError)
@@ -308,7 +237,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     if wanted is None:
         topics += [ANSWERS, *map(evaluation_topic, known)]
     cards = examine(topics, run, Thresholds(alpha))
-    count = len(held_out.sound_evaluations(run, wanted))
+    count = len(sound_evaluations(run, wanted))
     what = "held-out problems" if wanted is None else wanted
     unanswered = None
     if count < 2:
@@ -347,7 +276,7 @@ _VERL = re.compile(r"(critic|actor|response_length|rollout_corr)/")
 _GO_ON = re.compile(r"^(Go on from|Use) (the|a) (last )?checkpoint")
 
 
-def filled_in(finding: Finding, run: RunSignals) -> Finding:
+def filled_in(finding: Occurrence, run: RunSignals) -> Occurrence:
     """The finding with advice for this run."""
     actions = [_with_settings(one, run) for one in finding.actions if _applies(one, finding, run)]
     if any(map(_GO_ON.match, finding.actions)):
@@ -374,7 +303,7 @@ def _is_verl(run: RunSignals) -> bool:
     return any(map(_VERL.match, run.theirs.values()))
 
 
-def _applies(action: str, finding: Finding, run: RunSignals) -> bool:
+def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     """Whether the run does not already exclude what the action is about."""
     if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False
@@ -385,7 +314,7 @@ def _applies(action: str, finding: Finding, run: RunSignals) -> bool:
     return not ("training.schedule" in action and changed is not None and changed[0] == changed[1])
 
 
-def _rates_around(finding: Finding, run: RunSignals) -> tuple[float, float] | None:
+def _rates_around(finding: Occurrence, run: RunSignals) -> tuple[float, float] | None:
     """The learning rate before and from the onset on."""
     steps, rates = run.series("learning_rate")
     if finding.onset is None or not len(rates):
@@ -394,7 +323,7 @@ def _rates_around(finding: Finding, run: RunSignals) -> tuple[float, float] | No
     return (float(before[0]), float(after[-1])) if len(before) and len(after) else None
 
 
-def _rate_there(finding: Finding, run: RunSignals) -> str:
+def _rate_there(finding: Occurrence, run: RunSignals) -> str:
     around = _rates_around(finding, run)
     if around is None or finding.name not in ("gradient-explosion", "non-finite", "reward-drop"):
         return ""
@@ -404,7 +333,7 @@ def _rate_there(finding: Finding, run: RunSignals) -> str:
     return f" The learning rate did not change there ({after:.3g})."
 
 
-def _checkpoint_command(finding: Finding, run: RunSignals) -> str:
+def _checkpoint_command(finding: Occurrence, run: RunSignals) -> str:
     """How to go on from the last checkpoint before the onset."""
     if finding.onset is None or not run.checkpoints:
         return ""
@@ -526,7 +455,7 @@ def _finding_sections(found: Diagnosis | Card, run: RunSignals) -> list[Section]
     ]
 
 
-def _consequences(findings: tuple[Finding, ...]) -> Table | None:
+def _consequences(findings: tuple[Occurrence, ...]) -> Table | None:
     rows = tuple(
         (one.name, one.severity, NOTHING if one.onset is None else str(one.onset), one.measured)
         for one in findings
@@ -570,7 +499,7 @@ def metrics_as_rows(run: RunSignals) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _finding_records(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
+def _finding_records(findings: tuple[Occurrence, ...]) -> list[dict[str, Any]]:
     return [{**asdict(finding), "docs": finding.docs} for finding in findings]
 
 
@@ -584,49 +513,6 @@ def _card_record(card: Card) -> dict[str, Any]:
         "not_checked": [asdict(gap) for gap in card.gaps],
         "data": card.data,
     }
-
-
-OVERESTIMATION, STALENESS, EPSILON = "q/overestimation", "replay/staleness", "epsilon"
-COMMONEST = "programs/most_common"
-LEAST_EPSILON, ENOUGH_SOLVED = 0.02, 0.5
-
-
-def dead_epsilon(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Next to no random tokens in the last quarter, while less than half of the greedy programs pass."""
-    epsilon, solved = (run.series(name)[1] for name in (signal, GREEDY_PASS_RATE))
-    late, passed = (float(late_part(values).mean()) for values in (epsilon, solved))
-    return Result(late < LEAST_EPSILON and passed < ENOUGH_SOLVED, {"late": late, "solved": passed})
-
-
-Q_LEARNING = Topic(  # runs of `kind: dqn`
-    "q-learning",
-    "Q-learning",
-    (
-        Check("q-overestimation", late_mean(above=1.0), (OVERESTIMATION,), optional=True),
-        Check("stale-replay", late_mean(above=5000.0), (STALENESS,), optional=True),
-        Check("dead-epsilon", dead_epsilon, (EPSILON,), needs=(GREEDY_PASS_RATE,), optional=True),
-        Check("program-collapse", late_mean(above=0.5), (COMMONEST,), optional=True),
-    ),
-    (
-        SignalChart("Q of the first token less the return", (OVERESTIMATION,)),
-        SignalChart("Updates since a drawn transition was made", (STALENESS,)),
-        SignalChart("Share of greedy programs that pass", (GREEDY_PASS_RATE,), "share"),
-    ),
-)
-ROLLOUTS = Topic(
-    "rollouts",
-    "Kept answers",
-    (
-        Check("length-bias", length_bias),
-        Check("dominant-answer", dominant_answer, severity="critical"),
-        Check("flaky-grades", flaky_grades),
-    ),
-)
-
-
-def topics_of(suites: Iterable[str]) -> list[Topic]:
-    """Everything that is checked of a run which was evaluated on `suites`."""
-    return [*TOPICS, evaluation_topic(None), *map(evaluation_topic, suites), ANSWERS, Q_LEARNING, ROLLOUTS]
 
 
 @expects("the files of a run", DiagnosticsError)
@@ -656,6 +542,6 @@ def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:
         for card in examine(topics_of(suites), run, limits)
     )
     findings = [finding for card in cards for finding in card.findings]
-    causes = causes_of(findings, len(run.steps))
+    causes = causes_of(findings, len(run.steps), CAUSES)
     unanswered = unanswered_question(run)
     return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered, causes)

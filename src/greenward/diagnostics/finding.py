@@ -1,30 +1,41 @@
-"""What a check found, its topic, and which finding explains which.
+"""A finding of a diagnosis as one record, what a diagnosis gives, and which finding explains which.
 
-The records of a diagnosis: cards with what was found and what could not be checked, and the verdict.
-
-Which finding is the cause, and which are its consequences.
-
-A finding can explain those that its row names, if they do not begin before it. A cause is what nothing
+A finding can explain those that its record names, if they do not begin before it. A cause is what nothing
 explains; where several could explain a finding, it is the consequence of the earliest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-import yaml
-
-from greenward.diagnostics.change_points import MIN_POINTS
+from greenward.diagnostics.calibration import WARNING_SCORE
+from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
-from greenward.reports.document import Chart, Fact, Finding, Severity, Table
+from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
 
+ALPHA = 0.05
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 HealthVerdict = Literal["healthy", "findings", "cannot tell"]
+# What happens to a policy that was damaged or taught the wrong thing.
+DAMAGE = (
+    *("reward-drop", "quality-drop", "failing-answers-rise", "length-growth", "length-collapse"),
+    *("truncated-answers", "held-out-regression", "train-held-out-gap", "diversity-loss", "dominant-answer"),
+    *("dead-groups", "group-signal-fades", "entropy-collapse", "entropy-rise", "kl-runaway"),
+    *("constant-reward", "gradient-vanished", "poor-calibration", "calibration-no-discrimination"),
+    *("value-function-useless", "no-learning", "throughput-drop", "sandbox-timeouts", "clip-fraction-high"),
+    *("large-policy-steps", "gradient-always-clipped"),
+)
+UPDATES = (
+    *("gradient-explosion", "gradient-spikes", "large-policy-steps", "clip-fraction-high"),
+    *("sampler-mismatch", "non-finite"),
+)
+WORSE = (
+    *("reward-drop", "quality-drop", "held-out-regression", "dead-groups", "group-signal-fades"),
+    *("no-learning", "gradient-vanished"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,152 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Thresholds:
+    """What the user may set: the accepted chance of a false finding, and two thresholds."""
+
+    alpha: float = ALPHA
+    calibration_score: float = WARNING_SCORE
+    memory_mb: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        """The two thresholds, by their options."""
+        return {"calibration": self.calibration_score, "memory_limit_mb": self.memory_mb}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a test measured. `found` says whether it is a finding, `numbers` fill the sentence of the check.
+
+    `severity` replaces that of the check; `p_value` is that of the test alone. `made` is False where only
+    `gaps` came out of it. The other fields are shown in the card, whatever was found.
+    """
+
+    found: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    severity: Severity | None = None
+    onset: Onset | None = None
+    p_value: float | None = None
+    made: bool = True
+    gaps: tuple[Gap, ...] = ()
+    change: ChangePoint | None = None
+    facts: tuple[Fact, ...] = ()
+    tables: tuple[Table, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def not_made(gap: Gap, **shown: Any) -> Result:
+    """A test that could not be made, and why; `shown` are the fields to show nevertheless."""
+    return Result(made=False, gaps=(gap,), **shown)
+
+
+Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
+Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A change of a signal that a monitor looks for.
+
+    It is one by `size` times (ratio), by `size` (difference), or beyond `size` (level). The newest values
+    must be `least` or more.
+    """
+
+    signal: str
+    kind: Literal["ratio", "difference", "level"]
+    size: float
+    severity: Severity = "warning"
+    least: float = 0.0
+
+    def differs(self, before: float, newest: float) -> bool:
+        """Whether the newest median differs from that before by enough to matter."""
+        if self.kind == "level":
+            return newest > self.size >= before
+        if self.kind == "difference":
+            return newest - before >= self.size if self.size > 0 else newest - before <= self.size
+        if before <= 0 or newest <= 0 or newest < self.least:
+            return False
+        return newest / before >= self.size if self.size > 1 else newest / before <= self.size
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that can be wrong with a run: how it is tested, what is said of it, and what it may explain.
+
+    `test` is made of each of `signals`, and each that fails is an occurrence. An `optional` finding is not
+    missed where its signal was not logged. Where a signal in `needs`, or the one that is tested, has too few
+    values, the test is left out, which is said. A test of the run as a whole has the signal "". `critical`
+    tests are corrected for their number apart from the others.
+
+    `measured` and `brief` (the title where it is empty) are filled with the numbers of the test; `confirm` is
+    what would confirm the finding. For its page in docs/findings, `limit` says when it is found, `weight`
+    what its severity depends on, and `source` where the limit comes from.
+
+    `explains` are the findings that may follow from it, `live` the changes that a monitor looks for,
+    `not_for` the kinds of recipe for which it means nothing, `suspects` the settings that a bisection tries
+    first, and `views` the commands of `rldk` that show it.
+    """
+
+    name: str
+    title: str
+    test: Test
+    signals: Signals = ("",)
+    _: KW_ONLY
+    severity: Severity = "warning"
+    critical: bool = False
+    needs: tuple[str, ...] = ()
+    optional: bool = False
+    measured: str
+    brief: str = ""
+    actions: tuple[str, ...]
+    confirm: str
+    limit: str
+    weight: str = ""
+    source: str = ""
+    explains: tuple[str, ...] = ()
+    live: tuple[Watched, ...] = ()
+    not_for: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ("training", "algorithm", "sampling", "rewards", "rollouts", "reward_model")
+    views: tuple[str, ...] = ()
+
+    def occurrence(self, result: Result) -> Occurrence:
+        """What `result` of the test means."""
+        return Occurrence(
+            self.name,
+            result.severity or self.severity,
+            self.title,
+            self.measured.format(**result.numbers),
+            self.actions,
+            self.confirm,
+            result.onset,
+            result.p_value,
+            (self.brief or self.title).format(**result.numbers),
+        )
+
+
+@dataclass(frozen=True)
+class SignalChart:
+    """Signals as lines over the steps; the onset that the test of the finding `marks` measured is marked."""
+
+    title: str
+    signals: Signals
+    unit: Unit = "number"
+    log: bool = False
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A subject of a run (its gradients, its memory): the findings and charts that make up one card."""
+
+    name: str
+    title: str
+    findings: tuple[Finding, ...]
+    charts: tuple[SignalChart, ...] = ()
+    facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
+
+
+@dataclass(frozen=True)
 class Card:
     """What the checks of one topic found, and what there is to see. `name` is the stem of its files.
 
@@ -46,7 +203,7 @@ class Card:
     name: str
     title: str
     checked: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Occurrence, ...]
     gaps: tuple[Gap, ...]
     facts: tuple[Fact, ...]
     tables: tuple[Table, ...]
@@ -82,7 +239,7 @@ class Diagnosis:
     causes: tuple[Cause, ...] = ()
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Occurrence, ...]:
         """Of all cards, the most severe first."""
         return by_severity(finding for card in self.cards for finding in card.findings)
 
@@ -129,16 +286,6 @@ class Diagnosis:
         return 0 if self.unanswered is None else 2
 
 
-@cache
-def finding_texts() -> dict[str, dict[str, Any]]:
-    """Name of a finding -> its texts: title, measured, brief (else the title), actions and confirm."""
-    text = (files("greenward.diagnostics") / "findings.yaml").read_text(encoding="utf-8")
-    # The loader in C takes a fifth of the time; not every build of PyYAML has it.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    texts: dict[str, dict[str, Any]] = yaml.load(text, Loader=loader)
-    return texts
-
-
 def gap_of(run: RunSignals, name: str) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or too short."""
     subject = TITLES.get(name, short_name(name))
@@ -156,83 +303,19 @@ def gap_of(run: RunSignals, name: str) -> Gap:
     return Gap(subject, f"{name} is not in metrics.jsonl{similar}", enable)
 
 
-def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def by_severity(findings: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
     """The most severe first, then the earliest, then as given: cards stand in order of cause and effect."""
     return tuple(
         sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), f.onset.step if f.onset else -1))
     )
 
 
-# What happens to a policy that was damaged or taught the wrong thing.
-_DAMAGE = (
-    "reward-drop quality-drop failing-answers-rise length-growth length-collapse truncated-answers "
-    "held-out-regression train-held-out-gap diversity-loss dominant-answer dead-groups group-signal-fades "
-    "entropy-collapse entropy-rise kl-runaway constant-reward gradient-vanished poor-calibration "
-    "calibration-no-discrimination value-function-useless no-learning throughput-drop sandbox-timeouts "
-    "clip-fraction-high large-policy-steps gradient-always-clipped"
-)
-_UPDATES = (
-    "gradient-explosion gradient-spikes large-policy-steps clip-fraction-high sampler-mismatch non-finite"
-)
-_WORSE = (
-    "reward-drop quality-drop held-out-regression dead-groups group-signal-fades no-learning "
-    "gradient-vanished"
-)
-# From cause to effect: an earlier row is never explained by a later one that it explains.
-EXPLAINS: Mapping[str, frozenset[str]] = {
-    cause: frozenset(effects.split())
-    for cause, effects in {
-        "learning-rate-jump": f"{_UPDATES} {_DAMAGE}",
-        "reward-scale-jump": f"{_UPDATES} {_WORSE} auxiliary-reward-dominates kl-runaway "
-        "entropy-collapse entropy-rise",
-        "stale-policy": f"{_UPDATES} {_DAMAGE}",
-        "sampler-mismatch": f"gradient-explosion gradient-spikes large-policy-steps {_DAMAGE}",
-        "constant-reward": f"{_WORSE} reward-term-dead diversity-loss failing-answers-rise "
-        "calibration-no-discrimination",
-        "non-finite": f"gradient-explosion gradient-spikes {_DAMAGE}",
-        "gradient-explosion": f"gradient-spikes non-finite {_DAMAGE}",
-        "sandbox-timeouts": f"{_WORSE} failing-answers-rise throughput-drop flaky-grades constant-reward",
-        "truncated-answers": f"{_WORSE} failing-answers-rise constant-reward",
-        "cheating": f"reward-hacking train-held-out-gap {_WORSE} failing-answers-rise diversity-loss "
-        "poor-calibration",
-        "reward-hacking": f"{_WORSE} train-held-out-gap length-growth kl-runaway diversity-loss "
-        "entropy-collapse length-bias poor-calibration cheating group-signal-fades truncated-answers "
-        "calibration-no-discrimination",
-        "large-policy-steps": f"{_DAMAGE} gradient-spikes",
-        "clip-fraction-high": f"{_WORSE} large-policy-steps kl-runaway",
-        "length-growth": "truncated-answers throughput-drop sandbox-timeouts",
-        "length-collapse": f"{_WORSE} throughput-drop failing-answers-rise diversity-loss",
-        "entropy-collapse": f"{_WORSE} diversity-loss dominant-answer length-collapse poor-calibration",
-        "entropy-rise": f"{_WORSE} failing-answers-rise length-growth truncated-answers kl-runaway",
-        "kl-runaway": f"{_WORSE} entropy-collapse entropy-rise diversity-loss length-growth",
-        "dominant-answer": f"{_WORSE} diversity-loss",
-        "diversity-loss": "dead-groups group-signal-fades gradient-vanished dominant-answer",
-        "failing-answers-rise": _WORSE,
-        "reward-drop": "quality-drop held-out-regression dead-groups group-signal-fades poor-calibration "
-        "failing-answers-rise gradient-vanished train-held-out-gap",
-        "dead-groups": "gradient-vanished no-learning group-signal-fades reward-term-dead diversity-loss "
-        "auxiliary-reward-dominates",
-        "group-signal-fades": "gradient-vanished dead-groups",
-        "gradient-vanished": "no-learning",
-        "held-out-regression": "train-held-out-gap quality-drop",
-        "memory-leak": "throughput-drop",
-        "gradient-spikes": "reward-drop quality-drop",
-        "evaluation-contaminated": "train-held-out-gap",
-        "length-bias": "length-growth truncated-answers",
-        "auxiliary-reward-dominates": "no-learning quality-drop",
-        "gradient-always-clipped": "no-learning gradient-spikes",
-        "calibration-no-discrimination": "poor-calibration",
-    }.items()
-}
-_ORDER = {name: place for place, name in enumerate(EXPLAINS)}
-
-
 @dataclass(frozen=True)
 class Cause:
     """A finding that nothing explains, and what followed from it, the earliest first."""
 
-    finding: Finding
-    consequences: tuple[Finding, ...] = ()
+    finding: Occurrence
+    consequences: tuple[Occurrence, ...] = ()
 
     @property
     def severity(self) -> Severity:
@@ -262,15 +345,19 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
 
 
-def causes_of(findings: Sequence[Finding], steps: int) -> tuple[Cause, ...]:
+def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Finding]) -> tuple[Cause, ...]:
     """The causes among the findings with their consequences, the most severe first. Remarks stay out.
 
-    A consequence may seem to begin a little earlier than its cause: by 10 steps, or 5 % of the run.
+    `known` are the findings that explain others, from cause to effect: of two that explain each other, or
+    that begin at once, the earlier is the cause. A consequence may seem to begin a little earlier than its
+    cause: by 10 steps, or 5 % of the run.
     """
     counted = [one for one in findings if one.severity != "info"]
     slack = max(10.0, 0.05 * steps)
+    effects_of = {one.name: frozenset(one.explains) for one in known}
+    order = {one.name: place for place, one in enumerate(known)}
 
-    def in_time(cause: Finding, effect: Finding) -> bool:
+    def in_time(cause: Occurrence, effect: Occurrence) -> bool:
         if cause.onset is None or effect.onset is None:
             return True
         # An onset is as sure as its interval is short.
@@ -278,34 +365,34 @@ def causes_of(findings: Sequence[Finding], steps: int) -> tuple[Cause, ...]:
         late_enough = effect.onset.step >= cause.onset.step - apart
         return late_enough and effect.onset.high >= cause.onset.low - slack
 
-    def explains(cause: Finding, effect: Finding) -> bool:
-        if cause.name == effect.name or effect.name not in EXPLAINS.get(cause.name, ()):
+    def explains(cause: Occurrence, effect: Occurrence) -> bool:
+        if cause.name == effect.name or effect.name not in effects_of.get(cause.name, ()):
             return False
-        mutual = cause.name in EXPLAINS.get(effect.name, ()) and in_time(effect, cause)
-        return in_time(cause, effect) and not (mutual and _ORDER[cause.name] > _ORDER[effect.name])
+        mutual = cause.name in effects_of.get(effect.name, ()) and in_time(effect, cause)
+        return in_time(cause, effect) and not (mutual and order[cause.name] > order[effect.name])
 
-    def begin(one: Finding) -> tuple[float, int]:
-        return (one.onset.step if one.onset else -1.0), _ORDER.get(one.name, len(_ORDER))
+    def begin(one: Occurrence) -> tuple[float, int]:
+        return (one.onset.step if one.onset else -1.0), order.get(one.name, len(order))
 
     # The same finding of several signals is one.
-    groups: dict[str, list[Finding]] = {}
+    groups: dict[str, list[Occurrence]] = {}
     for one in sorted(counted, key=lambda one: (-SEVERITIES.index(one.severity), begin(one))):
         groups.setdefault(one.name, []).append(one)
     heads = [members[0] for members in groups.values()]
-    parent: dict[str, Finding] = {}
+    parent: dict[str, Occurrence] = {}
     for effect in heads:
         able = [cause for cause in heads if explains(cause, effect)]
         if able:
             parent[effect.name] = min(able, key=begin)
 
-    def root(one: Finding) -> Finding:
+    def root(one: Occurrence) -> Occurrence:
         seen = {one.name}
         while one.name in parent and parent[one.name].name not in seen:
             one = parent[one.name]
             seen.add(one.name)
         return one
 
-    below: dict[str, list[Finding]] = {}
+    below: dict[str, list[Occurrence]] = {}
     for one in heads:
         top = root(one)
         others = groups[one.name] if top is not one else groups[one.name][1:]

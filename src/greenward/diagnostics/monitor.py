@@ -48,19 +48,16 @@ from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
 from greenward.config.sections import ConfigSection
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.finding import Finding, Watched
+from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.readers.names import as_number, renamed
 from greenward.diagnostics.signal_tests import measure_memory_growth
 from greenward.diagnostics.signals import (
+    CPU_SPEED,
     DEVICE_MEMORY,
-    GRADIENT,
-    LENGTH,
     OWN_SPEED,
-    PASS_RATE,
-    REWARD,
     RSS,
     THROUGHPUT,
-    TRUNCATED,
-    meaningless_findings,
     own_speed,
 )
 from greenward.reports.document import Severity
@@ -72,61 +69,8 @@ NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
-# In place of throughput: other work on the machine is no fault.
-_OWN_SPEED = "tokens in the CPU time of a fixed computation"
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A change to look for: by `size` times (ratio), by `size` (difference), or beyond `size` (level).
-
-    The newest values must be `least` or more.
-    """
-
-    name: str
-    signal: str
-    kind: Literal["ratio", "difference", "level"]
-    size: float
-    severity: Severity = "warning"
-    least: float = 0.0
-
-    def differs(self, before: float, newest: float) -> bool:
-        """Whether the newest median differs from that before by enough to matter."""
-        if self.kind == "level":
-            return newest > self.size >= before
-        if self.kind == "difference":
-            return newest - before >= self.size if self.size > 0 else newest - before <= self.size
-        if before <= 0 or newest <= 0 or newest < self.least:
-            return False
-        return newest / before >= self.size if self.size > 1 else newest / before <= self.size
-
-
-WATCHED = (
-    Watched("gradient-explosion", GRADIENT, "ratio", 3.0, "critical"),
-    Watched("gradient-vanished", GRADIENT, "ratio", 0.05),
-    Watched("reward-drop", PASS_RATE, "difference", -0.1, "critical"),
-    Watched("reward-drop", REWARD, "ratio", 0.7, "critical"),
-    Watched("entropy-collapse", "entropy", "ratio", 0.25, "critical"),
-    Watched("entropy-rise", "entropy", "ratio", 1.8),
-    Watched("kl-runaway", "kl", "ratio", 5.0, least=0.1),  # it begins at 0 and grows in any run
-    Watched("large-policy-steps", "approx_kl", "level", 0.03),
-    Watched("clip-fraction-high", "clip/fraction", "level", 0.3),
-    Watched("stale-policy", "rollouts/staleness", "level", 2.0),
-    Watched("sampler-mismatch", "importance/difference", "level", 0.05),
-    Watched("reward-scale-jump", "reward/std", "ratio", 1.8),
-    Watched("group-signal-fades", "groups/with_signal", "ratio", 0.4),
-    Watched("truncated-answers", TRUNCATED, "difference", 0.2),
-    Watched("length-growth", LENGTH, "ratio", 2.0),
-    Watched("length-collapse", LENGTH, "ratio", 0.4),
-    Watched("diversity-loss", "completion/unique", "ratio", 0.4),
-    Watched("sandbox-timeouts", "status/timeout", "difference", 0.1),
-    Watched("failing-answers-rise", "status/syntax_error", "difference", 0.15),
-    Watched("cheating", "status/cheating", "difference", 0.05, "critical"),
-    Watched("throughput-drop", THROUGHPUT, "ratio", 0.65),
-    Watched("throughput-drop", _OWN_SPEED, "ratio", 0.65),
-    Watched("learning-rate-jump", "learning_rate", "ratio", 5.0, "critical"),
-)
-_SIGNALS = frozenset(one.signal for one in WATCHED)
+WATCHED = tuple((finding, change) for finding in FINDINGS.values() for change in finding.live)
+_SIGNALS = frozenset(change.signal for _, change in WATCHED)
 _STATUSES = tuple(name for name in _SIGNALS if name.startswith("status/"))
 
 
@@ -161,7 +105,7 @@ class LiveTests:
         """The values of a step; returns new alarms. Each name is told once."""
         found = []
         if metrics.keys() >= set(OWN_SPEED):
-            metrics = {**metrics, _OWN_SPEED: float(own_speed(metrics))}
+            metrics = {**metrics, CPU_SPEED: float(own_speed(metrics))}
             del metrics[THROUGHPUT]
         if any(name.startswith("status/") for name in metrics):  # those that no answer has are not logged
             metrics = dict.fromkeys(_STATUSES, 0.0) | dict(metrics)
@@ -179,9 +123,8 @@ class LiveTests:
         if self._logged % EVERY == 0:
             self.looks += 1
             level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
-            meaningless = meaningless_findings(self.kind)
-            watched = [one for one in WATCHED if one.name not in meaningless]
-            found += [seen for one in watched if (seen := self._look(one, level))]
+            watched = (one for one in WATCHED if self.kind not in one[0].not_for)
+            found += [seen for one in watched if (seen := self._look(*one, level))]
         if self._logged % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
         return self._untold(found)
@@ -197,9 +140,9 @@ class LiveTests:
         text = f"{name}: {signal} went from {before:.4g} to {after:.4g} at about step {onset}"
         return Alarm(self._step, name, severity, text, onset, "test", after)
 
-    def _look(self, watched: Watched, level: float) -> Alarm | None:
+    def _look(self, finding: Finding, watched: Watched, level: float) -> Alarm | None:
         held = self._values.get(watched.signal)
-        if watched.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
+        if finding.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
             return None
         steps, values = (np.array(column) for column in zip(*held, strict=True))
         newest, before = float(np.median(values[-NEWEST:])), float(np.median(values[:-NEWEST]))
@@ -210,7 +153,7 @@ class LiveTests:
         if change is None or change.p_value > level or not change.is_large:
             return None
         onset = int(steps[change.onset.step])
-        return self._alarm(watched.name, watched.severity, watched.signal, onset, before, newest)
+        return self._alarm(finding.name, watched.severity, watched.signal, onset, before, newest)
 
     def _memory_leaks(self) -> list[Alarm]:
         found = []

@@ -31,11 +31,12 @@ from greenward.common.errors import CheckpointError, ConfigError, DiagnosticsErr
 from greenward.common.files import UNEXPECTED, leads_out
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.diff import TOLERANCE, setting_differences
+from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.monitor import PRESETS
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import RunSignals
 from greenward.hardware.launch import python_module
-from greenward.reports.document import Fact, Finding, Report, Table, section
+from greenward.reports.document import Fact, Occurrence, Report, Table, section
 from greenward.runs.directory import fork_run
 from greenward.runs.files import to_json
 from greenward.runs.output import claim_folder
@@ -196,18 +197,6 @@ _OUTSIDE = (
     "rollouts.server.base_url", "sandbox.http", "tracking.wandb", "tracking.trackio", "tracking.mlflow",
 )  # fmt: skip
 _CODE = re.compile(r"(?!textarena:)[\w.]+:[\w.]+")
-# Settings that are tried first for a finding; the others follow in the order of the config.
-_SUSPECTS = {
-    "gradient-": ("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
-    "learning-rate": ("training.learning_rate", "training.schedule", "training.warmup_steps"),
-    "kl-": ("algorithm.kl", "training.learning_rate"),
-    "entropy-": ("algorithm.entropy", "sampling.temperature", "training.learning_rate"),
-    "sampler-": ("sampling", "rollouts", "algorithm.importance"),
-    "stale-": ("rollouts", "algorithm.updates_per_batch"),
-    "truncated": ("sampling.max_tokens", "algorithm.overlong"),
-    "value-": ("algorithm.critic",),
-    "": ("training", "algorithm", "sampling", "rewards", "rollouts", "reward_model"),
-}
 _IRRELEVANT = (
     *("name", "seed", "tracking", "preset", "evaluation", "sandbox", "monitor", "faults", "training.threads"),
     *("training.checkpoint", "training.keep", "training.max_s", "model.cache", "model.offline"),
@@ -303,7 +292,7 @@ class Replay:
     folder: Path
     first_step: int
     last_step: int
-    finding: Finding | None
+    finding: Occurrence | None
     difference: Difference | None
 
 
@@ -367,7 +356,7 @@ def _named_outside(config: Mapping[str, Any]) -> list[str]:
     return sorted(named.union(f"{key}={str(value)[:80]}" for key, value in found.items()))
 
 
-def _fault_of(run: Path, name: str | None) -> tuple[RunSignals, Finding]:
+def _fault_of(run: Path, name: str | None) -> tuple[RunSignals, Occurrence]:
     if not is_run(run):
         raise DiagnosticsError(f"{run} is no run directory of greenward, so it cannot be trained again")
     found = diagnose_run(run)
@@ -395,7 +384,7 @@ class Trial:
 class Bisection:
     """What a bisection tried. `cure` is the setting that cures the fault, None where none does alone."""
 
-    fault: Finding
+    fault: Occurrence
     returns: bool
     trials: tuple[Trial, ...]
 
@@ -477,7 +466,7 @@ def _suspects(
         key: (value, known[key]) for key, value in flattened(config) if key in known and value != known[key]
     }
     wanted = [key for key in differ if (key in keys if keys else not key.startswith(_IRRELEVANT))]
-    first = next(prefixes for start, prefixes in _SUSPECTS.items() if finding.startswith(start))
+    first = FINDINGS[finding].suspects
 
     def rank(key: str) -> tuple[int, int]:
         places = [place for place, prefix in enumerate(first) if key.startswith(prefix)]

@@ -1,63 +1,41 @@
-"""The statistical tests that findings share.
+"""The statistical tests that findings share: lasting changes, shares of steps, levels at the end, growth.
 
-The tests that checks of single signals share: lasting changes, shares of steps, levels at the end.
-
-A function that is called in a table of checks takes the thresholds and returns the test.
-
-Quantities that must not grow: explosions and spikes of gradient norms, and memory that is never freed.
-
-Checks: what a row of the tables of checks says, and how a run is examined by them.
-
-A row names the finding, the test with its thresholds, and the signals. The tables are in `reward_health`,
-`evals` and `diagnose`; a check for something new is one row there, and its text in
-findings.yaml. The name of a finding is its anchor in docs/diagnostics.md.
+A function that is called in the record of a finding takes the thresholds and returns the test.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from greenward.common.statistics import Z_95
-from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import (
     MIN_POINTS,
     ChangePoint,
     Steps,
     exactly,
     find_change_point,
-    holm,
     onset_at,
 )
-from greenward.diagnostics.finding import Card, Gap, by_severity, finding_texts, gap_of
+from greenward.diagnostics.finding import Result, Test, Thresholds, gap_of, not_made
 from greenward.diagnostics.signals import (
     PASS_RATE,
     RATIO_SCALE,
     Bools,
     Floats,
     RunSignals,
-    depends_on_recipe,
-    meaningless_findings,
-    short_name,
 )
 from greenward.reports.document import (
-    NOTHING,
-    Chart,
-    Fact,
-    Finding,
-    Marker,
     Onset,
     Role,
     Series,
     Severity,
     Table,
-    Unit,
 )
 
 ALPHA = 0.05
@@ -76,55 +54,12 @@ _PLAIN_FROM = (0.0, 0.25, 0.5)
 _AROUND = 20  # steps that are averaged
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """What the user may set: the accepted chance of a false finding, and two thresholds."""
-
-    alpha: float = ALPHA
-    calibration_score: float = WARNING_SCORE
-    memory_mb: float | None = None
-
-    def to_json(self) -> dict[str, float | None]:
-        """The two thresholds, by their options."""
-        return {"calibration": self.calibration_score, "memory_limit_mb": self.memory_mb}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a test measured. `found` says whether it is a finding, `numbers` fill the sentence of the check.
-
-    `severity` replaces that of the check; `p_value` is that of the test alone. `made` is False where only
-    `gaps` came out of it. The other fields are shown in the card, whatever was found.
-    """
-
-    found: bool = False
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    severity: Severity | None = None
-    onset: Onset | None = None
-    p_value: float | None = None
-    made: bool = True
-    gaps: tuple[Gap, ...] = ()
-    change: ChangePoint | None = None
-    facts: tuple[Fact, ...] = ()
-    tables: tuple[Table, ...] = ()
-    charts: tuple[Chart, ...] = ()
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-def not_made(gap: Gap, **shown: Any) -> Result:
-    """A test that could not be made, and why; `shown` are the fields to show nevertheless."""
-    return Result(made=False, gaps=(gap,), **shown)
-
-
 def table_of(
     title: str, columns: str, cells: str, records: Iterable[Mapping[str, Any]], caption: str = ""
 ) -> Table:
     """A row for each record; headings and the formats of the cells are separated by bars."""
     rows = tuple(tuple(cell.format(**record) for cell in cells.split("|")) for record in records)
     return Table(title, tuple(columns.split("|")), rows, caption)
-
-
-Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 
 
 def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint | None:
@@ -639,144 +574,9 @@ def theil_sen(x: Floats, y: Floats) -> tuple[float, float, float]:
     return float(np.median(slopes)), float(slopes[low]), float(slopes[high])
 
 
-ROLES: tuple[Role, ...] = ("main", "second", "third", "control")
-_TREND = ("before", "after", "effect_sd", "p_value")  # of a change, in JSON
 _RAW_BLOCKS = 120  # two points each
 _SMOOTH_BLOCKS = 60
 _SMOOTH_FROM = 120  # values; shorter series are shown as they are
-
-Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of a table of checks: `test` is made of each of `signals`, and each that fails is a finding.
-
-    `finding` is its name; what it says is in findings.yaml. An `optional` check is not missed where its
-    signal was not logged. Where a signal in `needs`, or the one that is tested, has too few values, the check
-    is left out, which is said. A check of the run as a whole has the signal "". `critical` tests are
-    corrected for their number apart from the others.
-    """
-
-    finding: str
-    test: Test
-    signals: Signals = ("",)
-    severity: Severity = "warning"
-    critical: bool = False
-    needs: tuple[str, ...] = ()
-    optional: bool = False
-
-    def finding_of(self, result: Result) -> Finding:
-        """The finding that `result` means."""
-        text = finding_texts()[self.finding]
-        return Finding(
-            self.finding,
-            result.severity or self.severity,
-            text["title"],
-            text["measured"].format(**result.numbers),
-            tuple(text["actions"]),
-            text["confirm"],
-            result.onset,
-            result.p_value,
-            text.get("brief", text["title"]).format(**result.numbers),
-        )
-
-
-@dataclass(frozen=True)
-class SignalChart:
-    """Signals as lines over the steps; the onset that the check `marks` measured is marked."""
-
-    title: str
-    signals: Signals
-    unit: Unit = "number"
-    log: bool = False
-    marks: str = ""
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A subject of a run (its gradients, its memory): the checks and charts that make up one card."""
-
-    name: str
-    title: str
-    checks: tuple[Check, ...]
-    charts: tuple[SignalChart, ...] = ()
-    facts: Callable[[RunSignals], tuple[Fact, ...]] | None = None
-
-
-@dataclass(eq=False)
-class _Outcome:
-    """A check of a signal, and what came out."""
-
-    check: Check
-    signal: str
-    result: Result
-
-
-def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
-    """Make every check of the topics: a card for each, without the findings that chance explains.
-
-    p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
-    another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
-    whatever else is tested.
-    """
-    cards = [list(_outcomes(topic, run, limits)) for topic in topics]
-    for critical in (True, False):
-        family = {
-            outcome: outcome.result.p_value
-            for outcome in itertools.chain(*cards)
-            if outcome.check.critical is critical and outcome.result.p_value is not None
-        }
-        for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
-            found = outcome.result.found and p_value <= limits.alpha
-            outcome.result = replace(outcome.result, found=found, p_value=p_value)
-    return tuple(_card(topic, run, limits, one) for topic, one in zip(topics, cards, strict=True))
-
-
-def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
-    meaningless = meaningless_findings(run.kind)
-    for check in topic.checks:
-        for signal in _selected(check.signals, run) if check.finding not in meaningless else ():
-            short = [name for name in (*check.needs, signal) if name and run.too_short(name)]
-            if not short:
-                yield _Outcome(check, signal, check.test(run, signal, limits))
-            elif run.kind == "sft" and short[0] not in run.values:
-                continue  # supervised training has no answers and no rewards
-            elif not depends_on_recipe(short[0]) and not check.optional:
-                yield _Outcome(check, signal, not_made(gap_of(run, short[0])))
-
-
-def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
-    results = [one.result for one in outcomes]
-    made = [one for one in outcomes if one.result.made]
-    findings = [one.check.finding_of(one.result) for one in made if one.result.found]
-    onsets = {one.check.finding: one.result.onset for one in made}
-    tested: dict[str, ChangePoint | None] = {}
-    for one in made:
-        if one.signal:
-            tested[one.signal] = one.result.change or tested.get(one.signal)
-    changes = [
-        {"signal": signal, **{key: getattr(change, key) for key in _TREND}, "onset": asdict(change.onset)}
-        for signal, change in tested.items()
-        if change is not None
-    ]
-    data: dict[str, Any] = {"trends": changes} if changes else {}
-    for result in results:
-        data |= result.data
-    return Card(
-        topic.name,
-        topic.title,
-        tuple(one.check.finding.replace("-", " ") + f" ({one.signal})" * bool(one.signal) for one in made),
-        by_severity(findings),
-        tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
-        (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),
-        (*(table for result in results for table in result.tables), *_signals_table(run, tested, limits)),
-        (
-            *(chart for result in results for chart in result.charts),
-            *(chart for plan in topic.charts if (chart := _chart(plan, run, onsets.get(plan.marks)))),
-        ),
-        data,
-    )
 
 
 def lines_of(name: str, role: Role, steps: Steps, values: Floats) -> list[Series]:
@@ -793,43 +593,6 @@ def lines_of(name: str, role: Role, steps: Steps, values: Floats) -> list[Series
         Series("", role, _points(steps[ends], values[ends]), "faint"),
         Series(name, role, _points(*zip(*means, strict=True))),
     ]
-
-
-def _selected(signals: Signals, run: RunSignals) -> Sequence[str]:
-    return signals(run) if callable(signals) else signals
-
-
-def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | None:
-    signals = _selected(plan.signals, run)
-    series: list[Series] = []
-    for signal, role in zip(signals, ROLES, strict=False):
-        steps, values = run.series(signal)
-        if plan.log:
-            steps, values = steps[values > 0], values[values > 0]
-        series += lines_of(short_name(signal) if len(signals) > 1 else "", role, steps, values)
-    markers = () if onset is None else (Marker(float(onset.step), f"from {onset.step}"),)
-    return Chart(plan.title, "step", tuple(series), plan.unit, "", plan.log, markers) if series else None
-
-
-def _signals_table(
-    run: RunSignals, tested: Mapping[str, ChangePoint | None], limits: Thresholds
-) -> tuple[Table, ...]:
-    """The signals of a card at its beginning and end, and their change where one was tested."""
-    rows = []
-    for signal, change in tested.items():
-        values = run.series(signal)[1]
-        first, last = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-        cells = (f"{number:.4g}" for number in (first, float(np.median(values)), last, float(values.std())))
-        moved = effect = p_value = NOTHING
-        if change is not None:
-            p_value = f"{change.p_value:.2g}"
-            if change.p_value <= limits.alpha and change.is_large:
-                moved = f"{change.before:.3g} → {change.after:.3g} from step {change.onset}"
-                effect = f"{change.effect_sd:+.1f} sd"
-        rows.append((signal, *cells, moved, effect, p_value))
-    columns = ("Signal", "First tenth", "Median", "Last tenth", "Sd", "Change", "Effect", "p")
-    caption = "First and last tenth: medians. p: of a change, AR(1) bootstrap, of this test alone."
-    return (Table("Signals", columns, tuple(rows), caption),) if rows else ()
 
 
 def _points(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[tuple[float, float], ...]:

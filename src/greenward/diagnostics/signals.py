@@ -28,6 +28,8 @@ DURATION, CPU_SECONDS, PROBE_SECONDS = "time/step", "perf/cpu_seconds", "perf/pr
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
 HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
 
+# In place of throughput: other work on the machine is no fault.
+CPU_SPEED = "tokens in the CPU time of a fixed computation"
 OWN_SPEED = (THROUGHPUT, DURATION, CPU_SECONDS, PROBE_SECONDS)  # what `own_speed` needs
 
 # Names that other tools and earlier reports use -> ours, in the order of preference.
@@ -168,28 +170,6 @@ class RunSignals:
         near = inside or get_close_matches(wanted, [*self.values, *ALIASES], n=5, cutoff=0.5)
         found = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(self.values)}"
         raise DiagnosticsError(f"{self.path} has no signal {wanted!r}", remedy=found)
-
-
-_IN_GAMES = frozenset(
-    ("constant-reward", "no-learning", "dead-groups", "group-signal-fades", "diversity-loss",
-     "dominant-answer", "flaky-grades", "length-bias")
-)  # fmt: skip
-_MEANINGLESS = {
-    "rejection": frozenset(("dead-groups", "group-signal-fades")),
-    "ppo": frozenset(("group-signal-fades",)),
-    "self_play": _IN_GAMES,
-    "code_game": _IN_GAMES,
-}
-
-
-def meaningless_findings(kind: str | None) -> frozenset[str]:
-    """The findings that mean nothing for a kind of recipe.
-
-    Rejection sampling learns from all answers that pass, whatever their group, and PPO from groups that fare
-    alike as well, by its critic. In a zero-sum game the mean
-    reward is 0, moves are few, and what a move earns depends on the opponent.
-    """
-    return _MEANINGLESS.get(kind or "", frozenset())
 
 
 def depends_on_recipe(name: str) -> bool:

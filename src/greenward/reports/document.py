@@ -329,8 +329,8 @@ class Onset:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something wrong, with the evidence and what to do about it.
+class Occurrence:
+    """Something that was found wrong, with the evidence and what to do about it.
 
     `name` is the kind of the finding and that of its page in docs/findings, `measured` the evidence in
     a sentence, `brief` the same in a few words. `p_value` is adjusted for the number of tests; None where
@@ -364,7 +364,7 @@ class Finding:
 class Findings:
     """Findings, the most severe first. The terminal shows the first action of each, the others show all."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Occurrence, ...]
 
 
 @dataclass(frozen=True)

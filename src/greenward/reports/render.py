@@ -141,7 +141,7 @@ def _task(task: document.AnsweredTask) -> str:
     return _joined(blocks)
 
 
-def _finding(finding: document.Finding) -> str:
+def _finding(finding: document.Occurrence) -> str:
     title = f"### {finding.severity.upper()}: {inline(finding.title)}"
     actions = (f"{number}. {inline(action)}" for number, action in enumerate(finding.actions, start=1))
     evidence = (inline(finding.measured), inline(finding.evidence))
@@ -324,7 +324,7 @@ def _print_task(console: Console, task: document.AnsweredTask) -> None:
     console.print()
 
 
-def _print_findings(console: Console, findings: Sequence[document.Finding]) -> None:
+def _print_findings(console: Console, findings: Sequence[document.Occurrence]) -> None:
     shown = RichTable(box=None, padding=(0, 2, 1, 0), pad_edge=False)
     for column in ("Severity", "Finding", "From step"):
         shown.add_column(column, ratio=1 if column == "Finding" else None)

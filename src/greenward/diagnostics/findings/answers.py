@@ -1,4 +1,4 @@
-"""Tests of the answers that a run kept: reward by length, one answer for everything, flaky grades."""
+"""Findings of answers: their quality and how they fail, over training, and those that a run kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -17,15 +17,40 @@ import numpy.typing as npt
 
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.change_points import exactly
-from greenward.diagnostics.finding import Gap
+from greenward.diagnostics.finding import (
+    WORSE,
+    Finding,
+    Gap,
+    Result,
+    SignalChart,
+    Thresholds,
+    Topic,
+    Watched,
+    not_made,
+)
 from greenward.diagnostics.readers.formats import Rollout, read_rollouts
-from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
-from greenward.diagnostics.signals import RunSignals
+from greenward.diagnostics.signal_tests import (
+    find_signal_change,
+    lasting_change,
+    late_mean,
+)
+from greenward.diagnostics.signals import (
+    LENGTH,
+    PASS_RATE,
+    TRUNCATED,
+    UNIQUE,
+    RunSignals,
+)
 from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer, value_text
 
+QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
+CHEATS = "status/cheating"
+# Ways to fail, except failing tests: those are what training is for.
+TIMEOUTS = "status/timeout"
+_USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATS})
 Integers = npt.NDArray[np.int64]
 LENGTH_CORRELATION = 0.3
-DOMINANT_ANSWER = 0.5  # of the answers to different tasks
+DOMINANT_SHARE = 0.5  # of the answers to different tasks
 _POOLED_TASKS = 8  # that are looked at together; fewer where few answers were kept
 _FEWEST_WINDOWS = 6
 _FEWEST_TASKS = 4  # different ones
@@ -37,11 +62,195 @@ _MOST_ANSWERS = 100_000  # of a file
 _FEWEST = 60  # answers
 _FLAKY_CASES = 3
 _SHOWN_CHARACTERS = 1200
-
 _NO_ROLLOUTS = Gap(
     "the answers themselves",
     "no answers were kept",
     "Keep them: greenward train does; TRL log_completions, verl trainer.rollout_data_dir.",
+)
+
+
+QUALITY_DROP = Finding(
+    "quality-drop",
+    "A measure of the answers' quality fell and did not recover",
+    lasting_change(falls=True),
+    QUALITY,
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    actions=(
+        "Use a checkpoint from before the onset.",
+        "Give the measure a weight in rewards, or a larger one.",
+    ),
+    confirm="The rollouts before and after the onset show the difference.",
+    limit="pass rate, `code_score`, `correctness` or `readability` falls and does not recover",
+)
+
+
+def failures(run: RunSignals) -> list[str]:
+    """The statuses of answers that fail otherwise than by their tests, the most frequent first.
+
+    A game that one of the roles won, or that is drawn, is no failure.
+    """
+    names = sorted(
+        name
+        for name in run.values
+        if name.startswith("status/") and name not in _USUAL and not name.endswith("_won")
+    )
+    means = {name: float(values.mean()) for name in names if len(values := run.series(name)[1])}
+    return sorted(names, key=lambda name: -means.get(name, 0.0))
+
+
+def worse_answers(run: RunSignals) -> list[str]:
+    """The shares of answers that should not rise."""
+    return [*(failures(run) or ["status"]), TRUNCATED]
+
+
+FAILING_ANSWERS_RISE = Finding(
+    "failing-answers-rise",
+    "One way to fail became more frequent and stayed so",
+    lasting_change(rise=0.05),
+    worse_answers,
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    brief="{signal} from {before:.0%} to {after:.0%}",
+    actions=(
+        "Read answers with this status in rollouts/ after the onset.",
+        "Go back to a checkpoint from before the onset.",
+    ),
+    confirm="Graded again on an idle machine, the answers have the same status.",
+    limit="syntax errors, truncation … rise by over 5 % of the answers and stay so for 12 steps",
+    explains=WORSE,
+    live=(Watched("status/syntax_error", "difference", 0.15),),
+)
+
+
+SANDBOX_TIMEOUTS = Finding(
+    "sandbox-timeouts",
+    "More answers run out of time, and go on doing so",
+    lasting_change(rise=0.05),
+    (TIMEOUTS,),
+    optional=True,
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    brief="Timeouts from {before:.0%} to {after:.0%}",
+    actions=(
+        "See whether the machine was loaded (time/grading, perf/*) before blaming the policy: lower "
+        "sandbox.workers to the number of free cores, or raise the time limit.",
+        "If it was not: read answers with this status in rollouts/ after the onset.",
+    ),
+    confirm="Graded again on an idle machine, the answers pass or fail within the limit.",
+    limit="timeouts rise by over 5 % of the answers and stay so for 12 steps",
+    explains=(*WORSE, "failing-answers-rise", "throughput-drop", "flaky-grades", "constant-reward"),
+    live=(Watched("status/timeout", "difference", 0.1),),
+)
+
+
+LENGTH_COLLAPSE = Finding(
+    "length-collapse",
+    "Answers became short without becoming better",
+    lasting_change(below=0.4, if_passing_more="no finding"),
+    (LENGTH,),
+    optional=True,
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    brief="Length of answers from {before:.3g} to {after:.3g}",
+    actions=(
+        "Go on from the last checkpoint before the onset with a lower training.learning_rate.",
+        "In self-play, compare algorithm.advantage=role_baseline: without it reasoning disappears.",
+        "Pay for nothing that an empty answer gets, too: a term for brevity or for format alone.",
+    ),
+    confirm="The newest rollouts are empty or end at once.",
+    limit="answers become shorter than 0.4 × and the pass rate does not rise meanwhile",
+    explains=(*WORSE, "throughput-drop", "failing-answers-rise", "diversity-loss"),
+    live=(Watched(LENGTH, "ratio", 0.4),),
+    views=("drift",),
+)
+
+
+LENGTH_GROWTH = Finding(
+    "length-growth",
+    "Answers become longer without becoming better",
+    lasting_change(above=1.8, if_passing_more="no finding"),
+    (LENGTH,),
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    actions=(
+        "Use a loss that does not favour length (algorithm.loss dr_grpo or dapo).",
+        "Set algorithm.overlong.penalty.",
+    ),
+    confirm="The longest answers of the newest rollouts repeat themselves.",
+    limit="answers become 1.8 × as long and the pass rate does not rise meanwhile",
+    explains=("truncated-answers", "throughput-drop", "sandbox-timeouts"),
+    live=(Watched(LENGTH, "ratio", 2.0),),
+    views=("drift", "length-bias"),
+)
+
+
+DIVERSITY_LOSS = Finding(
+    "diversity-loss",
+    "Answers to one problem became copies of each other",
+    lasting_change(below=0.5, if_passing_more="info", ruins=0.3),
+    (UNIQUE,),
+    measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
+    actions=(
+        "Raise sampling.temperature or algorithm.clip_high.",
+        "Stop earlier, if pass@k for k > 1 matters.",
+    ),
+    confirm="pass@8 falls towards pass@1 in the evaluations.",
+    limit="the share of distinct answers halves",
+    weight="warning, info while the pass rate rises",
+    explains=("dead-groups", "group-signal-fades", "gradient-vanished", "dominant-answer"),
+    live=(Watched("completion/unique", "ratio", 0.4),),
+    not_for=("self_play", "code_game"),
+)
+
+
+def cheating_late(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that try to fool the tests, late in the run, dated by where they became many."""
+    found = late_mean(above=0.01)(run, signal, limits)
+    if not found.found:
+        return found
+    change = find_signal_change(run, signal)
+    grew = change is not None and change.p_value <= limits.alpha and change.after > change.before
+    steps, values = run.series(signal)
+    return replace(found, onset=change.onset if change and grew else exactly(steps[values > 0][0]))
+
+
+CHEATING = Finding(
+    "cheating",
+    "Answers try to fool the tests",
+    cheating_late,
+    (CHEATS,),
+    measured="In the last quarter of the run {late:.1%} of the answers try to fool the tests.",
+    brief="{late:.0%} of the answers try to fool the tests",
+    actions=(
+        "Read these answers in rollouts/; the grader gives them no reward.",
+        "Strengthen the tests of the problems where they occur; greenward audit helps.",
+        "Keep sandbox.require at the strictest level that the machine has.",
+    ),
+    confirm="Their share falls when the problems they exploit leave the training set.",
+    limit="over 1 % of the answers in the last quarter",
+    explains=(
+        *WORSE,
+        *("reward-hacking", "train-held-out-gap", "failing-answers-rise", "diversity-loss"),
+        "poor-calibration",
+    ),
+    live=(Watched("status/cheating", "difference", 0.05, "critical"),),
+)
+
+
+ANSWERS = Topic(
+    "answers",
+    "Answers in training",
+    (
+        QUALITY_DROP,
+        FAILING_ANSWERS_RISE,
+        SANDBOX_TIMEOUTS,
+        LENGTH_COLLAPSE,
+        LENGTH_GROWTH,
+        DIVERSITY_LOSS,
+        CHEATING,
+    ),
+    (
+        SignalChart("Quality of the answers in training", QUALITY, "share"),
+        SignalChart("Answer length (tokens)", (LENGTH,)),
+        SignalChart("Distinct answers", (UNIQUE,), "share"),
+        SignalChart("How answers fail", failures, "share"),
+    ),
 )
 
 
@@ -124,6 +333,29 @@ def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     )
 
 
+LENGTH_BIAS = Finding(
+    "length-bias",
+    "The reward follows the length of answers",
+    length_bias,
+    measured=(
+        "Among answers to one task that fare alike, {direction} ones earn more: a correlation of "
+        "{correlation:+.2f} over {count} answers."
+    ),
+    brief="Reward and length correlate by {correlation:+.2f}",
+    actions=(
+        "Look for a term that counts characters, lines or steps, or a judge that prefers length.",
+        "Divide by length, or pay for it only where the answer passes.",
+    ),
+    confirm="The same answers with padding earn more.",
+    limit=(
+        "reward and log length of answers to one task that fare alike correlate by more than 0.3 (Fisher's z)"
+    ),
+    explains=("length-growth", "truncated-answers"),
+    not_for=("self_play", "code_game"),
+    views=("drift", "length-bias"),
+)
+
+
 def dominant_answer(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """One text that answers most tasks, late in the run. Steps are pooled until they hold enough tasks."""
     windows = list(_commonest_texts(kept_answers(run.rollouts)))
@@ -135,7 +367,7 @@ def dominant_answer(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     frequent = (k for k, found in enumerate(dominated) if found and np.mean(dominated[k : k + 3]) > 0.5)
     first = windows[next(frequent, -1)]
     numbers = {"share": share, "answer": _shown(run, late[-1])}
-    return Result(share > DOMINANT_ANSWER, numbers, onset=exactly(first.onset))
+    return Result(share > DOMINANT_SHARE, numbers, onset=exactly(first.onset))
 
 
 @dataclass(frozen=True)
@@ -178,6 +410,28 @@ def _shown(run: RunSignals, window: _Window) -> str:
     return " ".join(next((text for text in texts if hash(text) == window.text), "").split())[:60]
 
 
+DOMINANT_ANSWER = Finding(
+    "dominant-answer",
+    "One answer is given to most tasks",
+    dominant_answer,
+    severity="critical",
+    measured="{share:.0%} of the tasks of the last steps were answered by the same text: {answer!r}",
+    brief="One answer to {share:.0%} of the tasks",
+    actions=(
+        "Go on from the last checkpoint before the onset with a higher algorithm.clip_high or "
+        "sampling.temperature.",
+        "See what the text earns: a partial reward for nothing is easily found.",
+    ),
+    confirm="greenward rollouts shows it under most problems.",
+    limit=(
+        "one text answers over half of the tasks in the last quarter of the kept steps; steps of fewer than"
+        " 8 tasks are pooled"
+    ),
+    explains=(*WORSE, "diversity-loss"),
+    not_for=("self_play", "code_game"),
+)
+
+
 def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Equal answers to one task that were graded differently, at whatever step."""
     kept = kept_answers(run.rollouts)
@@ -195,6 +449,36 @@ def flaky_grades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     numbers = {"differ": differ, "repeated": repeated, "compared": len(grades_N)}
     facts = (Fact("answers that were graded again", f"{repeated:,} of {len(grades_N):,}"),)
     return Result(is_flaky, numbers, facts=facts)
+
+
+FLAKY_GRADES = Finding(
+    "flaky-grades",
+    "Equal answers are graded differently",
+    flaky_grades,
+    measured=(
+        "{differ:,} of {repeated:,} answers that had been graded before got another grade; {compared:,} "
+        "answers were compared."
+    ),
+    brief="{differ:,} equal answers graded differently",
+    actions=(
+        "Grade one answer a hundred times: greenward grade. Tests that depend on time, order or chance are "
+        "to be repaired or left out.",
+        "On a loaded machine, lower sandbox.workers or raise the time limit.",
+    ),
+    confirm="The same answers are graded alike on an idle machine.",
+    limit=(
+        "over 5 % of the answers that were given twice, at whatever step, got two grades, 3 or more; all "
+        "kept answers are compared, of more than 64 MiB those of files spread evenly"
+    ),
+    not_for=("self_play", "code_game"),
+)
+
+
+ROLLOUTS = Topic(
+    "rollouts",
+    "Kept answers",
+    (LENGTH_BIAS, DOMINANT_ANSWER, FLAKY_GRADES),
+)
 
 
 def answers_around(run: RunSignals, step: int) -> Answers | None:

@@ -16,17 +16,27 @@ import numpy as np
 
 from greenward.common.statistics import Z_95, Estimate
 from greenward.diagnostics.change_points import exactly, find_change_point
-from greenward.diagnostics.finding import Gap
-from greenward.diagnostics.signal_tests import (
+from greenward.diagnostics.finding import (
+    WORSE,
+    Finding,
+    Gap,
     Result,
     Test,
     Thresholds,
+    Topic,
+    not_made,
+)
+from greenward.diagnostics.signal_tests import (
     find_signal_change,
     median_of_part,
-    not_made,
     rise_since,
 )
-from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
+from greenward.diagnostics.signals import (
+    HELD_OUT,
+    PASS_RATE,
+    REWARD,
+    RunSignals,
+)
 from greenward.reports import document
 from greenward.reports.document import (
     NOTHING,
@@ -44,7 +54,6 @@ from greenward.reports.runs import paired_difference, pooled
 from greenward.runs.reading import read_evaluations, sound_evaluation
 
 Record = Mapping[str, Any]
-
 CRITICAL_LOSS = 0.05  # of pass@1, beyond its interval; a smaller sure loss is a warning
 LEVEL = 0.01  # of the test for a fall from the best: it is critical
 FALL = 0.02  # the least fall that counts, as a share
@@ -120,36 +129,6 @@ def _change(best: Point, later: list[Point]) -> Estimate | None:
     return Estimate(difference, difference - half, difference + half)
 
 
-def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Training results that go on rising while held-out ones fall from their best."""
-    points = held_out_points(run)
-    found = fall(points)
-    if found is None:
-        return Result(made=len(points) > 1)
-    best, change = found
-    onset = _begin(run, points, best)
-    since = max(onset.low, best.step)  # what both gained before is no hacking
-    rises = {name: rise_since(run, name, since) for name in (PASS_RATE, REWARD)}
-    name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
-    if rise is None:
-        return Result()
-    document = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
-    numbers = {"signal": name, "step": best.step, **document}
-    return Result(True, numbers, onset=onset)
-
-
-def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Held-out results of a series that fell from their best."""
-    points = held_out_points(run)
-    found = fall(points)
-    if found is None:
-        return Result(made=len(points) > 1)
-    best, change = found
-    numbers = {"points": document.points(change), "first": best.step, "last": points[-1].step}
-    severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
-    return Result(True, numbers, severity, _begin(run, points, best))  # type: ignore[arg-type]
-
-
 def _begin(run: RunSignals, points: list[Point], best: Point) -> Onset:
     """Where the held-out results begin to fall: from the last evaluation that is near the best, to the first
     from which on all are surely below it by a third of the fall. Where training results change in between,
@@ -175,26 +154,53 @@ def _begin(run: RunSignals, points: list[Point], best: Point) -> Onset:
     return Onset((low + since[min(last + 1, len(since) - 1)].step) // 2, low, high)
 
 
-def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Held-out results that are above those in training from the first evaluation on."""
+def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Training results that go on rising while held-out ones fall from their best."""
     points = held_out_points(run)
-    steps, rates = run.series(PASS_RATE)
-    if not points or not len(rates):
-        reason = "it needs evaluations on held-out problems and pass_rate in training"
-        return not_made(Gap("contamination of the evaluation", reason, "Log both; greenward train does."))
-    gaps = []
-    for point in points:
-        near = rates[(steps >= point.step - 2 * _SINCE) & (steps <= point.step + 2 * _SINCE)]
-        if len(near):
-            gaps.append((point, float(near.mean()), point.value - Z_95 * point.error - float(near.mean())))
-    if len(gaps) < 2:
+    found = fall(points)
+    if found is None:
+        return Result(made=len(points) > 1)
+    best, change = found
+    onset = _begin(run, points, best)
+    since = max(onset.low, best.step)  # what both gained before is no hacking
+    rises = {name: rise_since(run, name, since) for name in (PASS_RATE, REWARD)}
+    name, rise = next(((name, rise) for name, rise in rises.items() if rise is not None), ("", None))
+    if rise is None:
         return Result()
-    # Skill does not explain results that are better where nothing was trained; later, training catches up.
-    found = all(gap > CONTAMINATED for _, _, gap in gaps[:2])
-    point, rate, _ = gaps[0]
-    return Result(
-        found, {"held_out": point.value, "training": rate, "step": point.step}, onset=exactly(steps[0])
-    )
+    document = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
+    numbers = {"signal": name, "step": best.step, **document}
+    return Result(True, numbers, onset=onset)
+
+
+REWARD_HACKING = Finding(
+    "reward-hacking",
+    "Training results rise while held-out results fall: the reward is hacked",
+    reward_hacking,
+    severity="critical",
+    measured=(
+        "{signal} went from {first:.3g} to {last:.3g} since step {step}, while the held-out score fell from"
+        " {best:.3g} to {end:.3g}."
+    ),
+    brief="Training rose to {last:.3g} while held-out fell from {best:.3g} to {end:.3g}",
+    actions=(
+        "Use the checkpoint of the best evaluation.",
+        "Read the answers with the highest reward after the onset: what do they have that good ones have "
+        "not? greenward audit tries the known tricks on the grader.",
+        "Close the gap in the reward, or add a penalty for leaving the reference: algorithm.kl.coefficient.",
+    ),
+    confirm="Answers from after the onset that earn the full reward fail tests that they have not seen.",
+    limit=(
+        "training results rise from the best held-out evaluation on, while held-out results fall from it "
+        "(level 1 %, divided by the number of evaluations)"
+    ),
+    explains=(
+        *WORSE,
+        *("train-held-out-gap", "length-growth", "kl-runaway", "diversity-loss", "entropy-collapse"),
+        *("length-bias", "poor-calibration", "cheating", "group-signal-fades", "truncated-answers"),
+        "calibration-no-discrimination",
+    ),
+    views=("reward",),
+)
 
 
 def regression_on(suite: str | None) -> Test:
@@ -235,22 +241,16 @@ def regression_on(suite: str | None) -> Test:
     return test
 
 
-def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """The pass rate in training, where it rose, against held-out pass@1 that did not follow."""
-    records = sound_evaluations(run, None)
-    if len(records) < 2:
-        return Result(made=False)
-    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
-    rates = run.series(PASS_RATE)[1]
-    change = find_signal_change(run, PASS_RATE)
-    if before is None or after is None or change is None:
-        return Result()
-    first, last = median_of_part(rates, 0, 0.1), median_of_part(rates, 0.9, 1)
-    gap = last - after.high  # beyond the interval of the held-out rate
-    rose = change.p_value <= limits.alpha and change.is_large and last > first
-    found = rose and gap >= GAP and (last - after.value) - (first - before.value) >= GAP_GROWTH
-    numbers = {"first": first, "last": last, "before": percent(before), "after": percent(after)}
-    return Result(found, numbers, onset=change.onset)
+def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Held-out results of a series that fell from their best."""
+    points = held_out_points(run)
+    found = fall(points)
+    if found is None:
+        return Result(made=len(points) > 1)
+    best, change = found
+    numbers = {"points": document.points(change), "first": best.step, "last": points[-1].step}
+    severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
+    return Result(True, numbers, severity, _begin(run, points, best))  # type: ignore[arg-type]
 
 
 def _table(records: Sequence[Record]) -> Table:
@@ -283,3 +283,119 @@ def _charts(records: Sequence[Record], suite: str | None) -> tuple[Chart, ...]:
 
 def _metrics(records: Sequence[Record]) -> list[str]:
     return sorted({str(name) for record in records for name in record["metrics"]}, key=metric_order)
+
+
+HELD_OUT_REGRESSION = Finding(
+    "held-out-regression",
+    "Training made held-out results worse",
+    regression_on(None),
+    measured="pass@1 changed by {points} points from step {first} to step {last}, paired by problem.",
+    actions=(
+        "Use the checkpoint of the best evaluation.",
+        "Go on from it with a lower training.learning_rate or a larger algorithm.kl.coefficient.",
+        "Compare training and held-out problems: greenward audit.",
+    ),
+    confirm="greenward compare of both checkpoints on the same suite says the same.",
+    limit=(
+        "pass@1 of the last evaluation below the first, paired by problem, beyond its 95 % interval; or "
+        "surely below the best (level 1 %, divided by the number of evaluations). It begins between the "
+        "last evaluation that is near the best and the first from which on all are surely below it by a "
+        "third of the fall"
+    ),
+    weight="critical from 5 points, else warning",
+    explains=("train-held-out-gap", "quality-drop"),
+    views=("drift",),
+)
+
+
+def train_held_out_gap(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """The pass rate in training, where it rose, against held-out pass@1 that did not follow."""
+    records = sound_evaluations(run, None)
+    if len(records) < 2:
+        return Result(made=False)
+    before, after = (pooled([records[place]], PRIMARY) for place in (0, -1))
+    rates = run.series(PASS_RATE)[1]
+    change = find_signal_change(run, PASS_RATE)
+    if before is None or after is None or change is None:
+        return Result()
+    first, last = median_of_part(rates, 0, 0.1), median_of_part(rates, 0.9, 1)
+    gap = last - after.high  # beyond the interval of the held-out rate
+    rose = change.p_value <= limits.alpha and change.is_large and last > first
+    found = rose and gap >= GAP and (last - after.value) - (first - before.value) >= GAP_GROWTH
+    numbers = {"first": first, "last": last, "before": percent(before), "after": percent(after)}
+    return Result(found, numbers, onset=change.onset)
+
+
+TRAIN_HELD_OUT_GAP = Finding(
+    "train-held-out-gap",
+    "Training problems improve, held-out ones do not follow",
+    train_held_out_gap,
+    measured=(
+        "The pass rate in training rose from {first:.0%} to {last:.0%}; held-out pass@1 went from {before} "
+        "to {after}."
+    ),
+    actions=(
+        "Train on more, or more varied, problems (problems.train, problems.families.limit).",
+        "Stop at the step from which held-out results are flat.",
+        "Search the rollouts for answers that fit the tests only.",
+    ),
+    confirm="An evaluation on training problems is as good as their pass rate says.",
+    limit=(
+        "pass rate in training rises to 15 points above the interval of held-out pass@1, and the gap grew "
+        "by 10"
+    ),
+)
+
+
+def contaminated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Held-out results that are above those in training from the first evaluation on."""
+    points = held_out_points(run)
+    steps, rates = run.series(PASS_RATE)
+    if not points or not len(rates):
+        reason = "it needs evaluations on held-out problems and pass_rate in training"
+        return not_made(Gap("contamination of the evaluation", reason, "Log both; greenward train does."))
+    gaps = []
+    for point in points:
+        near = rates[(steps >= point.step - 2 * _SINCE) & (steps <= point.step + 2 * _SINCE)]
+        if len(near):
+            gaps.append((point, float(near.mean()), point.value - Z_95 * point.error - float(near.mean())))
+    if len(gaps) < 2:
+        return Result()
+    # Skill does not explain results that are better where nothing was trained; later, training catches up.
+    found = all(gap > CONTAMINATED for _, _, gap in gaps[:2])
+    point, rate, _ = gaps[0]
+    return Result(
+        found, {"held_out": point.value, "training": rate, "step": point.step}, onset=exactly(steps[0])
+    )
+
+
+EVALUATION_CONTAMINATED = Finding(
+    "evaluation-contaminated",
+    "Held-out results are better than those in training from the beginning",
+    contaminated,
+    measured=(
+        "Held-out pass@1 is {held_out:.0%} where the pass rate in training is {training:.0%} (step {step}),"
+        " and stays above it."
+    ),
+    brief="Held-out pass@1 {held_out:.0%} against {training:.0%} in training",
+    actions=(
+        "Search the training data, the corpus of the warm start and the base model's for the held-out "
+        "problems: greenward audit --contamination.",
+        "See whether both are sampled and graded alike: temperature, token limit, prompts.",
+    ),
+    confirm="On problems made after the data was collected the difference is gone.",
+    limit=(
+        "held-out pass@1 15 points above the pass rate in training, beyond its interval, at the first two "
+        "evaluations"
+    ),
+    explains=("train-held-out-gap",),
+)
+
+
+def evaluation_topic(suite: str | None) -> Topic:
+    """The evaluations on a suite, or on what the run holds out."""
+    if suite is not None:
+        regression = replace(HELD_OUT_REGRESSION, test=regression_on(suite))
+        return Topic(f"suite_{suite}", f"Suite {suite}", (regression,))
+    findings = (REWARD_HACKING, HELD_OUT_REGRESSION, TRAIN_HELD_OUT_GAP, EVALUATION_CONTAMINATED)
+    return Topic("held_out", "Held-out problems", findings)

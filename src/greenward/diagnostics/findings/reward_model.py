@@ -1,4 +1,4 @@
-"""Tests of a reward model: whether its probabilities come true, and whether it ranks good answers first."""
+"""Findings of a reward model: do its probabilities come true, and does it rank good answers first?"""
 
 from __future__ import annotations
 
@@ -22,9 +22,18 @@ from greenward.diagnostics.calibration import (
     score_p_value,
 )
 from greenward.diagnostics.change_points import MIN_POINTS
-from greenward.diagnostics.finding import Gap
-from greenward.diagnostics.signal_tests import Result, Thresholds, not_made
-from greenward.diagnostics.signals import Floats, RunSignals
+from greenward.diagnostics.finding import (
+    Finding,
+    Gap,
+    Result,
+    Thresholds,
+    Topic,
+    not_made,
+)
+from greenward.diagnostics.signals import (
+    Floats,
+    RunSignals,
+)
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
 from greenward.runs.reading import PREDICTIONS, Predictions, read_predictions
 
@@ -124,24 +133,6 @@ def _slope_or_region(found: Calibration, alpha: float) -> str:
         f"{worst.predicted:.2f} come true in {worst.observed:.0%} [{worst.low:.0%}, {worst.high:.0%}] of "
         f"{worst.count} cases."
     )
-
-
-def no_discrimination(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Whether right answers are ranked above wrong ones more often than chance does (AUC).
-
-    The interval is that of Hanley & McNeil (1982, Radiology 143).
-    """
-    predictions = _predictions(run.path)
-    predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
-    good, bad = int(passed.sum()), int(len(passed) - passed.sum())
-    if min(good, bad) < MIN_POINTS:
-        return Result(made=False)
-    # By ranks (Mann-Whitney).
-    auc = float((ranks(predicted)[passed == 1].sum() - good * (good + 1) / 2) / (good * bad))
-    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    variance = (auc * (1 - auc) + (good - 1) * (q1 - auc**2) + (bad - 1) * (q2 - auc**2)) / (good * bad)
-    high = auc + Z_95 * math.sqrt(max(variance, 0.0))
-    return Result(high < NO_DISCRIMINATION, {"auc": auc, "high": min(high, 1.0)}, data={"auc": auc})
 
 
 @dataclass(frozen=True)
@@ -252,3 +243,76 @@ def _reliability_diagram(found: Calibration) -> Chart:
         "Share of answers that passed, in bins of equally many predictions, with 95 % intervals.",
         file=DIAGRAM,
     )
+
+
+POOR_CALIBRATION = Finding(
+    "poor-calibration",
+    "The reward model's probabilities are not the rates that come true",
+    poor_calibration,
+    critical=True,
+    measured="{text}",
+    brief="Calibration of the reward model: {short}",
+    actions=(
+        "Do not use the size of its output as a reward (weight 0) until it is corrected; its ranking may "
+        "still be right.",
+        "Divide its logits by 1/slope (temperature scaling) fitted on held-out predictions.",
+        "Train it on newer answers, with a lower learning rate or more weight decay.",
+    ),
+    confirm="The score of predictions on fresh problems, with the same model frozen, is as low.",
+    limit=(
+        "score < 0.7 over all predictions and ECE beyond its null; or score < 0.7 over a quarter of the run"
+        " by more than chance explains (parametric bootstrap at the threshold, level 0.05 / 4); or slope "
+        "outside 0.7 to 1.5 by its interval, unless that contains 0; or a bin off by more than 0.1 beyond "
+        "the intervals of all bins together (Wilson, level 0.05 / bins)"
+    ),
+    weight="critical, warning if in one quarter of the predictions, in confidence or in a region alone",
+    source="[calibration](#calibration)",
+    views=("reward",),
+)
+
+
+def no_discrimination(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Whether right answers are ranked above wrong ones more often than chance does (AUC).
+
+    The interval is that of Hanley & McNeil (1982, Radiology 143).
+    """
+    predictions = _predictions(run.path)
+    predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
+    good, bad = int(passed.sum()), int(len(passed) - passed.sum())
+    if min(good, bad) < MIN_POINTS:
+        return Result(made=False)
+    # By ranks (Mann-Whitney).
+    auc = float((ranks(predicted)[passed == 1].sum() - good * (good + 1) / 2) / (good * bad))
+    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = (auc * (1 - auc) + (good - 1) * (q1 - auc**2) + (bad - 1) * (q2 - auc**2)) / (good * bad)
+    high = auc + Z_95 * math.sqrt(max(variance, 0.0))
+    return Result(high < NO_DISCRIMINATION, {"auc": auc, "high": min(high, 1.0)}, data={"auc": auc})
+
+
+CALIBRATION_NO_DISCRIMINATION = Finding(
+    "calibration-no-discrimination",
+    "The reward model does not tell good answers from bad ones",
+    no_discrimination,
+    optional=True,
+    measured=(
+        "A passing answer is ranked above a failing one in {auc:.0%} of the pairs, at most {high:.0%} (95 "
+        "%); chance is 50 %."
+    ),
+    actions=(
+        "Give it weight 0 until it does: as a reward it is noise.",
+        "See what it reads: an answer that is cut off or masked, a head that was never trained, one class "
+        "only in its training data.",
+    ),
+    confirm="On its own training answers it is as bad.",
+    limit="AUC below 0.6 by its 95 % interval",
+    source="Hanley & McNeil 1982",
+    explains=("poor-calibration",),
+    views=("reward",),
+)
+
+
+CALIBRATION = Topic(
+    "calibration_report",
+    "Calibration of the reward model",
+    (POOR_CALIBRATION, CALIBRATION_NO_DISCRIMINATION),
+)

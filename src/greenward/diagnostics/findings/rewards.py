@@ -1,7 +1,8 @@
-"""Tests of the reward: whether it varies, which term drives it, and how many groups it teaches."""
+"""Findings of rewards: whether they vary, which term drives them, how many groups teach, what is learned."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,17 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from greenward.diagnostics.change_points import MIN_POINTS, exactly
-from greenward.diagnostics.finding import Gap, gap_of
-from greenward.diagnostics.signal_tests import (
+from greenward.common.statistics import Z_95
+from greenward.diagnostics.change_points import (
+    MIN_POINTS,
+    exactly,
+)
+from greenward.diagnostics.finding import (
+    UPDATES,
+    WORSE,
+    Finding,
+    Gap,
     Result,
+    SignalChart,
     Thresholds,
+    Topic,
+    Watched,
+    gap_of,
+    not_made,
+)
+from greenward.diagnostics.signal_tests import (
+    find_signal_change,
     first_frequent,
     lasting_change,
     late_part,
-    not_made,
+    median_of_part,
 )
-from greenward.diagnostics.signals import REWARD, Floats, RunSignals
+from greenward.diagnostics.signals import (
+    GREEDY_PASS_RATE,
+    HELD_OUT,
+    PASS_RATE,
+    REWARD,
+    Floats,
+    RunSignals,
+)
 from greenward.reports.document import Table
 
 DOMINANT = 0.5  # share of the variance over steps
@@ -41,6 +64,14 @@ SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not 
 _LATE = 10  # steps with one reward for all answers, at least
 _WITHOUT_SIGNAL = "groups/without_signal"
 _lasting_fall = lasting_change(falls=True)
+SCALE_JUMP = 1.6  # of the spread of the rewards
+LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
+_ROOM = 0.15
+_SPREAD_LEARNED = 0.1
+LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
+_SATURATED = 0.9
+_AROUND = 15  # steps on both sides of a jump
+_FEW = 5
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -53,16 +84,6 @@ def tested_rewards(run: RunSignals) -> list[str]:
     """The reward, its terms and the code score."""
     code_score = ["reward/code_score"] if not run.too_short("reward/code_score") else []
     return [REWARD, *reward_terms(run), *code_score]
-
-
-def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
-    result = _lasting_fall(run, signal, limits)
-    spread = run.series("reward/std")[1]
-    if signal == REWARD or result.change is None or not len(spread):
-        return result
-    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * float(np.median(spread))
-    return replace(result, found=result.found and not is_small)
 
 
 def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -80,6 +101,29 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(True, {"text": text}, onset=exactly(since[0]))
 
 
+CONSTANT_REWARD = Finding(
+    "constant-reward",
+    "The reward does not vary, so nothing can be learned from it",
+    constant_reward,
+    (REWARD,),
+    severity="critical",
+    measured="{text}",
+    actions=(
+        "Grade a known right and a known wrong answer: greenward grade.",
+        "If every answer fails, begin with a longer warm start or easier problems (problems.families).",
+        "If every answer passes, choose harder ones.",
+    ),
+    confirm="The rollouts of a step show answers of different worth with one reward.",
+    limit="the mean never moves, or all rewards of a step are equal throughout the last quarter",
+    explains=(
+        *WORSE,
+        *("reward-term-dead", "diversity-loss", "failing-answers-rise", "calibration-no-discrimination"),
+    ),
+    not_for=("self_play", "code_game"),
+    views=("reward",),
+)
+
+
 def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """A term that is 0 throughout although the reward counts it."""
     values = run.series(signal)[1]
@@ -87,10 +131,237 @@ def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)})
 
 
-def of_tests(term: str) -> bool:
-    """Whether a term of the reward grades what an answer does, by the words of its name."""
-    name = term.removeprefix("reward/").lower()
-    return bool(_OF_TESTS.search(name)) and not _BESIDE_TESTS.search(name)
+REWARD_TERM_DEAD = Finding(
+    "reward-term-dead",
+    "A term of the reward is 0 for every answer",
+    dead_term,
+    reward_terms,
+    needs=(REWARD,),
+    measured="{signal} is 0 at each of {count} steps.",
+    actions=(
+        "Call the reward function on a known good answer: it returns 0, raises, or never finds its input.",
+        "Remove it from rewards if it is not meant to count.",
+    ),
+    confirm="The function returns more than 0 for a hand-written answer of the best kind.",
+    limit="a term with a weight is 0 at every step",
+    views=("reward",),
+)
+
+
+def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Rewards whose size changes at once by a factor, while as many answers pass as before."""
+    logged_steps, values = run.series(signal)
+    steps, logs = (
+        logged_steps[values > 0],
+        np.log(values[values > 0]),
+    )  # rewards that do not vary have no size
+    if len(logs) < 2 * _AROUND:
+        return Result()
+    # All windows of a short series are looked at, about 2,000 of a long one.
+    stride = min(max(1, len(logs) // 2000), _AROUND)
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[::stride], axis=1)
+    apart = max(_AROUND // stride, 1)
+    moves = medians[apart:] - medians[:-apart]
+    place = int(np.abs(moves).argmax())
+    best, place = float(moves[place]), (place + apart) * stride
+    if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
+        return Result()
+    spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
+    window = logs[place - _AROUND : place + _AROUND]  # the best fit of two levels to it
+    counts, sums = np.arange(1, len(window)), (window - window.mean()).cumsum()[:-1]
+    at = place - _AROUND + 1 + int((sums**2 / (counts * counts[::-1])).argmax())
+    later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
+    stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
+    before, after = _beside(run, PASS_RATE, int(steps[at]))
+    shift = abs(float(np.median(after) - np.median(before))) if len(before) and len(after) else 0.0
+    sizes = [
+        max(float(np.abs(np.mean(one))), 1e-12) for one in _beside(run, REWARD, int(steps[at])) if len(one)
+    ]
+    # A spread that shrinks because all answers pass leaves the mean as it is.
+    grew = math.log(sizes[1] / sizes[0]) if len(sizes) == 2 else best
+    stays = stays and np.sign(best) * grew > 0.5 * abs(best)
+    fades = (values[logged_steps >= steps[at]] == 0).mean() > 0.1  # what is left of rewards is their end
+    found = bool(stays and abs(best) > 6 * spread and shift < 0.1 and not fades)
+    numbers = {"signal": signal, "factor": math.exp(best), "passing": shift}
+    return Result(found, numbers, onset=exactly(steps[at]))
+
+
+def _beside(run: RunSignals, name: str, step: int) -> tuple[Floats, Floats]:
+    """The values of a signal directly before a step, and from it on."""
+    steps, values = run.series(name)
+    place = int(np.searchsorted(steps, step))
+    return values[max(0, place - _AROUND) : place], values[place : place + _AROUND]
+
+
+REWARD_SCALE_JUMP = Finding(
+    "reward-scale-jump",
+    "The size of the reward changed at once, not what answers earn",
+    scale_jumps,
+    ("reward/std",),
+    needs=(REWARD,),
+    measured=(
+        "{signal} became {factor:.2g} times as large from one step to the next, while the pass rate moved "
+        "by {passing:.1%}."
+    ),
+    brief="Reward scale ×{factor:.2g}",
+    actions=(
+        "Compare the configs and the code of rewards before and after: a weight, a normalisation or a reward"
+        " model was changed, or the run was resumed with other settings.",
+        "Advantages that are not divided by the spread of a group (dr_grpo, ppo) grow as well: lower "
+        "training.learning_rate by the same factor.",
+    ),
+    confirm="Rewards of the rollouts before the onset, computed with the present code, have the new size.",
+    limit="spread and mean of the reward change by 1.6 × at once, the pass rate by less than 10 points",
+    explains=(
+        *UPDATES,
+        *WORSE,
+        *("auxiliary-reward-dominates", "kl-runaway", "entropy-collapse", "entropy-rise"),
+    ),
+    live=(Watched("reward/std", "ratio", 1.8),),
+    views=("reward",),
+)
+
+
+def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A run of which it is sure that it learned nothing to speak of: what would have been seen is stated."""
+    sign, rise, bound, name, unit = learned(run)
+    steps, values = run.series(name)
+    if len(values) < LEARNING_FROM:
+        return Result()
+    start = float(values[: max(len(values) // 6, 5)].mean())
+    if name != REWARD:
+        unit = max(unit, _ROOM * (1 - start))
+    saturated = name != REWARD and start > _SATURATED
+    held_out = run.series(HELD_OUT)[1]
+    rose_elsewhere = len(held_out) >= 2 and held_out[-1] - held_out[0] > LEARNED
+    peak = max(float(part.mean()) for part in np.array_split(values, 6))
+    numbers = {
+        "signal": name,
+        "start": start,
+        "rise": rise,
+        "bound": bound,
+        "count": len(values),
+        "unit": unit,
+    }
+    found = sign >= 0 and bound < unit and peak - start < unit and not saturated and not rose_elsewhere
+    return Result(found, numbers, onset=exactly(steps[0]))
+
+
+def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
+    """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
+
+    The rise is from the mean of the first sixth, or of the first 5 values where these are surely lower by
+    what counts, to that of the last third; its error is that of an AR(1).
+    """
+    name, unit = _what_is_learned(run)
+    values = run.series(name)[1]
+    if len(values) < MIN_POINTS:
+        return -1, 0.0, 0.0, name, 0.0
+    first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
+    rise, error = _rise(first, last)
+    at_once, its_error = _rise(first[:_FEW], last)
+    if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
+        rise, error = at_once, its_error
+    bound = rise + Z_95 * error
+    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
+    return sign, rise, bound, name, unit
+
+
+def _rise(first: Floats, last: Floats) -> tuple[float, float]:
+    """(the rise from the mean of some values to that of others, its error)."""
+    rise = float(last.mean() - first.mean())
+    residual = np.concatenate((first - first.mean(), last - last.mean()))
+    variance = float(residual.var())
+    phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
+    phi += (1 - phi) * 0.1  # the plain estimate is too small
+    return rise, math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
+
+
+def _what_is_learned(run: RunSignals) -> tuple[str, float]:
+    """(the signal that tells what was learned, the rise of it that counts)."""
+    # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
+    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
+    spread = run.series("reward/std")[1]
+    scaled = name == REWARD and len(spread)
+    return name, _SPREAD_LEARNED * float(np.median(spread)) if scaled else LEARNED
+
+
+def rises_from(run: RunSignals, step: int) -> bool:
+    """Whether what is learned surely rises by what counts, from around a step to the last third since."""
+    name, unit = _what_is_learned(run)
+    steps, values = run.series(name)
+    around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 2)]
+    since = values[steps > step]
+    if len(around) < _FEW or len(since) < _FEW:
+        return False
+    rise, error = _rise(around, since[-max(len(since) // 3, _FEW) :])
+    return rise > max(Z_95 * error, unit)
+
+
+NO_LEARNING = Finding(
+    "no-learning",
+    "Nothing was learned",
+    no_learning,
+    needs=(REWARD,),
+    measured=(
+        "{signal} rose by {rise:+.3f} from {start:.3g} over {count} steps, at most by {bound:.3f} (95 %); a"
+        " rise of {unit:.3f} would have been seen."
+    ),
+    brief="No learning in {count} steps",
+    actions=(
+        "See whether weights move at all: learning_rate above 0, updates/applied, and greenward diff-ckpt of"
+        " the first and the last checkpoint.",
+        "Grade a known right and a known wrong answer: greenward grade.",
+        "Choose easier problems, or more answers per problem (training.num_generations), so that groups "
+        "differ.",
+        "Raise training.learning_rate threefold for fifty steps.",
+    ),
+    confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
+    limit=(
+        "100 steps or more, and the 95 % bound of the rise is below 5 points (15 % of what is missing to "
+        "1), or a tenth of the spread of the rewards. The rise is that from the first sixth, or from the "
+        "first 5 steps where it is sure and large enough from there"
+    ),
+    not_for=("self_play", "code_game"),
+)
+
+
+def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
+    result = _lasting_fall(run, signal, limits)
+    spread = run.series("reward/std")[1]
+    if signal == REWARD or result.change is None or not len(spread):
+        return result
+    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * float(np.median(spread))
+    return replace(result, found=result.found and not is_small)
+
+
+REWARD_DROP = Finding(
+    "reward-drop",
+    "A reward fell and did not recover",
+    reward_drop,
+    tested_rewards,
+    needs=(REWARD,),
+    measured=(
+        "{signal} fell from {before:.3g} to {after:.3g} ({effect_sd:+.1f} sd of its noise) from step "
+        "{onset} on."
+    ),
+    brief="{signal} fell from {before:.3g} to {after:.3g}",
+    actions=(
+        "Go on from the checkpoint before the onset with a lower training.learning_rate.",
+        "Compare with the gradient card: a fall after a gradient onset is its consequence.",
+        "If one term fell while the total rose, change their weights in rewards.",
+    ),
+    confirm="Held-out evaluations before and after the onset fall, too.",
+    limit="the reward or a term of it falls and does not recover",
+    source="change test",
+    explains=(
+        *("quality-drop", "held-out-regression", "dead-groups", "group-signal-fades", "poor-calibration"),
+        *("failing-answers-rise", "gradient-vanished", "train-held-out-gap"),
+    ),
+    live=(Watched(PASS_RATE, "difference", -0.1, "critical"), Watched(REWARD, "ratio", 0.7, "critical")),
+    views=("drift", "reward"),
+)
 
 
 def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -115,6 +386,12 @@ def dominance(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         reason = "none of the terms is known to be that of the tests"
         return not_made(Gap(_BALANCE, reason, "Name it tests, accuracy or correctness."), **shown)
     return Result(found, {"term": term, "share": share}, **shown)
+
+
+def of_tests(term: str) -> bool:
+    """Whether a term of the reward grades what an answer does, by the words of its name."""
+    name = term.removeprefix("reward/").lower()
+    return bool(_OF_TESTS.search(name)) and not _BESIDE_TESTS.search(name)
 
 
 def _shares(weighted: Mapping[str, Floats]) -> dict[str, float]:
@@ -170,10 +447,27 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def group_signals(run: RunSignals) -> list[str]:
-    """What says how many groups teach nothing: their counts, or their share."""
-    share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
-    return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
+AUXILIARY_REWARD_DOMINATES = Finding(
+    "auxiliary-reward-dominates",
+    "An auxiliary reward term varies more than the tests' does",
+    dominance,
+    needs=(REWARD,),
+    measured="{term} owns {share:.0%} of the variance of the weighted terms over steps.",
+    actions=(
+        "Lower its weight in rewards until the tests own most of the variance.",
+        "Give it only to answers that pass, if it is about style.",
+    ),
+    confirm="With its weight at 0, the pass rate rises faster.",
+    limit=(
+        "a term other than the tests owns over half of the variance of the weighted terms over steps, of "
+        "all and of the second half. Without a config the weights are those by which the terms add up to "
+        "the mean reward (least squares), 1 where they explain less than 90 % of it; a part of `code_score`"
+        " has its share of that term's weight. The term of the tests is known by a word of its name (tests,"
+        " accuracy, correct, pass, code …)"
+    ),
+    explains=("no-learning", "quality-drop"),
+    views=("reward",),
+)
 
 
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -208,3 +502,97 @@ def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
     rewards = run.series(REWARD)[1]
     end = float(late_part(rewards).mean())
     return (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
+
+
+def group_signals(run: RunSignals) -> list[str]:
+    """What says how many groups teach nothing: their counts, or their share."""
+    share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
+    return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
+
+
+DEAD_GROUPS = Finding(
+    "dead-groups",
+    "Most groups teach nothing",
+    dead_groups,
+    group_signals,
+    needs=(REWARD,),
+    measured=(
+        "In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} all pass, "
+        "{failed:.0%} all fail."
+    ),
+    brief="{dead:.0%} of the groups teach nothing",
+    actions=(
+        "All fail: a longer warm start (warm_start.max_steps) or easier problems "
+        "(problems.families.max_depth).",
+        "All pass: harder problems.",
+        "Either: algorithm.dynamic_sampling, more training.num_generations, or a higher "
+        "sampling.temperature.",
+    ),
+    confirm="groups/with_signal rises with the change in the next twenty steps.",
+    limit="over 75 % of the groups in the last quarter",
+    source="DAPO (2503.14476)",
+    explains=(
+        *("gradient-vanished", "no-learning", "group-signal-fades", "reward-term-dead", "diversity-loss"),
+        "auxiliary-reward-dominates",
+    ),
+    not_for=("rejection", "self_play", "code_game"),
+    views=("reward",),
+)
+
+
+def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Groups that can teach, whose share falls to less than half."""
+    change = find_signal_change(run, signal)
+    if change is None:
+        return not_made(gap_of(run, signal))
+    values = run.series(signal)[1]
+    last = median_of_part(values, 0.85, 1)
+    found = change.is_large and change.after < change.before and last < 0.5 * change.before
+    ratio = last / change.before if change.before else 0.0
+    numbers = {"before": change.before, "after": last, "ratio": ratio}
+    return Result(found, numbers, onset=change.onset, p_value=change.p_value, change=change)
+
+
+GROUP_SIGNAL_FADES = Finding(
+    "group-signal-fades",
+    "Fewer and fewer groups can teach",
+    group_signal_fades,
+    ("groups/with_signal",),
+    needs=(REWARD,),
+    optional=True,
+    measured="Groups with signal fell from {before:.3g} to {after:.3g} a step ({ratio:.0%}).",
+    actions=(
+        "Set algorithm.dynamic_sampling, which draws other groups in place of dead ones.",
+        "Mix in harder problems as these are solved.",
+    ),
+    confirm="groups/dead_all_pass grows as groups/with_signal falls.",
+    limit="groups with signal fall to less than half",
+    weight="warning, not with a critic",
+    source="change test",
+    explains=("gradient-vanished", "dead-groups"),
+    live=(Watched("groups/with_signal", "ratio", 0.4),),
+    not_for=("rejection", "ppo", "self_play", "code_game"),
+)
+
+
+REWARDS = Topic(
+    "reward_card",
+    "Rewards",
+    (
+        CONSTANT_REWARD,
+        REWARD_TERM_DEAD,
+        REWARD_SCALE_JUMP,
+        NO_LEARNING,
+        REWARD_DROP,
+        AUXILIARY_REWARD_DOMINATES,
+        DEAD_GROUPS,
+        GROUP_SIGNAL_FADES,
+    ),
+    (
+        SignalChart("Rewards", tested_rewards),
+        SignalChart("Pass rate on training problems", (PASS_RATE,), "share"),
+        SignalChart(
+            "Groups per step", ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail")
+        ),
+    ),
+)

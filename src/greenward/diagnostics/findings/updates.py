@@ -1,10 +1,4 @@
-"""Findings of updates: gradients, learning rate, KL, entropy, clipping, memory and throughput.
-
-Tests of the training itself: gradients, KL, memory and the duration of steps.
-
-Tests of the update: what is clipped, which rate it has, how far the sampler is from the learner, and
-whether anything is learned at all.
-"""
+"""Findings of updates: gradients, learning rate, KL, entropy, clipping, values, memory and throughput."""
 
 from __future__ import annotations
 
@@ -14,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from greenward.common.statistics import Z_95
 from greenward.diagnostics.change_points import (
     MIN_POINTS,
     exactly,
@@ -23,10 +16,23 @@ from greenward.diagnostics.change_points import (
     flat,
     onset_at,
 )
-from greenward.diagnostics.finding import Gap, gap_of
-from greenward.diagnostics.signal_tests import (
+from greenward.diagnostics.finding import (
+    DAMAGE,
+    UPDATES,
+    WORSE,
+    Finding,
+    Gap,
     Result,
+    SignalChart,
     Thresholds,
+    Topic,
+    Watched,
+    gap_of,
+    not_made,
+)
+from greenward.diagnostics.findings.rewards import rises_from
+from greenward.diagnostics.signal_tests import (
+    beyond,
     departure,
     find_burst,
     find_explosion,
@@ -35,25 +41,29 @@ from greenward.diagnostics.signal_tests import (
     first_frequent,
     lasting_change,
     late_mean,
+    late_part,
+    late_share,
     lines_of,
     measure_memory_growth,
     median_of_part,
     most_likely_start,
     moves_to,
-    not_made,
     onset_of,
     rise_since,
     table_of,
 )
 from greenward.diagnostics.signals import (
+    CPU_SPEED,
     DEVICE_MEMORY,
     DURATION,
+    GRADIENT,
     GREEDY_PASS_RATE,
-    HELD_OUT,
     OWN_SPEED,
     PASS_RATE,
     REWARD,
     RSS,
+    THROUGHPUT,
+    TRUNCATED,
     Floats,
     RunSignals,
     own_speed,
@@ -91,6 +101,16 @@ _MEMORY_CAPTION = (
     "first, after a warm-up of a tenth, with its 95 % interval. p: of the trend, of this test alone."
 )
 _MEMORIES = {RSS: "Resident memory", DEVICE_MEMORY: "Device memory"}
+CLIPPED_SHARE, CLIPPED_RATIO = 0.98, 2.0  # of the steps; of the median norm to the limit
+_LIMITS = ("training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "optim.max_norm")
+VANISHED = 0.05  # of the norm before
+RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up is over
+_ONE_FALL = 0.34  # of the peak, from one value to the next
+_TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
+_PERIOD_ERROR = 0.05
+OVERESTIMATION, STALENESS, EPSILON = "q/overestimation", "replay/staleness", "epsilon"
+COMMONEST = "programs/most_common"
+LEAST_EPSILON, ENOUGH_SOLVED = 0.02, 0.5
 
 
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -112,6 +132,26 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     severe = anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1]
     numbers = {"signals": ", ".join(parts) + more, "steps": len(run.steps)}
     return Result(True, numbers, "critical" if severe else "warning", exactly(run.steps[anywhere][0]))
+
+
+NON_FINITE = Finding(
+    "non-finite",
+    "NaN or infinite numbers",
+    not_finite,
+    measured="Not finite, or skipped for it: {signals}; {steps} steps in all.",
+    actions=(
+        "Go on from the last checkpoint before the first of them with a lower training.learning_rate.",
+        "With bfloat16 or float16 (model.dtype), repeat in float32.",
+        "If a reward is not finite, correct the reward term: it may return finite numbers only.",
+    ),
+    confirm=(
+        "Replay the first such step from the checkpoint before it; the signal that is not finite first "
+        "names the part."
+    ),
+    limit="any value that is NaN or infinite, or an update skipped for it",
+    weight="critical from 1 % of the steps or at the last, else warning",
+    explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
+)
 
 
 def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -196,6 +236,41 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, A
     return found
 
 
+GRADIENT_EXPLOSION = Finding(
+    "gradient-explosion",
+    "The gradient norm left its scale and stayed away",
+    explosion,
+    (GRADIENT,),
+    critical=True,
+    measured="{text}",
+    brief="Gradient norm ×{ratio:.3g}{recovered}",
+    actions=(
+        "Go on from the last checkpoint before the onset (--resume) with training.learning_rate 3 to 10 "
+        "times lower.",
+        "Set training.max_grad_norm (1.0), which bounds what a step may do.",
+        "Check training.schedule and warmup_steps for a jump of learning_rate at the onset.",
+        "With bfloat16 (model.dtype), repeat in float32.",
+    ),
+    confirm=(
+        "The first step after that checkpoint with a lower learning rate keeps the old norm; learning_rate "
+        "jumps at the onset if the schedule is to blame."
+    ),
+    limit=(
+        "last tenth at least 3 × the median before; or 5 steps and more at 4 × the median of the run, which"
+        " come back"
+    ),
+    weight=(
+        "critical if sustained, not from the first tenth on, and by 10 times or followed by a reward that "
+        "falls, else warning"
+    ),
+    source="change test of the logarithm",
+    explains=("gradient-spikes", "non-finite", *DAMAGE),
+    live=(Watched(GRADIENT, "ratio", 3.0, "critical"),),
+    suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
+    views=("drift",),
+)
+
+
 def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Single norms far above their surroundings."""
     steps, norms = run.series(signal)
@@ -221,127 +296,29 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(True, numbers, "warning", onset, facts=facts, tables=(table,), data=data)
 
 
-def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """KL that accelerates, unless the reward that is earned since then, in the second half, pays for it."""
-    steps, values = run.series(signal)
-    half = len(values) // 2
-    slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
-    start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
-    runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
-    if not runs_away:
-        return Result()
-    numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
-    logarithms = np.log(np.maximum(values, 0.0) + KL_FLOOR)
-    change = find_change_point(logarithms)
-    jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
-    place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
-    onset = onset_at(steps, departure(values, place))
-    since = max(onset.step, int(steps[half]))
-    return Result(rise_since(run, REWARD, since) is None, numbers, onset=onset)
-
-
-def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Memory that is never freed.
-
-    The limit that was set is that of the device where its memory was logged, else of the host. Without one,
-    resident memory is measured against the machine's (provenance.json).
-    """
-    limit = limits.memory_mb if signal == logged_memories(run)[0] else None
-    if limit is None and signal == RSS:
-        limit = run.machine_memory_mb
-    steps, values = run.series(signal)
-    growth = measure_memory_growth(steps, values, limit=limit, alpha=limits.alpha)
-    if growth is None:
-        return not_made(gap_of(run, signal))
-    durations = run.series(DURATION)[1]
-    seconds, full_in = None, NOTHING
-    if growth.steps_to_limit is not None:
-        full_in = f"{growth.steps_to_limit:,.0f} steps"
-        if len(durations):
-            seconds = growth.steps_to_limit * float(np.median(durations))
-            full_in += f", about {duration(seconds)}"
-    title = _MEMORIES[signal]
-    numbers = {
-        "memory": title,
-        "first": memory(values[0]),
-        "last": memory(values[-1]),
-        "peak": memory(float(values.max())),
-        "limit": NOTHING if limit is None else memory(limit),
-        "full_in": full_in if growth.is_leak else NOTHING,
-        "ends": "" if growth.steps_to_limit is None else f"; it ends in {full_in}",
-        **asdict(growth),
-    }
-    first, last = float(growth.onset.step), float(steps[-1])
-    fitted = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
-    lines = (*lines_of("", "main", steps, values), Series("fitted", "control", fitted, "dashed"))
-    caption = f"Fitted: {growth.factor:.2f} times over the run."
-    soon = growth.steps_to_limit is not None and growth.steps_to_limit <= len(run.steps)
-    known = limits.memory_mb is not None or run.machine_memory_mb is not None
-    return Result(
-        growth.is_leak,
-        numbers,
-        "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
-        growth.onset,
-        growth.p_value,
-        gaps=() if known else (_NO_MEMORY_LIMIT,),
-        tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
-        charts=(Chart(f"{title} (MiB)", "step", lines, caption=caption),),
-        data={
-            signal: {**asdict(growth), **flat(growth.onset), "limit_mb": limit, "seconds_to_limit": seconds}
-        },
-    )
-
-
-def logged_memories(run: RunSignals) -> list[str]:
-    """The memories that were logged, that of the device first; resident memory where none was."""
-    return [name for name in (DEVICE_MEMORY, RSS) if len(run.series(name)[1])] or [RSS]
-
-
-def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Tokens per second that fall and do not recover. It is information where other work on the machine
-    explains it: the process waited for its turn, or the machine computed more slowly.
-    """
-    result = lasting_change(below=SLOWED)(run, signal, limits)
-    waited = ""
-    here = run.settings.get("rollouts.engine") in (None, "native")  # else it always waits
-    if result.found and result.onset and here and run.values.keys() >= set(OWN_SPEED):
-        rates = own_speed(run.values)
-        known = np.isfinite(rates)
-        since = run.steps[known] >= result.onset.step
-        if since.any() and not since.all():
-            own = float(np.median(rates[known][since]) / np.median(rates[known][~since]))
-            if own >= max(_STRETCHED, _WAITED * (1 + result.numbers["relative"])):
-                waited = (
-                    f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
-                )
-    severity: Severity | None = "info" if waited else None
-    return replace(result, severity=severity, numbers={**result.numbers, "waited": waited})
-
-
-def step_durations(run: RunSignals) -> tuple[Fact, ...]:
-    """The duration of the median step and of all."""
-    seconds = run.series(DURATION)[1]
-    if len(seconds) < MIN_POINTS:
-        return ()
-    median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))
-    return Fact("median step", median), Fact("all steps", total)
-
-
-CLIPPED_SHARE, CLIPPED_RATIO = 0.98, 2.0  # of the steps; of the median norm to the limit
-_LIMITS = ("training.max_grad_norm", "max_grad_norm", "actor.optim.grad_clip", "optim.max_norm")
-VANISHED = 0.05  # of the norm before
-SCALE_JUMP = 1.6  # of the spread of the rewards
-RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up is over
-_ONE_FALL = 0.34  # of the peak, from one value to the next
-_TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
-_PERIOD_ERROR = 0.05
-LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
-_ROOM = 0.15
-_SPREAD_LEARNED = 0.1
-LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
-_SATURATED = 0.9
-_AROUND = 15  # steps on both sides of a jump
-_FEW = 5
+GRADIENT_SPIKES = Finding(
+    "gradient-spikes",
+    "Single gradient norms stand far above their surroundings",
+    spikes,
+    (GRADIENT,),
+    measured=(
+        "{spikes} of {count} steps, {late} in the second half, are above 3 times the median around them; "
+        "the largest at step {step}, {ratio:.1f} times."
+    ),
+    actions=(
+        "Set training.max_grad_norm a little above the usual norm.",
+        "Look at the rollouts of these steps: very long or degenerate answers, or one group alone in the "
+        "batch.",
+        "More prompts per step (training.prompts_per_step) average them out.",
+    ),
+    confirm="The same steps spike again when the run is repeated with its seed.",
+    limit="> 3 × the median around and > 8 robust sd",
+    weight="info, warning from 2 % of the steps of the second half (at least 3)",
+    source="[detectors](#detectors)",
+    explains=("reward-drop", "quality-drop"),
+    suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
+    views=("drift",),
+)
 
 
 def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -363,6 +340,30 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(found, {"text": text}, onset=change.onset, p_value=change.p_value, change=change)
 
 
+GRADIENT_VANISHED = Finding(
+    "gradient-vanished",
+    "There is hardly a gradient left, or none at many steps",
+    vanished,
+    (GRADIENT,),
+    measured="{text}",
+    actions=(
+        "Groups whose answers all pass or all fail teach nothing: set algorithm.dynamic_sampling, or choose "
+        "problems of middle difficulty.",
+        "Raise training.num_generations or sampling.temperature, so that answers differ.",
+    ),
+    confirm="groups/with_signal is 0 at the same steps.",
+    limit=(
+        "gradient norm 0 at over 40 % of the steps (or of the second half), or last tenth below 5 % of what"
+        " it was before"
+    ),
+    source="public GRPO logs",
+    explains=("no-learning",),
+    live=(Watched(GRADIENT, "ratio", 0.05),),
+    suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
+    views=("drift",),
+)
+
+
 def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms far above the limit of clipping at nearly every step, or that are logged as the limit itself."""
     _steps, norms = run.series(signal)
@@ -381,6 +382,236 @@ def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         f"{signal} is {top:.4g}, its largest value, at {share:.0%} of the steps: it is logged after clipping."
     )
     return Result(share > 0.9, {"text": text})
+
+
+GRADIENT_ALWAYS_CLIPPED = Finding(
+    "gradient-always-clipped",
+    "Clipping decides the size of every update",
+    always_clipped,
+    (GRADIENT,),
+    measured="{text}",
+    actions=(
+        "The direction is kept, the size is not: an update is as large as the learning rate says, whatever "
+        "the gradient. Set training.max_grad_norm a little above the usual norm.",
+        "Or lower training.learning_rate and look for what makes norms large: sums in place of means in the "
+        "loss, very long answers, unscaled rewards.",
+    ),
+    confirm="With the limit above the usual norm, the share of clipped steps falls below a tenth.",
+    limit=(
+        "norm above `max_grad_norm` at 98 % of the steps and twice it in the median; or logged as one and "
+        "the same value at 90 %"
+    ),
+    explains=("no-learning", "gradient-spikes"),
+    suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
+    views=("drift",),
+)
+
+
+GRADIENTS = Topic(
+    "gradient_drift_card",
+    "Gradient drift",
+    (NON_FINITE, GRADIENT_EXPLOSION, GRADIENT_SPIKES, GRADIENT_VANISHED, GRADIENT_ALWAYS_CLIPPED),
+    (
+        SignalChart("Gradient norm, logarithmic", (GRADIENT,), log=True, marks="gradient-explosion"),
+        SignalChart("Learning rate", ("learning_rate",), marks="gradient-explosion"),
+    ),
+)
+
+
+ENTROPY_COLLAPSE = Finding(
+    "entropy-collapse",
+    "The policy has nearly stopped exploring",
+    moves_to(below=0.1),
+    ("entropy",),
+    severity="critical",
+    measured="Entropy fell from {before:.3g} to {after:.3g} nats a token, {ratio:.0%} of its start.",
+    brief="Entropy fell to {ratio:.0%} of its start",
+    actions=(
+        "Raise algorithm.clip_high (0.28, DAPO's clip-higher) or sampling.temperature.",
+        "Add a penalty for leaving the reference: algorithm.kl.coefficient.",
+        "Lower training.learning_rate, or stop here if held-out results no longer rise.",
+    ),
+    confirm="completion/unique falls with it: the answers to a problem become copies.",
+    limit="last tenth below 10 % of the first; no absolute limit",
+    source="Cui et al. (2505.22617)",
+    explains=(*WORSE, "diversity-loss", "dominant-answer", "length-collapse", "poor-calibration"),
+    live=(Watched("entropy", "ratio", 0.25, "critical"),),
+    suspects=("algorithm.entropy", "sampling.temperature", "training.learning_rate"),
+    views=("drift",),
+)
+
+
+def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Entropy that grows by half or more while the reward does not rise, from where the entropy rises on."""
+    result = moves_to(above=1.5)(run, signal, limits)
+    since = result.onset.step if result.onset else 0
+    return Result() if result.found and rises_from(run, since) else result
+
+
+ENTROPY_RISE = Finding(
+    "entropy-rise",
+    "The policy becomes incoherent: entropy grows and the reward does not",
+    entropy_rises,
+    ("entropy",),
+    measured="Entropy rose from {before:.3g} to {after:.3g} nats a token, {ratio:.1f} times its start.",
+    brief="Entropy ×{ratio:.1f} without more reward",
+    actions=(
+        "Lower algorithm.entropy_coefficient, or set it to 0.",
+        "Lower training.learning_rate, or sampling.temperature where it is above 1.",
+    ),
+    confirm="The newest rollouts are less readable than the first ones.",
+    limit=(
+        "last tenth above 1.5 × the first, and what is learned does not rise by 5 points (a tenth of the "
+        "spread of the rewards) from where the entropy rises on"
+    ),
+    explains=(*WORSE, "failing-answers-rise", "length-growth", "truncated-answers", "kl-runaway"),
+    live=(Watched("entropy", "ratio", 1.8),),
+    suspects=("algorithm.entropy", "sampling.temperature", "training.learning_rate"),
+    views=("drift",),
+)
+
+
+def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """KL that accelerates, unless the reward that is earned since then, in the second half, pays for it."""
+    steps, values = run.series(signal)
+    half = len(values) // 2
+    slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
+    start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
+    runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
+    if not runs_away:
+        return Result()
+    numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
+    logarithms = np.log(np.maximum(values, 0.0) + KL_FLOOR)
+    change = find_change_point(logarithms)
+    jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
+    place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
+    onset = onset_at(steps, departure(values, place))
+    since = max(onset.step, int(steps[half]))
+    return Result(rise_since(run, REWARD, since) is None, numbers, onset=onset)
+
+
+KL_RUNAWAY = Finding(
+    "kl-runaway",
+    "The policy leaves its reference faster and faster without earning more",
+    kl_runaway,
+    ("kl",),
+    measured=(
+        "KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step in the "
+        "second half and {slope_before:.2g} in the first, while the reward did not rise."
+    ),
+    brief="KL to the reference from {before:.3g} to {after:.3g}",
+    actions=(
+        "Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.",
+        "Go back to the checkpoint where the reward was highest.",
+        "Read the newest rollouts: reward hacking looks like this.",
+    ),
+    confirm="The held-out pass rate is flat or falls while kl rises.",
+    limit=(
+        "rises twice as fast in the second half, to 3 × the first half, while the reward does not rise by 8"
+        " % since then"
+    ),
+    source="Gao et al. (2210.10760)",
+    explains=(*WORSE, "entropy-collapse", "entropy-rise", "diversity-loss", "length-growth"),
+    live=(Watched("kl", "ratio", 5.0, least=0.1),),
+    suspects=("algorithm.kl", "training.learning_rate"),
+    views=("drift", "kl-drift"),
+)
+
+
+LARGE_POLICY_STEPS = Finding(
+    "large-policy-steps",
+    "Single updates move the policy far",
+    beyond(above=0.03),
+    ("approx_kl",),
+    measured="approx_kl is above 0.03 in {share:.0%} of the steps (median {median:.3g}).",
+    actions=(
+        "Lower training.learning_rate, algorithm.updates_per_batch or minibatches.",
+        "Set algorithm.max_step_kl, which ends the updates of a batch early.",
+    ),
+    confirm="approx_kl and clip/fraction fall together.",
+    limit="`approx_kl` above 0.03 in over 20 % of the steps, or nearly all of the last 20",
+    source="twice what Spinning Up's PPO stops at (0.015)",
+    explains=(*DAMAGE, "gradient-spikes"),
+    live=(Watched("approx_kl", "level", 0.03),),
+    views=("drift", "kl-drift"),
+)
+
+
+def clip_signals(run: RunSignals) -> list[str]:
+    """The share of clipped tokens, or those of both sides where they were logged apart."""
+    sides = [name for name in ("clip/high", "clip/low") if len(run.series(name)[1])]
+    return sides if sides and not len(run.series("clip/fraction")[1]) else ["clip/fraction"]
+
+
+CLIP_FRACTION_HIGH = Finding(
+    "clip-fraction-high",
+    "A large part of the tokens is clipped, so that much of the batch is not learned from",
+    beyond(above=0.3),
+    clip_signals,
+    measured="{signal} is above 0.3 in {share:.0%} of the steps ({median:.2f} in the median of those).",
+    brief="{median:.0%} of the tokens clipped",
+    actions=(
+        "Lower training.learning_rate, algorithm.updates_per_batch or minibatches.",
+        "Sample anew more often: clipped tokens are those of an old policy.",
+    ),
+    confirm="approx_kl falls with it.",
+    limit="above 0.3 in over 20 % of the steps, or nearly all of the last 20",
+    source="PPO, DAPO",
+    explains=(*WORSE, "large-policy-steps", "kl-runaway"),
+    live=(Watched("clip/fraction", "level", 0.3),),
+    views=("drift",),
+)
+
+
+def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that are cut off late in the run, dated by where their share changed."""
+    result = late_mean(above=0.2)(run, signal, limits)
+    if not result.found:
+        return result
+    steps, values = run.series(signal)
+    began_low = values[: max(5, len(values) // 20)].mean() < 0.2
+    onset = onset_of(run, signal) if began_low else None
+    return replace(result, onset=onset or exactly(steps[values > 0.2][0]))
+
+
+TRUNCATED_ANSWERS = Finding(
+    "truncated-answers",
+    "Many answers are cut off at the limit",
+    truncated,
+    (TRUNCATED,),
+    measured="In the last quarter of the run {late:.0%} of the answers are cut off at the limit.",
+    brief="{late:.0%} of the answers cut off",
+    actions=(
+        "Raise sampling.max_tokens, or shorten answers by algorithm.overlong.penalty.",
+        "Leave cut answers out of the loss: algorithm.overlong.mask_truncated.",
+        "If nearly all are cut from the start, the policy never learned to end: look whether the loss of its"
+        " supervised training masks the end token, as it does where the padding is the same token.",
+    ),
+    confirm="The cut answers in rollouts/ would have been whole with twice the limit.",
+    limit="over 20 % in the last quarter",
+    source="Dr. GRPO (2503.20783), DAPO",
+    explains=(*WORSE, "failing-answers-rise", "constant-reward"),
+    live=(Watched(TRUNCATED, "difference", 0.2),),
+    suspects=("sampling.max_tokens", "algorithm.overlong"),
+)
+
+
+VALUE_FUNCTION_USELESS = Finding(
+    "value-function-useless",
+    "The value function predicts no better than the mean return would",
+    late_share(below=0.01, over=0.75),
+    ("explained_variance",),
+    measured="explained_variance is below 0.01 in {share:.0%} of the second half (median {median:.2f}).",
+    actions=(
+        "Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own "
+        "(algorithm.critic.trunk).",
+        "Train it a while with the policy frozen.",
+        "Or do without: algorithm.advantage rloo or grpo needs none.",
+    ),
+    confirm="explained_variance rises above 0 within fifty steps of the change.",
+    limit="explained variance below 0.01 in 75 % of the second half",
+    suspects=("algorithm.critic",),
+)
 
 
 def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -453,159 +684,365 @@ def _are_regular(lengths: list[int]) -> bool:
     return factor > 0 and all(abs(b - factor * a) <= max(2, _PERIOD_ERROR * b) for b, a in pairs)
 
 
-def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Rewards whose size changes at once by a factor, while as many answers pass as before."""
-    logged_steps, values = run.series(signal)
-    steps, logs = (
-        logged_steps[values > 0],
-        np.log(values[values > 0]),
-    )  # rewards that do not vary have no size
-    if len(logs) < 2 * _AROUND:
-        return Result()
-    # All windows of a short series are looked at, about 2,000 of a long one.
-    stride = min(max(1, len(logs) // 2000), _AROUND)
-    medians = np.median(np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[::stride], axis=1)
-    apart = max(_AROUND // stride, 1)
-    moves = medians[apart:] - medians[:-apart]
-    place = int(np.abs(moves).argmax())
-    best, place = float(moves[place]), (place + apart) * stride
-    if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
-        return Result()
-    spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
-    window = logs[place - _AROUND : place + _AROUND]  # the best fit of two levels to it
-    counts, sums = np.arange(1, len(window)), (window - window.mean()).cumsum()[:-1]
-    at = place - _AROUND + 1 + int((sums**2 / (counts * counts[::-1])).argmax())
-    later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
-    stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
-    before, after = _beside(run, PASS_RATE, int(steps[at]))
-    shift = abs(float(np.median(after) - np.median(before))) if len(before) and len(after) else 0.0
-    sizes = [
-        max(float(np.abs(np.mean(one))), 1e-12) for one in _beside(run, REWARD, int(steps[at])) if len(one)
-    ]
-    # A spread that shrinks because all answers pass leaves the mean as it is.
-    grew = math.log(sizes[1] / sizes[0]) if len(sizes) == 2 else best
-    stays = stays and np.sign(best) * grew > 0.5 * abs(best)
-    fades = (values[logged_steps >= steps[at]] == 0).mean() > 0.1  # what is left of rewards is their end
-    found = bool(stays and abs(best) > 6 * spread and shift < 0.1 and not fades)
-    numbers = {"signal": signal, "factor": math.exp(best), "passing": shift}
-    return Result(found, numbers, onset=exactly(steps[at]))
+LEARNING_RATE_JUMP = Finding(
+    "learning-rate-jump",
+    "The learning rate jumped, or its warm-up began anew, in the middle of the run",
+    rate_jumps,
+    ("learning_rate",),
+    optional=True,
+    measured="The learning rate was {before:.3g}{rise}.",
+    brief="Learning rate from {before:.3g} to {after:.3g}",
+    actions=(
+        "A resumed run that makes its scheduler anew begins the warm-up again: restore the scheduler's "
+        "state, or set training.warmup_steps to 0 for the rest.",
+        "Go on from the last checkpoint before the onset with the schedule as it was.",
+    ),
+    confirm="The step at which the process was started again is the onset.",
+    limit=(
+        "after the warm-up it rises by half over its lowest value so far, except in a periodic schedule: "
+        "two whole cycles at least of equal lengths (or each so many times as long as the last) that fall "
+        "gradually and return to the same or a lower peak"
+    ),
+    explains=(*UPDATES, *DAMAGE),
+    live=(Watched("learning_rate", "ratio", 5.0, "critical"),),
+    suspects=("training.learning_rate", "training.schedule", "training.warmup_steps"),
+)
 
 
-def _beside(run: RunSignals, name: str, step: int) -> tuple[Floats, Floats]:
-    """The values of a signal directly before a step, and from it on."""
-    steps, values = run.series(name)
-    place = int(np.searchsorted(steps, step))
-    return values[max(0, place - _AROUND) : place], values[place : place + _AROUND]
+STALE_POLICY = Finding(
+    "stale-policy",
+    "Answers are sampled by a policy that is several updates old",
+    beyond(above=2.0),
+    ("rollouts/staleness",),
+    optional=True,
+    measured="{signal} is {median:.3g} in the median of the {share:.0%} of the steps at which it is above 2.",
+    brief="Sampler {median:.3g} updates behind",
+    actions=(
+        "See whether the engine gets the new weights: the sync after each update, and what it returns.",
+        "Sample less far ahead: a smaller queue of batches, or no overlap.",
+        "Correct for it by importance weights, if it cannot be avoided.",
+    ),
+    confirm="importance/difference falls when the sampler is synchronised by hand.",
+    limit="`rollouts/staleness` above 2 in over 20 % of the steps, or nearly all of the last 20",
+    explains=(*UPDATES, *DAMAGE),
+    live=(Watched("rollouts/staleness", "level", 2.0),),
+    suspects=("rollouts", "algorithm.updates_per_batch"),
+)
 
 
-def clip_signals(run: RunSignals) -> list[str]:
-    """The share of clipped tokens, or those of both sides where they were logged apart."""
-    sides = [name for name in ("clip/high", "clip/low") if len(run.series(name)[1])]
-    return sides if sides and not len(run.series("clip/fraction")[1]) else ["clip/fraction"]
+_MISMATCHES = {
+    "importance/difference": beyond(above=0.05),
+    "importance/kl": beyond(above=0.02),
+    "importance/mean": beyond(above=0.15, off=1.0),
+    "ratio/mean": beyond(above=0.15, off=1.0),
+}
 
 
-def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Answers that are cut off late in the run, dated by where their share changed."""
-    result = late_mean(above=0.2)(run, signal, limits)
-    if not result.found:
-        return result
-    steps, values = run.series(signal)
-    began_low = values[: max(5, len(values) // 20)].mean() < 0.2
-    onset = onset_of(run, signal) if began_low else None
-    return replace(result, onset=onset or exactly(steps[values > 0.2][0]))
+def mismatch(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Sampler and learner that are farther apart than the limit of the signal."""
+    return _MISMATCHES[signal](run, signal, limits)
 
 
-def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Entropy that grows by half or more while the reward does not rise, from where the entropy rises on."""
-    result = moves_to(above=1.5)(run, signal, limits)
-    since = result.onset.step if result.onset else 0
-    return Result() if result.found and rises_from(run, since) else result
+SAMPLER_MISMATCH = Finding(
+    "sampler-mismatch",
+    "Sampler and learner give the same tokens different probabilities",
+    mismatch,
+    tuple(_MISMATCHES),
+    optional=True,
+    measured=(
+        "{signal} is beyond its limit ({limit}) in {share:.0%} of the steps, {median:.3g} in the median of "
+        "those."
+    ),
+    brief="{signal} {median:.3g} between sampler and learner",
+    actions=(
+        "Compare temperature, top-p and dtype of both: sampling.temperature must be the one that the learner"
+        " divides by.",
+        "See whether the sampler has the newest weights (rollouts/staleness).",
+        "Compute the log-probabilities of the old policy by the learner, or cap importance weights at 2.",
+    ),
+    confirm=(
+        "The log-probabilities of one answer by both, with equal weights, differ by more than 0.01 a token."
+    ),
+    limit=(
+        "mean |Δ log p| above 0.05, KL above 0.02, or a mean ratio farther than 0.15 from 1, in over 20 % "
+        "of the steps, or nearly all of the last 20"
+    ),
+    source="verl `rollout_corr`, Tinker cookbook",
+    explains=("gradient-explosion", "gradient-spikes", "large-policy-steps", *DAMAGE),
+    live=(Watched("importance/difference", "level", 0.05),),
+    suspects=("sampling", "rollouts", "algorithm.importance"),
+    views=("kl-drift",),
+)
 
 
-def rises_from(run: RunSignals, step: int) -> bool:
-    """Whether what is learned surely rises by what counts, from around a step to the last third since."""
-    name, unit = _what_is_learned(run)
-    steps, values = run.series(name)
-    around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 2)]
-    since = values[steps > step]
-    if len(around) < _FEW or len(since) < _FEW:
-        return False
-    rise, error = _rise(around, since[-max(len(since) // 3, _FEW) :])
-    return rise > max(Z_95 * error, unit)
+POLICY = Topic(
+    "policy_card",
+    "Policy",
+    (
+        ENTROPY_COLLAPSE,
+        ENTROPY_RISE,
+        KL_RUNAWAY,
+        LARGE_POLICY_STEPS,
+        CLIP_FRACTION_HIGH,
+        TRUNCATED_ANSWERS,
+        VALUE_FUNCTION_USELESS,
+        LEARNING_RATE_JUMP,
+        STALE_POLICY,
+        SAMPLER_MISMATCH,
+    ),
+    (
+        SignalChart("Entropy (nats per token)", ("entropy",)),
+        SignalChart("KL to the reference", ("kl",)),
+        SignalChart("Answers cut off at the limit", (TRUNCATED,), "share"),
+        SignalChart("Explained variance of the value function", ("explained_variance",)),
+        SignalChart("Sampler against learner: |Δ log p|", ("importance/difference",)),
+        SignalChart("Share of clipped tokens", clip_signals, "share"),
+    ),
+)
 
 
-def _what_is_learned(run: RunSignals) -> tuple[str, float]:
-    """(the signal that tells what was learned, the rise of it that counts)."""
-    # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
-    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
-    spread = run.series("reward/std")[1]
-    scaled = name == REWARD and len(spread)
-    return name, _SPREAD_LEARNED * float(np.median(spread)) if scaled else LEARNED
+def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Memory that is never freed.
 
-
-def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
-    """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
-
-    The rise is from the mean of the first sixth, or of the first 5 values where these are surely lower by
-    what counts, to that of the last third; its error is that of an AR(1).
+    The limit that was set is that of the device where its memory was logged, else of the host. Without one,
+    resident memory is measured against the machine's (provenance.json).
     """
-    name, unit = _what_is_learned(run)
-    values = run.series(name)[1]
-    if len(values) < MIN_POINTS:
-        return -1, 0.0, 0.0, name, 0.0
-    first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
-    rise, error = _rise(first, last)
-    at_once, its_error = _rise(first[:_FEW], last)
-    if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
-        rise, error = at_once, its_error
-    bound = rise + Z_95 * error
-    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
-    return sign, rise, bound, name, unit
-
-
-def _rise(first: Floats, last: Floats) -> tuple[float, float]:
-    """(the rise from the mean of some values to that of others, its error)."""
-    rise = float(last.mean() - first.mean())
-    residual = np.concatenate((first - first.mean(), last - last.mean()))
-    variance = float(residual.var())
-    phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
-    phi += (1 - phi) * 0.1  # the plain estimate is too small
-    return rise, math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
-
-
-def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A run of which it is sure that it learned nothing to speak of: what would have been seen is stated."""
-    sign, rise, bound, name, unit = learned(run)
-    steps, values = run.series(name)
-    if len(values) < LEARNING_FROM:
-        return Result()
-    start = float(values[: max(len(values) // 6, 5)].mean())
-    if name != REWARD:
-        unit = max(unit, _ROOM * (1 - start))
-    saturated = name != REWARD and start > _SATURATED
-    held_out = run.series(HELD_OUT)[1]
-    rose_elsewhere = len(held_out) >= 2 and held_out[-1] - held_out[0] > LEARNED
-    peak = max(float(part.mean()) for part in np.array_split(values, 6))
-    numbers = {
-        "signal": name,
-        "start": start,
-        "rise": rise,
-        "bound": bound,
-        "count": len(values),
-        "unit": unit,
-    }
-    found = sign >= 0 and bound < unit and peak - start < unit and not saturated and not rose_elsewhere
-    return Result(found, numbers, onset=exactly(steps[0]))
-
-
-def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Groups that can teach, whose share falls to less than half."""
-    change = find_signal_change(run, signal)
-    if change is None:
+    limit = limits.memory_mb if signal == logged_memories(run)[0] else None
+    if limit is None and signal == RSS:
+        limit = run.machine_memory_mb
+    steps, values = run.series(signal)
+    growth = measure_memory_growth(steps, values, limit=limit, alpha=limits.alpha)
+    if growth is None:
         return not_made(gap_of(run, signal))
-    values = run.series(signal)[1]
-    last = median_of_part(values, 0.85, 1)
-    found = change.is_large and change.after < change.before and last < 0.5 * change.before
-    ratio = last / change.before if change.before else 0.0
-    numbers = {"before": change.before, "after": last, "ratio": ratio}
-    return Result(found, numbers, onset=change.onset, p_value=change.p_value, change=change)
+    durations = run.series(DURATION)[1]
+    seconds, full_in = None, NOTHING
+    if growth.steps_to_limit is not None:
+        full_in = f"{growth.steps_to_limit:,.0f} steps"
+        if len(durations):
+            seconds = growth.steps_to_limit * float(np.median(durations))
+            full_in += f", about {duration(seconds)}"
+    title = _MEMORIES[signal]
+    numbers = {
+        "memory": title,
+        "first": memory(values[0]),
+        "last": memory(values[-1]),
+        "peak": memory(float(values.max())),
+        "limit": NOTHING if limit is None else memory(limit),
+        "full_in": full_in if growth.is_leak else NOTHING,
+        "ends": "" if growth.steps_to_limit is None else f"; it ends in {full_in}",
+        **asdict(growth),
+    }
+    first, last = float(growth.onset.step), float(steps[-1])
+    fitted = ((first, growth.at_start), (last, growth.at_start + growth.per_step * (last - first)))
+    lines = (*lines_of("", "main", steps, values), Series("fitted", "control", fitted, "dashed"))
+    caption = f"Fitted: {growth.factor:.2f} times over the run."
+    soon = growth.steps_to_limit is not None and growth.steps_to_limit <= len(run.steps)
+    known = limits.memory_mb is not None or run.machine_memory_mb is not None
+    return Result(
+        growth.is_leak,
+        numbers,
+        "critical" if growth.factor >= CRITICAL_GROWTH or soon else "warning",
+        growth.onset,
+        growth.p_value,
+        gaps=() if known else (_NO_MEMORY_LIMIT,),
+        tables=(table_of("", _MEMORY_COLUMNS, _MEMORY_CELLS, [numbers], _MEMORY_CAPTION),),
+        charts=(Chart(f"{title} (MiB)", "step", lines, caption=caption),),
+        data={
+            signal: {**asdict(growth), **flat(growth.onset), "limit_mb": limit, "seconds_to_limit": seconds}
+        },
+    )
+
+
+def logged_memories(run: RunSignals) -> list[str]:
+    """The memories that were logged, that of the device first; resident memory where none was."""
+    return [name for name in (DEVICE_MEMORY, RSS) if len(run.series(name)[1])] or [RSS]
+
+
+MEMORY_LEAK = Finding(
+    "memory-leak",
+    "Memory grows at every step and is never freed",
+    memory_leak,
+    logged_memories,
+    critical=True,
+    measured=(
+        "{memory} grew to {factor:.2f} times [{factor_low:.2f}, {factor_high:.2f}] over the run, "
+        "{per_step:.3g} MiB a step{ends}."
+    ),
+    brief="{memory} ×{factor:.2f}",
+    actions=(
+        "Look for tensors or episodes kept beyond their step: lists of losses without .item(), caches "
+        "without a bound, logged tensors.",
+        "Until it is found: set training.checkpoint_interval_steps, and restart with --resume before the "
+        "memory ends.",
+    ),
+    confirm=(
+        "Run 50 steps more and look whether the smallest memory of each ten steps still rises; compare "
+        "tracemalloc (or torch.cuda.memory_snapshot) of two steps."
+    ),
+    limit=(
+        "significant growth of at least 1.1 × that goes on in each quarter after its onset, evenly or in "
+        "steps"
+    ),
+    weight="critical from 1.5 × or if memory ends within as many steps again, else warning",
+    source="Theil 1950, Sen 1968; [detectors](#detectors)",
+    explains=("throughput-drop",),
+)
+
+
+def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Tokens per second that fall and do not recover. It is information where other work on the machine
+    explains it: the process waited for its turn, or the machine computed more slowly.
+    """
+    result = lasting_change(below=SLOWED)(run, signal, limits)
+    waited = ""
+    here = run.settings.get("rollouts.engine") in (None, "native")  # else it always waits
+    if result.found and result.onset and here and run.values.keys() >= set(OWN_SPEED):
+        rates = own_speed(run.values)
+        known = np.isfinite(rates)
+        since = run.steps[known] >= result.onset.step
+        if since.any() and not since.all():
+            own = float(np.median(rates[known][since]) / np.median(rates[known][~since]))
+            if own >= max(_STRETCHED, _WAITED * (1 + result.numbers["relative"])):
+                waited = (
+                    f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
+                )
+    severity: Severity | None = "info" if waited else None
+    return replace(result, severity=severity, numbers={**result.numbers, "waited": waited})
+
+
+THROUGHPUT_DROP = Finding(
+    "throughput-drop",
+    "Fewer tokens per second than before",
+    throughput_drop,
+    (THROUGHPUT,),
+    measured="{before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).{waited}",
+    brief="Throughput {relative:+.0%}",
+    actions=(
+        "See which part became slower: time/sampling, time/grading or time/update.",
+        "If answers became longer, they are the reason; see completion/mean_length.",
+        "If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.",
+    ),
+    confirm="Repeat a few steps from the checkpoint before the drop on an idle machine.",
+    limit=(
+        "tokens per second fall by 20 % and do not recover. With `perf/cpu_seconds` and "
+        "`perf/probe_seconds` (our trainer logs them) information where tokens in the CPU time of a fixed "
+        "computation hold 65 % and 1.1 times as much as those by the clock: then other work on the machine "
+        "explains the fall"
+    ),
+    weight="warning, info where other work slows the machine",
+    source="change test",
+    live=(Watched(THROUGHPUT, "ratio", 0.65), Watched(CPU_SPEED, "ratio", 0.65)),
+)
+
+
+def step_durations(run: RunSignals) -> tuple[Fact, ...]:
+    """The duration of the median step and of all."""
+    seconds = run.series(DURATION)[1]
+    if len(seconds) < MIN_POINTS:
+        return ()
+    median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))
+    return Fact("median step", median), Fact("all steps", total)
+
+
+COMPUTE = Topic(
+    "compute_profile",
+    "Compute profile",
+    (MEMORY_LEAK, THROUGHPUT_DROP),
+    (SignalChart("Tokens per second", (THROUGHPUT,)),),
+    step_durations,
+)
+
+
+Q_OVERESTIMATION = Finding(
+    "q-overestimation",
+    "Values promise more than the episodes bring",
+    late_mean(above=1.0),
+    (OVERESTIMATION,),
+    optional=True,
+    measured=(
+        "In the last quarter of the run the values of the first tokens are {late:.2f} above the returns "
+        "that followed, in units of the scaled reward."
+    ),
+    brief="Values are {late:.2f} above the returns",
+    actions=(
+        "Switch on agent.double; copy the target network less often (agent.target_update_interval).",
+        "Lower agent.learning_rate or agent.n_step.",
+    ),
+    confirm="With double the difference falls below 1.",
+    limit=(
+        "Q of the first token above the return that followed by more than 1 (scaled reward) in the last "
+        "quarter"
+    ),
+)
+
+
+STALE_REPLAY = Finding(
+    "stale-replay",
+    "The memory holds what a much older network did",
+    late_mean(above=5000.0),
+    (STALENESS,),
+    optional=True,
+    measured="Transitions of the last quarter were {late:.0f} updates old on average when they were drawn.",
+    brief="Replayed transitions are {late:.0f} updates old",
+    actions=(
+        "Lower agent.buffer_capacity or training.updates_per_step.",
+        "Use agent.prioritized, which draws what is still wrong.",
+    ),
+    confirm="With a smaller memory the TD error falls.",
+    limit="drawn transitions more than 5,000 updates old on average in the last quarter",
+    suspects=("rollouts", "algorithm.updates_per_batch"),
+)
+
+
+def dead_epsilon(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Next to no random tokens in the last quarter, while less than half of the greedy programs pass."""
+    epsilon, solved = (run.series(name)[1] for name in (signal, GREEDY_PASS_RATE))
+    late, passed = (float(late_part(values).mean()) for values in (epsilon, solved))
+    return Result(late < LEAST_EPSILON and passed < ENOUGH_SOLVED, {"late": late, "solved": passed})
+
+
+DEAD_EPSILON = Finding(
+    "dead-epsilon",
+    "Exploration ended before the problems were solved",
+    dead_epsilon,
+    (EPSILON,),
+    needs=(GREEDY_PASS_RATE,),
+    optional=True,
+    measured="In the last quarter epsilon is {late:.3f}, and {solved:.0%} of the greedy programs pass.",
+    brief="epsilon {late:.3f}, {solved:.0%} solved",
+    actions=(
+        "Raise agent.epsilon_end, or agent.epsilon_decay towards 1.",
+        "Raise exploration.bonus.",
+    ),
+    confirm="With more exploration further problems are solved.",
+    limit="epsilon below 0.02 in the last quarter while less than half of the greedy programs pass",
+)
+
+
+PROGRAM_COLLAPSE = Finding(
+    "program-collapse",
+    "Episodes end in one and the same program",
+    late_mean(above=0.5),
+    (COMMONEST,),
+    optional=True,
+    measured="In the last quarter {late:.0%} of the programs of a round are copies of one.",
+    brief="{late:.0%} of the programs are copies of one",
+    actions=(
+        "Raise agent.epsilon_end or exploration.bonus.",
+        "Give partial credit (reward.type=code_quality), and see whether a constant passes many tests.",
+    ),
+    confirm="The newest rollouts hold one program for different problems.",
+    limit="over half of the programs of a round are copies of one in the last quarter",
+)
+
+
+Q_LEARNING = Topic(  # runs of `kind: dqn`
+    "q-learning",
+    "Q-learning",
+    (Q_OVERESTIMATION, STALE_REPLAY, DEAD_EPSILON, PROGRAM_COLLAPSE),
+    (
+        SignalChart("Q of the first token less the return", (OVERESTIMATION,)),
+        SignalChart("Updates since a drawn transition was made", (STALENESS,)),
+        SignalChart("Share of greedy programs that pass", (GREEDY_PASS_RATE,), "share"),
+    ),
+)
