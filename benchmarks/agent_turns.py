@@ -23,10 +23,10 @@ import torch
 
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import GRPORecipe
-from greenward.config.sections import ToolsConfig
+from greenward.config.sections import RewardTermConfig, ToolsConfig
 from greenward.environments.agent import AgentEnvironment, AgentPrompts
 from greenward.grading.judge import Grader
-from greenward.grading.reward_terms import AllTests
+from greenward.grading.reward_terms import make_reward
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.problem import Case, Problem
@@ -90,7 +90,8 @@ def main() -> None:
         for repeat in range(options.repeats + 1):
             for turns in options.turns:
                 environment = AgentEnvironment(
-                    [TASK], AgentPrompts(tokenizer, style="completion"), grader, [AllTests()],
+                    [TASK], AgentPrompts(tokenizer, style="completion"), grader,
+                    [make_reward(RewardTermConfig(name="all_tests"))],
                     sampling=SamplingParams(max_tokens=TOKENS), group_size=GROUP_SIZE, seed=0,
                     executor=grader.executor, tools=ToolsConfig(max_calls=turns),
                 )  # fmt: skip

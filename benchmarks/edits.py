@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.grading.edits import AnswerForm, extract_edited, written_edits
-from greenward.grading.reward_terms import EditSimilarity, PartialFormat, StrictFormat, SweRl, similarity
+from greenward.grading.reward_terms import edit_similarity, format_partial, format_strict, similarity, swe_rl
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Verdict
 from greenward.problems.problem import Problem
@@ -108,8 +108,8 @@ def score(problem: Problem, text: str) -> None:
     """All that greenward does with an answer but run it."""
     found = extract_edited(text, problem, "chat", "search_replace")
     answer = GradedAnswer(problem, "", text, found.code, Verdict(found.status), files=found.files)
-    for term in (PartialFormat(), StrictFormat(), EditSimilarity(), SweRl(tags=False)):
-        term.score([answer], None)  # type: ignore[arg-type]  # these need no grader
+    for reward in (format_partial(), format_strict(), edit_similarity(), swe_rl(tags=False)):
+        reward([answer], None)  # type: ignore[arg-type]  # these need no grader
 
 
 def cpu_seconds(act: Callable[[], object]) -> float:

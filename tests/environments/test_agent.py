@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import ConfigError
-from greenward.config.sections import ToolsConfig
+from greenward.config.sections import RewardTermConfig, ToolsConfig
 from greenward.environments.agent import (
     SUBMIT,
     AgentEnvironment,
@@ -20,7 +20,7 @@ from greenward.environments.agent import (
 )
 from greenward.grading.edits import written_edits
 from greenward.grading.judge import Grader
-from greenward.grading.reward_terms import AllTests
+from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Family, Status
 from greenward.models.tokenizer import Tokenizer, train_tokenizer
 from greenward.problems.problem import Case, Problem
@@ -309,7 +309,7 @@ class TestEnvironment:
             [ONE],
             AgentPrompts(TextTokenizer(), style="completion"),
             grader,
-            [AllTests()],
+            [make_reward(RewardTermConfig(name="all_tests"))],
             sampling=SamplingParams(max_tokens=400),
             group_size=2,
             seed=0,

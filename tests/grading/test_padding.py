@@ -8,9 +8,10 @@ from time import process_time
 
 import pytest
 
+from greenward.config.sections import RewardTermConfig
 from greenward.evaluation.audit_answers import OUTPUT, PADDING, SLOPPY, padded
-from greenward.grading.quality import MAX_PARSED_CHARS, CodeQuality, Readability, remove_dead_code
-from greenward.grading.reward_terms import CodeScore
+from greenward.grading.quality import MAX_PARSED_CHARS, quality_of, readability, remove_dead_code
+from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 
@@ -24,9 +25,10 @@ def parses(code):
         return False
 
 
-@pytest.mark.parametrize("term", [Readability(), CodeScore(), CodeQuality()], ids=lambda term: term.name)
+@pytest.mark.parametrize("name", ["readability", "code_score", "code_quality"])
 @pytest.mark.parametrize("base", sorted(SLOPPY))
-def test_no_padding_scores_above_the_same_answer_without(term, base):
+def test_no_padding_scores_above_the_same_answer_without(name, base):
+    term = make_reward(RewardTermConfig(name=name))
     problem, code = SLOPPY[base]
     problem = replace(problem, starter_code="")
     ways = PADDING | OUTPUT
@@ -58,8 +60,8 @@ def test_style_is_judged_in_linear_time(code):
     assert 10_000 < len(code) < MAX_PARSED_CHARS or ".a.a" in code
     answer = GradedAnswer(replace(SLOPPY[min(SLOPPY)][0], starter_code=""), "", code, code, PASSED)
     begin = process_time()
-    CodeQuality().score([answer], None)
-    Readability().score([answer], None)
+    quality_of(code)
+    readability()([answer], None)
     assert process_time() - begin < 5.0  # 0.1 s on an idle core; rounds over a chain took up to a minute
 
 
@@ -67,7 +69,7 @@ def test_numbers_of_any_length_and_texts_in_texts_are_read():
     for value in ("0x" + "f" * 4000, "f'''{\"\"\"\n\"\"\".join(x)}'''"):
         code = f"def f(x):\n    y = {value}\n    y = {value}\n    return y\n"
         assert remove_dead_code(ast.parse(code), code.splitlines(), "f").dead == 0
-        assert CodeQuality().of_code(code, "f") > 0.5
+        assert quality_of(code, "f") > 0.5
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from greenward.common.errors import ConfigError, RewardError
 from greenward.config.sections import FamiliesConfig, RewardTermConfig
 from greenward.grading import quality
-from greenward.grading.quality import Readability, lint
-from greenward.grading.reward_terms import CodeScore, make_reward
+from greenward.grading.quality import lint, readability
+from greenward.grading.reward_terms import code_score, make_reward
 from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.catalog import load_problems
@@ -30,7 +30,7 @@ def whole(add):
 
 
 def score(problem, *codes):
-    return Readability().score([answer(problem, code) for code in codes], None)
+    return readability()([answer(problem, code) for code in codes], None)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_no_answer_can_speak_for_another(whole):
 
 
 def test_a_batch_takes_one_pair_of_processes_and_known_answers_take_none(whole, monkeypatch):
-    term = Readability()
+    score = readability()
     commands = []
 
     def counted(command, **options):
@@ -174,9 +174,9 @@ def test_a_batch_takes_one_pair_of_processes_and_known_answers_take_none(whole, 
     run = subprocess.run
     monkeypatch.setattr(quality.subprocess, "run", counted)
     codes = [f"def add(a, b):\n    return a + b + {n % 10}\n" for n in range(64)]
-    first = term.score([answer(whole, code) for code in codes], None)
+    first = score([answer(whole, code) for code in codes], None)
     assert commands == ["check", "format"]
-    assert term.score([answer(whole, code) for code in codes], None) == first
+    assert score([answer(whole, code) for code in codes], None) == first
     assert commands == ["check", "format"]
 
 
@@ -234,9 +234,9 @@ def test_code_score_is_the_weighted_mean_of_parts_that_are_reported_beside_it(gr
 
 
 def test_code_score_weights_must_make_a_mean():
-    assert (CodeScore().correctness, CodeScore().readability) == (0.8, 0.2)
+    assert code_score.__kwdefaults__ == {"correctness": 0.8, "readability": 0.2}
     for correct, readable in ((0.0, 0.0), (-1.0, 2.0)):
         with pytest.raises(ConfigError, match="must not be negative and must sum to more than 0"):
-            CodeScore(correctness=correct, readability=readable)
+            code_score(correctness=correct, readability=readable)
     with pytest.raises(ConfigError, match="no option '_parts'"):
         make_reward(RewardTermConfig(name="code_score", options={"_parts": ()}))

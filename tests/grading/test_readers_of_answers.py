@@ -22,7 +22,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.grading.edits import EditError, apply_edits, extract_edited, parse_blocks, parse_diff
 from greenward.grading.extraction import Extracted, continues_starter, extract_code, holds_fence, last_block
 from greenward.grading.labels import judge_label, parse_label
-from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
+from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
 from greenward.problems.problem import Case, Label, Problem
@@ -279,7 +279,7 @@ def check_scores(scores: list[float | None]) -> None:
     assert all(score is None or (math.isfinite(score) and -1.0 <= score <= 2.0) for score in scores)
 
 
-PURE_TERMS = [name for name, term in SHIPPED_TERMS.items() if hasattr(term, "of_answer")]
+PURE_TERMS = [name for name, reward in SHIPPED_REWARDS.items() if hasattr(reward, "__wrapped__")]
 
 
 def read_everything(text: str) -> None:
@@ -307,7 +307,7 @@ def hostile_answers() -> list[GradedAnswer]:
     return [answer for text in (*HOSTILE[::3], *FORMATTED[::25]) for answer in graded(text)]
 
 
-@pytest.mark.parametrize("name", sorted(set(SHIPPED_TERMS) - set(PURE_TERMS)))
+@pytest.mark.parametrize("name", sorted(set(SHIPPED_REWARDS) - set(PURE_TERMS)))
 def test_terms_that_score_many_answers_at_once_score_hostile_ones(
     name: str, hostile_answers: list[GradedAnswer]
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from greenward.config.sections import RewardTermConfig
 from greenward.grading.edits import Edit, extract_edited
 from greenward.grading.judge import Grader
-from greenward.grading.reward_terms import edit_similarity, make_reward, similarity, swe_rl_similarity
+from greenward.grading.reward_terms import make_reward, similarity, similarity_of_edits, swe_rl_similarity
 from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
@@ -123,10 +123,10 @@ def test_edits_of_another_form_than_the_one_that_was_applied_are_none():
 def test_the_order_of_edits_makes_no_difference_to_their_similarity():
     known = [Edit("", "a\n", "b\n"), Edit("", "c\n", "d\n"), Edit("x.py", "a\n", "b\n")]
     given = [Edit("x.py", "a\n", "b\n"), Edit("main.py", "c\n", "d\n"), Edit("", "a\n", "b\n")]
-    assert edit_similarity(given, known, "main.py") == 1.0
-    assert edit_similarity(given[:1], known, "main.py") == pytest.approx(1 / 3)
-    assert edit_similarity([], known, "main.py") == 0.0
-    assert edit_similarity(known * 100, known, "main.py") == 0.0
+    assert similarity_of_edits(given, known, "main.py") == 1.0
+    assert similarity_of_edits(given[:1], known, "main.py") == pytest.approx(1 / 3)
+    assert similarity_of_edits([], known, "main.py") == 0.0
+    assert similarity_of_edits(known * 100, known, "main.py") == 0.0
 
 
 BEFORE = {"a.py": "one\ntwo\n", "b.py": "x\n"}

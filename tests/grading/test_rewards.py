@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from greenward.common.errors import ConfigError, RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.grading.quality import CodeQuality, parse_bounded, worst_complexity
-from greenward.grading.reward_terms import SHIPPED_TERMS, make_reward
+from greenward.grading.quality import parse_bounded, quality_of, worst_complexity
+from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Status, Verdict
 
@@ -22,14 +22,8 @@ def term(name, **options):
     return make_reward(RewardTermConfig(name=name, options=options))
 
 
-@dataclass
-class Fixed(RewardTerm):
-    scores: list
-    name: str = "fixed"
-    weight: float = 1.0
-
-    def score(self, answers, grader):
-        return self.scores
+def fixed(scores, name="fixed", weight=1.0):
+    return RewardTerm(name, weight, lambda answers, grader: scores)
 
 
 def test_tests_is_the_fraction_passed_plus_a_bonus_for_all(grader, add):
@@ -117,13 +111,13 @@ def test_complexity_is_one_more_than_the_decisions_of_the_worst_function(code, c
     ],
 )
 def test_code_quality_is_the_mean_of_its_documented_parts(code, score):
-    assert CodeQuality().of_code(code) == pytest.approx(score)
+    assert quality_of(code) == pytest.approx(score)
 
 
 def test_code_quality_weights_choose_its_parts():
     dead_name = "def f(x):\n    y = 1\n    return x"
-    assert CodeQuality(weights={"unused": 1.0}).of_code(dead_name) == 0.5
-    assert CodeQuality(weights={"unused": 1.0, "hygiene": 3.0}).of_code(dead_name) == 0.875
+    assert quality_of(dead_name, weights={"unused": 1.0}) == 0.5
+    assert quality_of(dead_name, weights={"unused": 1.0, "hygiene": 3.0}) == 0.875
     with pytest.raises(ConfigError, match="no sub-term 'nmaes'"):
         term("code_quality", weights={"nmaes": 1.0})
     with pytest.raises(ConfigError, match="more than 0"):
@@ -138,32 +132,32 @@ def test_code_quality_weights_choose_its_parts():
 )  # fmt: skip
 def test_hostile_code_is_only_parsed_within_bounds(code):
     parse_bounded(code)
-    assert 0.0 <= CodeQuality().of_code(code) <= 1.0
+    assert 0.0 <= quality_of(code) <= 1.0
 
 
 def test_the_total_is_the_weighted_sum_of_the_terms_that_apply(grader, add):
     answers = [answer(add, "x"), answer(add, "y")]
-    rewards = combine([Fixed([1.0, None], "a", 2.0), Fixed([3.0, 4.0], "b", 0.5)], answers, grader)
+    rewards = combine([fixed([1.0, None], "a", 2.0), fixed([3.0, 4.0], "b", 0.5)], answers, grader)
     assert [reward.total for reward in rewards] == [3.5, 2.0]
     assert [dict(reward.terms) for reward in rewards] == [{"a": 1.0, "b": 3.0}, {"b": 4.0}]
 
 
 def test_an_answer_that_the_infrastructure_failed_reaches_no_term(grader, add):
     lost = answer(add, "x", Verdict(Status.INFRASTRUCTURE))
-    rewards = combine([Fixed([1.0])], [lost, answer(add, "y"), lost], grader)
+    rewards = combine([fixed([1.0])], [lost, answer(add, "y"), lost], grader)
     assert [reward.total for reward in rewards] == [0.0, 1.0, 0.0]
     assert rewards[0].terms == {}
-    assert [reward.total for reward in combine([Fixed([])], [lost], grader)] == [0.0]
+    assert [reward.total for reward in combine([fixed([])], [lost], grader)] == [0.0]
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")], [float("inf"), 0.0]])
 def test_scores_of_wrong_number_or_not_finite_are_refused(grader, add, scores):
     with pytest.raises(RewardError, match="'fixed'"):
-        combine([Fixed(scores)], [answer(add, "x"), answer(add, "y")], grader)
+        combine([fixed(scores)], [answer(add, "x"), answer(add, "y")], grader)
 
 
 def test_every_shipped_term_is_made_by_its_name_and_weight():
-    for name in SHIPPED_TERMS:
+    for name in SHIPPED_REWARDS:
         made = make_reward(RewardTermConfig(name=name, weight=0.25))
         assert (made.name, made.weight) == (name, 0.25)
 

@@ -11,7 +11,7 @@ import pytest
 from greenward.environments.prompts import question
 from greenward.grading.extraction import extract_code
 from greenward.grading.judge import Grader
-from greenward.grading.reward_terms import CodeFormat, FunctionSimilarity
+from greenward.grading.reward_terms import code_format, function_similarity
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem, hole_of
@@ -173,15 +173,13 @@ def test_reward_terms_look_at_the_function_and_not_at_its_file():
         GradedAnswer(long, "", body, code_of(body, problem=long), Verdict(Status.FAILED)) for body in bodies
     ]
     answers.append(GradedAnswer(long, "", "", None, Verdict(Status.NO_CODE)))
-    assert CodeFormat().score(answers, None) == [1.0, 1.0, 0.0, 0.0]
+    assert code_format()(answers, None) == [1.0, 1.0, 0.0, 0.0]
     known = [line.strip() for line in (STARTER[STARTER.index("    def") :] + BODY).splitlines()]
     similar = [
         SequenceMatcher(None, "\n".join([*known[:-1], body.strip()]), "\n".join(known), False).ratio()
         for body in bodies
     ]
-    scores = FunctionSimilarity().score(answers, None)
+    scores = function_similarity()(answers, None)
     assert scores == [1.0, pytest.approx(similar[1]), pytest.approx(similar[2]), 0.0]
     whole = replace(PROBLEM, files=None)
-    assert FunctionSimilarity().score([GradedAnswer(whole, "", "", RIGHT, Verdict(Status.PASSED))], None) == [
-        None
-    ]
+    assert function_similarity()([GradedAnswer(whole, "", "", RIGHT, Verdict(Status.PASSED))], None) == [None]

@@ -17,7 +17,7 @@ from keyword import iskeyword
 from typing import Literal
 
 from greenward.common.errors import RewardError
-from greenward.grading.rewards import AnswerTerm, GradedAnswer
+from greenward.grading.rewards import GradedAnswer, per_answer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Label, Problem
 
@@ -167,27 +167,24 @@ def _endings(name: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-class Detection(AnswerTerm, name="detection"):
+@per_answer
+def detection(answer: GradedAnswer) -> float:
     """1 for the right answer to whether there is a vulnerability, 0 for an abstention, else -1."""
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        if answer.verdict.status is Status.ABSTAINED:
-            return 0.0
-        return 1.0 if answer.verdict.tests_passed[:1] == (True,) else -1.0
+    if answer.verdict.status is Status.ABSTAINED:
+        return 0.0
+    return 1.0 if answer.verdict.tests_passed[:1] == (True,) else -1.0
 
 
-class Weakness(AnswerTerm, name="weakness"):
+@per_answer
+def weakness(answer: GradedAnswer) -> float | None:
     """1 where a vulnerability is named as the weakness that it is, else 0; for vulnerable functions only."""
-
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        return float(answer.verdict.passed) if _label(answer).vulnerable else None
+    return float(answer.verdict.passed) if _label(answer).vulnerable else None
 
 
-class Evidence(AnswerTerm, name="evidence"):
+@per_answer
+def fitting_evidence(answer: GradedAnswer) -> float | None:
     """How well the reason fits the lines that the fix changed (`evidence`)."""
-
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        return evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)
+    return evidence(_label(answer), parse_label(answer.completion), answer.problem.prompt)
 
 
 def _label(answer: GradedAnswer) -> Label:

@@ -38,17 +38,19 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from greenward.common.errors import ConfigError, RewardError
 from greenward.grading.judge import Grader
-from greenward.grading.rewards import AnswerTerm, GradedAnswer, ShippedTerm
+from greenward.grading.rewards import GradedAnswer, RewardFunction, Scores, per_answer
 from greenward.problems.python_source import Definition, FunctionNode, dotted_name, parse_or_none
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
+_EQUALLY = MappingProxyType(dict.fromkeys(SUB_TERMS, 1.0))
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DECISIONS = (
@@ -56,43 +58,50 @@ _DECISIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CodeQuality(AnswerTerm, name="code_quality"):
+def code_quality(
+    *, weights: Mapping[str, float] = _EQUALLY, max_statements: int = 30, max_complexity: int = 10
+) -> RewardFunction:
     """The weighted mean of the sub-terms above. `weights` names the ones that count.
 
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
+    unknown = [name for name in weights if name not in SUB_TERMS]
+    if unknown:
+        raise ConfigError(
+            f"code_quality has no sub-term {unknown[0]!r}.", remedy=f"Sub-terms: {', '.join(SUB_TERMS)}."
+        )
+    if not sum(weights.values()) > 0 or min(weights.values()) < 0:
+        raise ConfigError("the weights of code_quality must not be negative and must sum to more than 0.")
 
-    weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUB_TERMS, 1.0))
-    max_statements: int = 30
-    max_complexity: int = 10
+    @per_answer
+    def score(answer: GradedAnswer) -> float:
+        limits = {"max_statements": max_statements, "max_complexity": max_complexity}
+        return quality_of(answer.code or "", answer.problem.entry_point, weights=weights, **limits)
 
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.weights if name not in SUB_TERMS]
-        if unknown:
-            raise ConfigError(
-                f"code_quality has no sub-term {unknown[0]!r}.", remedy=f"Sub-terms: {', '.join(SUB_TERMS)}."
-            )
-        if not sum(self.weights.values()) > 0 or min(self.weights.values()) < 0:
-            raise ConfigError("the weights of code_quality must not be negative and must sum to more than 0.")
+    return score()
 
-    def of_answer(self, answer: GradedAnswer) -> float:
-        return self.of_code(answer.code or "", answer.problem.entry_point)
 
-    def of_code(self, code: str, entry_point: str = "") -> float:
-        """The score of one program. Without an entry point every function of the top level counts as live."""
-        tree = parse_bounded(code)
-        if tree is None or not tree.body:
-            return 0.0
-        dead = remove_dead_code(tree, code.splitlines(), entry_point).dead
-        nodes = list(ast.walk(tree))
-        parts = {
-            "length": min(1.0, self.max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),
-            "complexity": min(1.0, self.max_complexity / worst_complexity(tree)),
-            "unused": 0.5**dead,
-            "hygiene": 0.5 ** sum(map(_offences, nodes)),
-        }
-        return sum(weight * parts[name] for name, weight in self.weights.items()) / sum(self.weights.values())
+def quality_of(
+    code: str,
+    entry_point: str = "",
+    *,
+    weights: Mapping[str, float] = _EQUALLY,
+    max_statements: int = 30,
+    max_complexity: int = 10,
+) -> float:
+    """The quality of one program. Without an entry point every function of the top level counts as live."""
+    tree = parse_bounded(code)
+    if tree is None or not tree.body:
+        return 0.0
+    dead = remove_dead_code(tree, code.splitlines(), entry_point).dead
+    nodes = list(ast.walk(tree))
+    parts = {
+        "length": min(1.0, max_statements / max(1, sum(isinstance(n, ast.stmt) for n in nodes))),
+        "complexity": min(1.0, max_complexity / worst_complexity(tree)),
+        "unused": 0.5**dead,
+        "hygiene": 0.5 ** sum(map(_offences, nodes)),
+    }
+    return sum(weight * parts[name] for name, weight in weights.items()) / sum(weights.values())
 
 
 def parse_bounded(code: str) -> ast.Module | None:
@@ -444,8 +453,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
 
-@dataclass(frozen=True)
-class Readability(ShippedTerm, name="readability"):
+def readability() -> RewardFunction:
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
     Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
@@ -454,28 +462,25 @@ class Readability(ShippedTerm, name="readability"):
     formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
+    check_ruff()
+    known: dict[tuple[str, str, str], float] = {}
 
-    _known: dict[tuple[str, str, str], float] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def __post_init__(self) -> None:
-        check_ruff()
-
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+    def score(answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
         keys = [
             (answer.code or "", answer.problem.starter_code, answer.problem.entry_point) for answer in answers
         ]
-        if len(self._known) > _MAX_KNOWN:
-            self._known.clear()
-        new = {key: _own_code(*key) for key in keys if key not in self._known}
-        self._known.update(dict.fromkeys(new, 0.0))
+        if len(known) > _MAX_KNOWN:
+            known.clear()
+        new = {key: _own_code(*key) for key in keys if key not in known}
+        known.update(dict.fromkeys(new, 0.0))
         judged = {key: own for key, own in new.items() if own is not None}
         findings = lint([live.code for live, _, _ in judged.values()])
         for (key, own), found in zip(judged.items(), findings, strict=True):
             if found is not None:
-                self._known[key] = _score(*own, found)
-        return [self._known[key] for key in keys]
+                known[key] = _score(*own, found)
+        return [known[key] for key in keys]
+
+    return score
 
 
 def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode, int, list[str]] | None:

@@ -1,27 +1,18 @@
-"""The shipped reward terms by name.
+"""The shipped reward functions by name: of tests, code, edits and formats (formulas in docs/rewards.md).
 
-The similarity of sequences by Ratcliff and Obershelp, as `difflib` computes it, in bounded time.
-
-`difflib` needs cubic time for repetitive texts. Faster libraries compute another number, the Indel ratio,
-which follows from the longest common subsequence: for `aba` and `bca` it is 4 / 6 (`ba`), but 2 / 6 here,
-because the first of the longest blocks (`a`) leaves nothing to the right of it.
-
-Reward terms of repair: the form of an answer, how similar edits are to known ones, what stays intact.
-
-Formulas in docs/rewards.md. Known edits are those from the problem's program to its reference.
-
-Shipped rewards as plain functions, as one's own may be: examples, and what an audit can be shown.
-
-The shipped reward terms by name, and those that read the verdict or run the program.
+Similarity is that of Ratcliff and Obershelp, as `difflib` computes it, in bounded time: `difflib` needs cubic
+time for repetitive texts. Faster libraries compute another number, the Indel ratio, which follows from the
+longest common subsequence: for `aba` and `bca` it is 4 / 6 (`ba`), but 2 / 6 here, because the first of the
+longest blocks (`a`) leaves nothing to the right of it. Known edits are those from the problem's program to
+its reference.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from itertools import accumulate
@@ -31,6 +22,7 @@ from typing import Any
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import CodeRecipe, Recipe
 from greenward.config.sections import RewardTermConfig
+from greenward.grading import labels, quality
 from greenward.grading.edits import (
     MAX_ANSWER_CHARS,
     PATH,
@@ -44,9 +36,8 @@ from greenward.grading.edits import (
 )
 from greenward.grading.extraction import without_reasoning
 from greenward.grading.judge import Grader
-from greenward.grading.labels import Detection, Evidence, Weakness
-from greenward.grading.quality import CodeQuality, Readability, bound_names, parse_bounded
-from greenward.grading.rewards import AnswerTerm, GradedAnswer, RewardTerm, ShippedTerm, combine
+from greenward.grading.quality import bound_names, parse_bounded
+from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
 from greenward.grading.user_rewards import CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
@@ -102,49 +93,47 @@ _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _PENALTY_PER_CHAR = 0.001
 
 
-class PartialFormat(AnswerTerm, name="format_partial"):
+@per_answer
+def format_partial(answer: GradedAnswer) -> float:
     """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0.
 
     Outside is what stands before `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white
     space behind a tag that closes does not count.
     """
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        text = answer.completion
-        there = [text.count(tag) == 1 for tag in _TAGS]
-        outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
-        if there[1] and there[2]:
-            behind = "\n" + text.partition(_TAGS[1])[2]  # neighbouring tags share their newline
-            outside += len(behind.partition(_TAGS[2])[0].strip())
-        if there[-1]:
-            outside += len(text.partition(_TAGS[-1])[2].strip())
-        return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
+    text = answer.completion
+    there = [text.count(tag) == 1 for tag in _TAGS]
+    outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
+    if there[1] and there[2]:
+        behind = "\n" + text.partition(_TAGS[1])[2]  # neighbouring tags share their newline
+        outside += len(behind.partition(_TAGS[2])[0].strip())
+    if there[-1]:
+        outside += len(text.partition(_TAGS[-1])[2].strip())
+    return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
 
 
-class StrictFormat(AnswerTerm, name="format_strict"):
+@per_answer
+def format_strict(answer: GradedAnswer) -> float:
     """1 for reasoning and then the answer, each once in its tags and not empty, and nothing else."""
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        text = answer.completion
-        if any(text.count(tag.strip()) != 1 for tag in _TAGS):
-            return 0.0
-        thought, _, rest = text.rstrip().partition("\n</think>\n<answer>\n")
-        start, written = _TAGS[0], rest.removesuffix(_TAGS[-1])
-        is_whole = thought.startswith(start) and rest.endswith(_TAGS[-1])
-        return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
+    text = answer.completion
+    if any(text.count(tag.strip()) != 1 for tag in _TAGS):
+        return 0.0
+    thought, _, rest = text.rstrip().partition("\n</think>\n<answer>\n")
+    start, written = _TAGS[0], rest.removesuffix(_TAGS[-1])
+    is_whole = thought.startswith(start) and rest.endswith(_TAGS[-1])
+    return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
 
 
-class EditFormat(AnswerTerm, name="edit_format"):
+@per_answer
+def edit_format(answer: GradedAnswer) -> float:
     """1 for edits that can be read and applied, 0.5 for edits that can be read and each change something."""
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        edits = _edits_of(answer)
-        if not edits or any(edit.search == edit.replace for edit in edits):
-            return 0.0
-        return 0.5 if answer.verdict.status in EDIT_ERRORS else 1.0
+    edits = _edits_of(answer)
+    if not edits or any(edit.search == edit.replace for edit in edits):
+        return 0.0
+    return 0.5 if answer.verdict.status in EDIT_ERRORS else 1.0
 
 
-class EditSimilarity(AnswerTerm, name="edit_similarity"):
+@per_answer
+def edit_similarity(answer: GradedAnswer) -> float | None:
     """How similar the edits are to the known ones; edits that change nothing count for nothing.
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
@@ -152,20 +141,18 @@ class EditSimilarity(AnswerTerm, name="edit_similarity"):
     edits. Edits that cannot be applied score at most `MOST_WITHOUT_EFFECT`. None for a problem without a
     reference.
     """
-
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        problem = answer.problem
-        if not problem.reference:
-            return None
-        edits = _edits_of(answer)
-        form = form_of(without_reasoning(answer.completion))
-        known = parse_edits(written_edits(problem, problem.reference, form), form)
-        score = edit_similarity(edits, known, problem.path or PATH)
-        return score if answer.code is not None else min(score, MOST_WITHOUT_EFFECT)
+    problem = answer.problem
+    if not problem.reference:
+        return None
+    edits = _edits_of(answer)
+    form = form_of(without_reasoning(answer.completion))
+    known = parse_edits(written_edits(problem, problem.reference, form), form)
+    score = similarity_of_edits(edits, known, problem.path or PATH)
+    return score if answer.code is not None else min(score, MOST_WITHOUT_EFFECT)
 
 
-def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> float:
-    """The score of `EditSimilarity`; edits without a path are of the file `path`, or of the one before."""
+def similarity_of_edits(given: Sequence[Edit], known: Sequence[Edit], path: str) -> float:
+    """The score of `edit_similarity`; edits without a path are of the file `path`, or of the one before."""
     if max(len(given), len(known)) > MAX_COMPARED_EDITS or not (given and known):
         return 0.0
     if sum(edit.search.count("\n") + edit.replace.count("\n") for edit in given) > MAX_COMPARED_LINES:
@@ -193,41 +180,36 @@ def edit_similarity(given: Sequence[Edit], known: Sequence[Edit], path: str) -> 
     return total / max(len(given), len(known))
 
 
-class FunctionSimilarity(AnswerTerm, name="function_similarity"):
+@per_answer
+def function_similarity(answer: GradedAnswer) -> float | None:
     """How similar the function is to that of the reference, as sequences of characters without indentation.
 
     What takes too long to compare counts as unlike. None where answers are whole programs, and without a
     reference.
     """
-
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        both = (function_in(answer.problem, code) for code in (answer.code or "", answer.problem.reference))
-        given, known = ("\n".join(map(str.strip, (one or "").splitlines())) for one in both)
-        return (similarity(given, known) or 0.0) if known else None
+    both = (function_in(answer.problem, code) for code in (answer.code or "", answer.problem.reference))
+    given, known = ("\n".join(map(str.strip, (one or "").splitlines())) for one in both)
+    return (similarity(given, known) or 0.0) if known else None
 
 
-@dataclass(frozen=True)
-class SweRl(AnswerTerm, name="swe_rl"):
+@per_answer
+def swe_rl(answer: GradedAnswer, *, tags: bool = True) -> float | None:
     """SWE-RL's reward (Wei et al. 2025, arXiv 2502.18449): similarity of diffs, −1 for a wrong format.
 
     With `tags`, the answer must have `<think>` and `<solution>` with a thought, as published. Edits that
     cannot be applied, an answer that changes nothing and one without code are a wrong format. None for a
     problem without a reference.
     """
-
-    tags: bool = True
-
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        problem, own = answer.problem, answer.problem.path or PATH
-        if not problem.reference:
-            return None
-        before = editable_files(problem)
-        if answer.code is None or (self.tags and not _has_tags(answer.completion)):
-            return -1.0
-        after = {own: answer.code, **{path: text or "" for path, text in answer.files}}
-        if all(before.get(path) == text for path, text in after.items()):
-            return -1.0
-        return swe_rl_similarity(before, {own: problem.reference}, after)
+    problem, own = answer.problem, answer.problem.path or PATH
+    if not problem.reference:
+        return None
+    before = editable_files(problem)
+    if answer.code is None or (tags and not _has_tags(answer.completion)):
+        return -1.0
+    after = {own: answer.code, **{path: text or "" for path, text in answer.files}}
+    if all(before.get(path) == text for path, text in after.items()):
+        return -1.0
+    return swe_rl_similarity(before, {own: problem.reference}, after)
 
 
 def swe_rl_similarity(
@@ -249,30 +231,28 @@ def swe_rl_similarity(
     return sum(scores) / len(scores) if scores else 1.0
 
 
-@dataclass(frozen=True)
-class Regression(ShippedTerm, name="regression"):
+def regression() -> RewardFunction:
     """The share of the tests that the program at first passes which still pass; None if it passes none."""
+    passed_before: dict[str, tuple[bool, ...]] = {}
 
-    _passed_before: dict[str, tuple[bool, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        unknown = {
-            answer.problem.task_id: answer.problem
-            for answer in answers
-            if answer.problem.task_id not in self._passed_before
-        }
-        programs = [(problem, next(iter(editable_files(problem).values()))) for problem in unknown.values()]
-        for (problem, _), verdict in zip(programs, grader.grade(programs), strict=True):
-            if verdict.status.family is not Family.INFRASTRUCTURE:
-                self._passed_before[problem.task_id] = verdict.tests_passed
-        return [self._score(answer) for answer in answers]
-
-    def _score(self, answer: GradedAnswer) -> float | None:
-        before = self._passed_before.get(answer.problem.task_id, ())
+    def of_answer(answer: GradedAnswer) -> float | None:
+        before = passed_before.get(answer.problem.task_id, ())
         kept = [now for now, then in zip(answer.verdict.tests_passed, before, strict=False) if then]
         return sum(kept) / len(kept) if kept else None
+
+    def score(answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
+        problems = {answer.problem.task_id: answer.problem for answer in answers}
+        programs = [
+            (problem, next(iter(editable_files(problem).values())))
+            for task_id, problem in problems.items()
+            if task_id not in passed_before
+        ]
+        for (problem, _), verdict in zip(programs, grader.grade(programs), strict=True):
+            if verdict.status.family is not Family.INFRASTRUCTURE:
+                passed_before[problem.task_id] = verdict.tests_passed
+        return list(map(of_answer, answers))
+
+    return score
 
 
 def _edits_of(answer: GradedAnswer) -> list[Edit]:
@@ -331,26 +311,21 @@ def _grader() -> Grader:
     return Grader(workers=1)
 
 
-@dataclass(frozen=True)
-class Tests(AnswerTerm, name="tests"):
+@per_answer
+def tests_passed(answer: GradedAnswer, *, bonus: float = 1.0) -> float:
     """The fraction of tests passed, plus `bonus` when all pass. An answer that cheats gets 0."""
-
-    bonus: float = 1.0
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        if answer.verdict.status is Status.CHEATING:
-            return 0.0
-        return answer.verdict.fraction_passed + self.bonus * answer.verdict.passed
+    if answer.verdict.status is Status.CHEATING:
+        return 0.0
+    return answer.verdict.fraction_passed + bonus * answer.verdict.passed
 
 
-class AllTests(AnswerTerm, name="all_tests"):
+@per_answer
+def all_tests(answer: GradedAnswer) -> float:
     """1 when every test passes, else 0."""
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        return float(answer.verdict.passed)
+    return float(answer.verdict.passed)
 
 
-class ExecutionLadder(ShippedTerm, name="execution_ladder"):
+def execution_ladder() -> RewardFunction:
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
     The result of a program is its output. Where the problem asks for a function, it is that function at
@@ -358,12 +333,7 @@ class ExecutionLadder(ShippedTerm, name="execution_ladder"):
     teach Python, not to solve.
     """
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
-        return [-0.5 if answer.code is None else self._score(answer, next(runs)) for answer in answers]
-
-    @staticmethod
-    def _score(answer: GradedAnswer, run: RunResult) -> float | None:
+    def of_run(answer: GradedAnswer, run: RunResult) -> float | None:
         if run.outcome is Outcome.COMPLETED:
             wanted = answer.problem.entry_point.partition(".")[0]
             has_result = defines(answer.code or "", wanted) if wanted else bool(run.stdout.strip())
@@ -372,6 +342,12 @@ class ExecutionLadder(ShippedTerm, name="execution_ladder"):
             return -0.5
         return None if run.outcome is Outcome.INFRASTRUCTURE else -1.0
 
+    def score(answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
+        runs = iter(grader.run_programs([answer.code for answer in answers if answer.code is not None]))
+        return [-0.5 if answer.code is None else of_run(answer, next(runs)) for answer in answers]
+
+    return score
+
 
 def defines(code: str, name: str) -> bool:
     """Whether the top level of a program binds `name`: by a definition, an assignment or an import."""
@@ -379,69 +355,65 @@ def defines(code: str, name: str) -> bool:
     return tree is not None and any(name in bound_names(node) for node in tree.body)
 
 
-class CodeFormat(AnswerTerm, name="format"):
+@per_answer
+def code_format(answer: GradedAnswer) -> float:
     """1 when the answer holds code that parses and defines the entry point at top level, else 0.
 
     Where an answer is one function of a file, this function counts and not the rest of the file.
 
     Where no entry point is asked for, any statement will do.
     """
-
-    def of_answer(self, answer: GradedAnswer) -> float:
-        wanted = answer.problem.entry_point.partition(".")[0]
-        function = function_in(answer.problem, answer.code or "")
-        if function is not None:
-            in_class = f"class File:\n{function}" if function[:1].isspace() else function
-            return float(bool(function) and parse_bounded(in_class) is not None)
-        tree = parse_bounded(answer.code or "")
-        statements = tree.body if tree is not None else []
-        return float(any(not wanted or getattr(node, "name", None) == wanted for node in statements))
+    wanted = answer.problem.entry_point.partition(".")[0]
+    function = function_in(answer.problem, answer.code or "")
+    if function is not None:
+        in_class = f"class File:\n{function}" if function[:1].isspace() else function
+        return float(bool(function) and parse_bounded(in_class) is not None)
+    tree = parse_bounded(answer.code or "")
+    statements = tree.body if tree is not None else []
+    return float(any(not wanted or getattr(node, "name", None) == wanted for node in statements))
 
 
-@dataclass(frozen=True)
-class CodeScore(ShippedTerm, name="code_score"):
+def code_score(*, correctness: float = 0.8, readability: float = 0.2) -> RewardFunction:
     """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
 
     Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
     """
+    if min(correctness, readability) < 0 or correctness + readability <= 0:
+        raise ConfigError(
+            "the weights of code_score must not be negative and must sum to more than 0, "
+            f"found correctness {correctness} and readability {readability}."
+        )
+    parts = {"correctness": tests_passed(bonus=0.0), "readability": quality.readability()}
 
-    correctness: float = 0.8
-    readability: float = 0.2
-    _parts: tuple[Tests, Readability] = field(init=False, repr=False, compare=False)
+    def score(answers: Sequence[GradedAnswer], grader: Grader) -> Mapping[str, Scores]:
+        scores: dict[str, Any] = {name: part(answers, grader) for name, part in parts.items()}
+        pairs = zip(*scores.values(), strict=True)
+        means = [(correctness * a + readability * b) / (correctness + readability) for a, b in pairs]
+        return {"code_score": means, **scores}
 
-    def __post_init__(self) -> None:
-        if min(self.correctness, self.readability) < 0 or self.correctness + self.readability <= 0:
-            raise ConfigError(
-                "the weights of code_score must not be negative and must sum to more than 0, "
-                f"found correctness {self.correctness} and readability {self.readability}."
-            )
-        object.__setattr__(self, "_parts", (Tests(bonus=0.0), Readability()))
-
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return self.score_by_name(answers, grader)[self.name]
-
-    def score_by_name(
-        self, answers: Sequence[GradedAnswer], grader: Grader
-    ) -> Mapping[str, list[float | None]]:
-        correctness, readability = (part.score(answers, grader) for part in self._parts)
-        means: list[float | None] = list(map(self._mean, correctness, readability))
-        return {self.name: means, "correctness": correctness, "readability": readability}
-
-    def _mean(self, correctness: float | None, readability: float | None) -> float:
-        assert correctness is not None and readability is not None  # both parts apply to every answer
-        weighted = self.correctness * correctness + self.readability * readability
-        return weighted / (self.correctness + self.readability)
+    return score
 
 
-SHIPPED_TERMS: dict[str, Any] = {
-    term.name: term
-    for term in (
-        *(Tests, AllTests, ExecutionLadder, CodeQuality, CodeFormat, Readability, CodeScore),
-        *(PartialFormat, StrictFormat, EditFormat, EditSimilarity, SweRl, Regression),
-        FunctionSimilarity,
-        *(Detection, Weakness, Evidence),
-    )
+SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
+    "tests": tests_passed,
+    "all_tests": all_tests,
+    "execution_ladder": execution_ladder,
+    "code_quality": quality.code_quality,
+    "format": code_format,
+    "readability": quality.readability,
+    "code_score": code_score,
+    "format_partial": format_partial,
+    "format_strict": format_strict,
+    "edit_format": edit_format,
+    "edit_similarity": edit_similarity,
+    "swe_rl": swe_rl,
+    "regression": regression,
+    "function_similarity": function_similarity,
+    "detection": labels.detection,
+    "weakness": labels.weakness,
+    "evidence": labels.fitting_evidence,
 }
+"""The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 
 
 def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
@@ -454,20 +426,20 @@ def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
     """
     if ":" in config.name:
         return CustomReward(config, **training)
-    shipped = SHIPPED_TERMS.get(config.name)
+    shipped = SHIPPED_REWARDS.get(config.name)
     if shipped is None:
         raise ConfigError(
             f"there is no reward term {config.name!r}.",
-            remedy=_nearest(config.name, list(SHIPPED_TERMS)) + " Your own: 'module:function'.",
+            remedy=_nearest(config.name, list(SHIPPED_REWARDS)) + " Your own: 'module:function'.",
         )
-    options = [one.name for one in dataclasses.fields(shipped) if one.init and one.name != "weight"]
+    parameters = inspect.signature(shipped).parameters.values()
+    options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     for option in config.options:
         if option not in options:
             raise ConfigError(
                 f"the reward term {config.name!r} has no option {option!r}.", remedy=_nearest(option, options)
             )
-    term: RewardTerm = shipped(weight=config.weight, **config.options)
-    return term
+    return RewardTerm(config.name, config.weight, shipped(**config.options))
 
 
 def _nearest(name: str, known: list[str]) -> str:

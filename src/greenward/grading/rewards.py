@@ -1,13 +1,12 @@
-"""Reward terms, the records that they read and return, and their weighted sum for each answer."""
+"""Reward functions, the records that they read and return, and their weighted sum for each answer."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from greenward.common.errors import RewardError
 from greenward.grading.verdict import Family, Verdict
@@ -49,8 +48,25 @@ class Reward:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class RewardTerm(ABC):
-    """One component of the reward. It has a `name` and a `weight`.
+Scores: TypeAlias = list[float | None]
+"""A score for each answer, None where the reward does not apply."""
+RewardFunction: TypeAlias = Callable[[Sequence[GradedAnswer], "Grader"], Scores | Mapping[str, Scores]]
+"""Scores answers; the parts of a composed reward are given beside its own scores, by name."""
+
+
+def per_answer(score: Callable[..., float | None]) -> Callable[..., RewardFunction]:
+    """A reward that scores an answer by itself: from its options to the function of many answers."""
+
+    @wraps(score)
+    def with_options(**options: Any) -> RewardFunction:
+        return lambda answers, grader: [score(answer, **options) for answer in answers]
+
+    return with_options
+
+
+@dataclass
+class RewardTerm:
+    """A reward function under its name and weight.
 
     `extra` holds columns that were logged beside the scores, with one value for each answer of the last
     batch.
@@ -58,46 +74,24 @@ class RewardTerm(ABC):
 
     name: str
     weight: float
-    extra: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    function: RewardFunction
+    extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    @abstractmethod
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
+    def score_by_name(self, answers: Sequence[GradedAnswer], grader: Grader) -> Mapping[str, Scores]:
+        """The term's own scores under its name, and those of its parts under theirs."""
+        scores = self.function(answers, grader)
+        return scores if isinstance(scores, Mapping) else {self.name: scores}
+
+    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
         """A score for each answer, None where the term does not apply."""
+        return self.score_by_name(answers, grader)[self.name]
 
-    def score_by_name(
-        self, answers: Sequence[GradedAnswer], grader: Grader
-    ) -> Mapping[str, list[float | None]]:
-        """The term's own scores under its name, and those of the parts of a composed term under theirs."""
-        return {self.name: self.score(answers, grader)}
-
-    def begin(self, step: int) -> None:  # noqa: B027 (most terms do not depend on the step)
+    def begin(self, step: int) -> None:
         """Says which step the next batches belong to, counted from 0."""
 
     def take_metrics(self) -> Mapping[str, Sequence[float]]:
         """The metrics logged since the last call, by name."""
         return {}
-
-
-@dataclass(frozen=True)
-class ShippedTerm(RewardTerm):
-    """A term that recipes name: `class Mine(ShippedTerm, name="mine")`; further fields are its options."""
-
-    weight: float = 1.0
-
-    def __init_subclass__(cls, *, name: str = "") -> None:
-        if name:
-            cls.name = name
-
-
-class AnswerTerm(ShippedTerm):
-    """A term whose score of an answer depends on that answer alone."""
-
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        return [self.of_answer(answer) for answer in answers]
-
-    @abstractmethod
-    def of_answer(self, answer: GradedAnswer) -> float | None:
-        """The score of one answer, None where the term does not apply."""
 
 
 def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader: Grader) -> list[Reward]:

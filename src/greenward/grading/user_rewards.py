@@ -44,14 +44,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from greenward.common.errors import ConfigError, RewardError
 from greenward.common.interruption import POLL_SECONDS, Stopped, check
 from greenward.common.text import visible
-from greenward.grading.rewards import GradedAnswer, RewardTerm
+from greenward.grading.rewards import GradedAnswer, RewardTerm, Scores
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Expected, Problem
 from greenward.sandbox.inside.codec import receive_frame, send_frame
 
 if TYPE_CHECKING:
     from greenward.config.sections import RewardTermConfig
-    from greenward.grading.judge import Grader
 
 
 GroundTruth = Literal["json", "assertions", "assertions-json", "json-lines"]
@@ -605,9 +604,7 @@ class CustomReward(RewardTerm):
         steps_per_epoch: float = 1.0,
         function: Callable[..., Any] | None = None,
     ) -> None:
-        self.name = config.name
-        self.weight = config.weight
-        self.extra: dict[str, list[Any]] = {}  # what was logged by `log_extra` for the last batch
+        super().__init__(config.name, config.weight, lambda answers, grader: self._ask(answers))
         self._timeout_seconds = config.timeout_seconds
         self._max_steps = max_steps
         self._steps_per_epoch = steps_per_epoch
@@ -639,10 +636,6 @@ class CustomReward(RewardTerm):
     def begin(self, step: int) -> None:
         self._step = step
 
-    def score(self, answers: Sequence[GradedAnswer], grader: Grader) -> list[float | None]:
-        """One score per answer, None where the function says that it does not apply."""
-        return self._ask(answers, is_dry_run=False)
-
     def take_metrics(self) -> dict[str, list[float]]:
         """What the function logged by `log_metric` since the last call, by `function/name`."""
         metrics, self._metrics = self._metrics, {}
@@ -652,13 +645,13 @@ class CustomReward(RewardTerm):
         """Ends the process. Safe to call twice."""
         self._function.close()
 
-    def _ask(self, answers: Sequence[GradedAnswer], *, is_dry_run: bool) -> list[float | None]:
+    def _ask(self, answers: Sequence[GradedAnswer], *, is_dry_run: bool = False) -> Scores:
         state = TrainerState(self._step, self._max_steps, self._step / self._steps_per_epoch)
         reply = self._function.ask((list(answers), state, is_dry_run), self._timeout_seconds)
         self.extra = reply["extra"]
         for name, values in reply["metrics"].items():
             self._metrics.setdefault(name, []).extend(values)
-        scores: list[float | None] = reply["scores"]
+        scores: Scores = reply["scores"]
         if len(scores) != len(answers):
             raise RewardError(
                 f"{self.name} gave {len(scores)} scores for {len(answers)} answers.", remedy=_REMEDY

@@ -434,11 +434,11 @@ def _weights(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _code_score_parts(options: Any) -> dict[str, float]:
-    from greenward.grading.reward_terms import CodeScore  # slow to import, and few runs have the term
+    from greenward.grading.reward_terms import code_score  # slow to import, and few runs have the term
 
     given = options if isinstance(options, dict) else {}
-    names = ("correctness", "readability")
-    parts = {name: given[name] if _is_number(given.get(name)) else getattr(CodeScore, name) for name in names}
+    parts = {name: one for name, one in given.items() if _is_number(one)}
+    parts = {name: parts.get(name, usual) for name, usual in (code_score.__kwdefaults__ or {}).items()}
     total = sum(parts.values())
     return {name: part / total for name, part in parts.items()} if total > 0 else {}
 
