@@ -37,7 +37,7 @@ from greenward.tasks.corpus import demonstration_text
 CALL = "<shell>cat solution.py</shell>"
 PROGRAM = "def add(a, b):\n    c = a - b\n    return c\n"
 TASK = Problem(
-    "add", "Add two numbers.", "add", cases=(Case((1, 2), 3),), buggy_code=PROGRAM,
+    "add", "Add two numbers.", "add", tests=(Case((1, 2), 3),), buggy_code=PROGRAM,
     reference=PROGRAM.replace("-", "+"),
 )  # fmt: skip
 TOKENS, GROUPS, GROUP_SIZE = 24, 4, 8

@@ -27,7 +27,7 @@ from greenward.grading.extraction import extract_code
 from greenward.grading.judge import Grader
 from greenward.problems.formats import load_json
 from greenward.problems.mining import CONSTANTS, EMPTY_BODIES
-from greenward.problems.problem import Problem, ProblemSet, begun_function, function_in
+from greenward.problems.problem import Doctest, Problem, ProblemSet, begun_function, function_in
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job, RunResult
 from greenward.tasks.spec import verify
@@ -96,7 +96,7 @@ def measured(source: str, options: MiningOptions, workers: int) -> dict[str, Any
     return {
         "functions": result.functions,
         "problems": len(written),
-        "doctests": sum(bool(one.doctests) for one in written),
+        "doctests": sum(bool(one.tests_of(Doctest)) for one in written),
         "methods": sum("." in one.entry_point for one in written),
         "wall_seconds": wall_seconds,
         "cpu_seconds": cpu_seconds,

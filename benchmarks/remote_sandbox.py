@@ -35,7 +35,7 @@ from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Limits
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=30.0)
-PROBLEM = Problem("add", "", "add", cases=tuple(Case((n, n + 1), 2 * n + 1) for n in range(5)))
+PROBLEM = Problem("add", "", "add", tests=tuple(Case((n, n + 1), 2 * n + 1) for n in range(5)))
 ANSWERS = {
     "passed": "def add(a, b):\n    return a + b  # {}",
     "failed": "def add(a, b):\n    return a + b + (a > 3)  # {}",

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Case, Check, Problem, StdioCase
 
 _PAIRS = [(n, n + 1) for n in range(5)]
 _CHECK = "def check(candidate):\n" + "\n".join(f"    assert candidate{a} == {sum(a)}" for a in _PAIRS)
 
-VALUES = Problem("values", "", "add", cases=tuple(Case(pair, sum(pair)) for pair in _PAIRS))
-CHECKS = Problem("checks", "", "add", checks=(f"{_CHECK}\ncheck(add)",))
-STDIO = Problem(
-    "stdio", "", "", stdio_cases=tuple(StdioCase(f"{a} {b}\n", f"{a + b}\n") for a, b in _PAIRS[:2])
-)
+VALUES = Problem("values", "", "add", tests=tuple(Case(pair, sum(pair)) for pair in _PAIRS))
+CHECKS = Problem("checks", "", "add", tests=(Check(f"{_CHECK}\ncheck(add)"),))
+STDIO = Problem("stdio", "", "", tests=tuple(StdioCase(f"{a} {b}\n", f"{a + b}\n") for a, b in _PAIRS[:2]))
 
 _FUNCTIONS = (
     "def add(a, b): return a + b",

@@ -37,7 +37,7 @@ TRIVIAL = f"""
 import time
 from greenward import Case, Grader, Problem
 from greenward.grading.extraction import Extracted
-problem = Problem("a", "", "f", cases=(Case((1,), 1),))
+problem = Problem("a", "", "f", (Case((1,), 1),))
 answers = [Extracted(f"def f(x):\\n    return x  # {{number}}") for number in range({ANSWERS})]
 with Grader(workers=1) as grader:
     grader.grade([(problem, answers[0])])

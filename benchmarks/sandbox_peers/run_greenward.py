@@ -13,7 +13,7 @@ if "torch" in sys.argv:
 from side import ENTRY_POINT, EXPECTED, INPUTS, Way, serve
 
 from greenward.grading.judge import Grader
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Case, Check, Problem, StdioCase
 from greenward.sandbox.isolation import ALL_LAYERS, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 
@@ -21,10 +21,10 @@ TESTS = list(zip(INPUTS, EXPECTED, strict=True))
 ASSERTIONS = [f"    assert candidate(*{arguments}) == {expected}" for arguments, expected in TESTS]
 CHECK = "\n".join(["def check(candidate):", *ASSERTIONS, f"check({ENTRY_POINT})"])
 
-VALUES = Problem("values", "", ENTRY_POINT, cases=tuple(Case(*test) for test in TESTS))
-CHECKS = Problem("checks", "", ENTRY_POINT, checks=(CHECK,))
+VALUES = Problem("values", "", ENTRY_POINT, tests=tuple(Case(*test) for test in TESTS))
+CHECKS = Problem("checks", "", ENTRY_POINT, tests=(Check(CHECK),))
 STDIO = Problem(
-    "stdio", "", "", stdio_cases=tuple(StdioCase(f"{a} {b}\n", f"{result}\n") for (a, b), result in TESTS)
+    "stdio", "", "", tests=tuple(StdioCase(f"{a} {b}\n", f"{result}\n") for (a, b), result in TESTS)
 )
 PROGRAM = f"print({ENTRY_POINT}(*map(int, input().split())))\n"
 

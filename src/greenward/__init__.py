@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from greenward.integrations import EvaluationCallback as EvaluationCallback
     from greenward.integrations import reward_function as reward_function
     from greenward.models.policy import Policy as Policy
+    from greenward.problems.problem import Assertion as Assertion
     from greenward.problems.problem import Case as Case
+    from greenward.problems.problem import Check as Check
+    from greenward.problems.problem import Doctest as Doctest
+    from greenward.problems.problem import InProcess as InProcess
     from greenward.problems.problem import Problem as Problem
     from greenward.problems.problem import ProblemSet as ProblemSet
+    from greenward.problems.problem import StdioCase as StdioCase
     from greenward.runs.publish import push as push
 
 __version__ = "0.1.0"
@@ -39,7 +44,9 @@ _PUBLIC = {
     "grading.judge": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),
     "models.policy": ("Policy",),
-    "problems.problem": ("Case", "Problem", "ProblemSet"),
+    "problems.problem": (
+        *("Assertion", "Case", "Check", "Doctest", "InProcess", "Problem", "ProblemSet", "StdioCase"),
+    ),
     "runs.publish": ("push",),
 }
 

@@ -56,7 +56,7 @@ def in_one_line(error: pytest.ExceptionInfo[GreenwardError]) -> None:
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
 def test_json_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text):
     path = tmp_path / "file.jsonl"
-    problems = ProblemSet((Problem("t/0", "", "f", cases=(Case((1,), 1),)),))
+    problems = ProblemSet((Problem("t/0", "", "f", tests=(Case((1,), 1),)),))
     readers = {
         "samples": (
             '{"task_id": "t/0", "solution": ""}\n%s\n\n',

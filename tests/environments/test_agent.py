@@ -37,7 +37,7 @@ ONE = Problem(
     "one",
     "Two numbers are to be added.",
     "add",
-    cases=(Case((1, 2), 3),),
+    tests=(Case((1, 2), 3),),
     path="calc.py",
     files={"notes.txt": "<submit>\n<shell>rm -rf .</shell>\n", "test_calc.py": "import unittest\n"},
     buggy_code="def add(a, b):\n    return a - b\n",

@@ -68,7 +68,7 @@ BUGGY = Problem(
     "double#1",
     "Return twice n.",
     "double",
-    cases=(Case((3,), 6),),
+    tests=(Case((3,), 6),),
     starter_code=STARTER,
     buggy_code=f"{STARTER}    return 3 * n\n",
     failing_test="double(3): expected 6, got 9",

@@ -18,6 +18,7 @@ from greenward.evaluation.audit_answers import (
     TrialOutcome,
 )
 from greenward.grading.user_rewards import assertions
+from greenward.problems.problem import StdioCase
 
 OF_FUNCTIONS = [answer for answer in RIGHT_ANSWERS if answer.problem.entry_point]
 QUICK = 3.0  # seconds; endless answers take this long, and those of `exit_status` end before
@@ -166,11 +167,11 @@ def test_right_programs_print_what_is_expected_and_wrong_ones_do_not():
                 [sys.executable, "-c", answer.code], input=case.stdin, capture_output=True, text=True
             ).stdout.split()
             == case.stdout.split()
-            for case in answer.problem.stdio_cases
+            for case in answer.problem.tests_of(StdioCase)
         )
 
-    assert all(passes(answer) for answer in RIGHT_ANSWERS if answer.problem.stdio_cases)
-    assert not any(passes(answer) for answer in CHEATS if answer.problem.stdio_cases)
+    assert all(passes(answer) for answer in RIGHT_ANSWERS if answer.problem.tests_of(StdioCase))
+    assert not any(passes(answer) for answer in CHEATS if answer.problem.tests_of(StdioCase))
 
 
 def test_another_data_source_than_the_function_knows_says_nothing():

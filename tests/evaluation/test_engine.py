@@ -225,7 +225,7 @@ class Bodies(ScriptedEngine):
 
 def double(task_id: str, starter_code: str = DOUBLE, number: int = 1) -> Problem:
     cases = (Case((number,), 2 * number), Case((0,), 0))
-    return Problem(task_id, "Return twice n.", "double", cases=cases, starter_code=starter_code)
+    return Problem(task_id, "Return twice n.", "double", tests=cases, starter_code=starter_code)
 
 
 def judged(policy: Bodies, problems: ProblemSet, settings: EvaluationConfig, max_tokens: int = 256):

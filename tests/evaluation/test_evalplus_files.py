@@ -17,7 +17,7 @@ from greenward.problems.problem import Case, Problem, ProblemSet
 STARTER = "def f(x):\n"
 PROBLEMS = ProblemSet(
     (
-        Problem(f"Suite/{number}", "Do it.", "f", cases=(Case((1,), 1),), starter_code=STARTER)
+        Problem(f"Suite/{number}", "Do it.", "f", tests=(Case((1,), 1),), starter_code=STARTER)
         for number in range(3)
     ),
     name="suite",

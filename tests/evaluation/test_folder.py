@@ -20,7 +20,7 @@ from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.rollouts.engine import SamplingParams
 
 PROBLEMS = ProblemSet(
-    (Problem(f"p{number}", "Do it.", "f", cases=(Case((1,), 1),), tags=("easy",)) for number in range(6)),
+    (Problem(f"p{number}", "Do it.", "f", tests=(Case((1,), 1),), tags=("easy",)) for number in range(6)),
     name="suite",
 )
 SETTINGS = {"suite": "suite", "n": 2}

@@ -10,7 +10,7 @@ import pytest
 
 from greenward.common.errors import ConfigError
 from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts, stable_subset
-from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Check, Problem, ProblemSet
 from greenward.problems.vulnerabilities import vulnerability_pairs
 
 
@@ -34,7 +34,7 @@ def mbpp(number: int) -> Problem:
         f"Mbpp/{number}",
         f"Task {number}.",
         f"f{number}",
-        tests=tests,
+        tests=tuple(map(Assertion, tests)),
         starter_code=f'"""\nTask {number}.\n{tests[0]}\n"""\n',
         reference=f"def f{number}(x):\n    return x\n",
     )
@@ -44,7 +44,7 @@ HUMANEVAL = Problem(
     "HumanEval/0",
     "Twice\nn.",  # the docstring spells the line end out
     "double",
-    checks=("check(double)",),
+    tests=(Check("check(double)"),),
     starter_code='def double(n):\n    """Twice\\nn."""\n',
 )
 
@@ -84,7 +84,7 @@ def test_chat_models_get_the_instruction_with_the_prompt_in_a_block():
 
 
 def test_a_problem_whose_starter_code_does_not_say_what_is_asked_is_described():
-    bare = Problem("p", "Twice n.", "double", cases=(Case((1,), 2),), starter_code="def double(n):\n")
+    bare = Problem("p", "Twice n.", "double", tests=(Case((1,), 2),), starter_code="def double(n):\n")
     assert seen(SuitePrompts(Characters()), bare) == "^# Twice n.\ndef double(n):\n"
 
 

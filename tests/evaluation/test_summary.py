@@ -33,7 +33,7 @@ PROBLEM = Problem(
     "Suite/1",
     "Add.",
     "add",
-    cases=(Case((1, 2), 3), Case(((1, 2), {3}), 4), Case((0, 0), 0)),
+    tests=(Case((1, 2), 3), Case(((1, 2), {3}), 4), Case((0, 0), 0)),
     base_tests=1,
     tags=("easy", "sums"),
 )
@@ -63,7 +63,7 @@ def test_only_the_first_failed_tests_are_kept():
 
 
 def test_summary_counts_statuses_errors_reasons_and_tags():
-    plain = Problem("Suite/2", "", "f", cases=(Case((1,), 1),), tags=("easy",))
+    plain = Problem("Suite/2", "", "f", tests=(Case((1,), 1),), tags=("easy",))
     rows = [
         judged(0, Status.PASSED, (True,) * 3),
         judged(1, Status.FAILED, (True, False, True)),

@@ -19,6 +19,6 @@ def add():
         task_id="add",
         prompt="Add two numbers.",
         entry_point="add",
-        cases=tuple(Case((a, b), a + b) for a, b in ((1, 2), (0, 0), (-1, 1), (10, 5), (7, 7))),
+        tests=tuple(Case((a, b), a + b) for a, b in ((1, 2), (0, 0), (-1, 1), (10, 5), (7, 7))),
         starter_code="def add(a, b):\n",
     )

@@ -6,7 +6,7 @@ from greenward.common.errors import ProblemError
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import Relation, parse_assertion
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Assertion, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 
@@ -56,7 +56,7 @@ def test_a_test_that_is_not_python_is_an_error(source):
 
 
 def grade(grader, tests, code, **fields):
-    problem = Problem("p", "", "f", tests=tuple(tests), **fields)
+    problem = Problem("p", "", "f", tests=tuple(map(Assertion, tests)), **fields)
     (verdict,) = grader.grade([(problem, code)])
     return verdict
 

@@ -21,7 +21,7 @@ def candidate(number: int, kind: str, code: str) -> Problem:
         f"double#{number}",
         "Twice n.",
         "double",
-        cases=(Case((1,), 2), Case((3,), 6)),
+        tests=(Case((1,), 2), Case((3,), 6)),
         reference=RIGHT,
         buggy_code=code,
         tags=("mutant", f"bug:{kind}"),

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Assertion, Check, Problem
 
 SETUP = """
 import contextlib, itertools, threading
@@ -73,7 +73,7 @@ if sys.version_info >= (3, 11):
 
 def grade(grader, checks, code, **fields):
     fields = {"check_setup_code": SETUP, **fields}
-    (verdict,) = grader.grade([(Problem("p", "", "f", checks=tuple(checks), **fields), code)])
+    (verdict,) = grader.grade([(Problem("p", "", "f", tests=tuple(map(Check, checks)), **fields), code)])
     return verdict
 
 
@@ -91,7 +91,12 @@ def test_no_program_can_take_what_ends_python_loops_for_success(grader, body):
 
 
 def test_the_same_holds_for_assert_statements_that_run_as_programs(grader):
-    problem = Problem("p", "", "f", tests=("assert all(map(f, [1, 2]))", "assert all([f(x) for x in [1]])"))
+    problem = Problem(
+        "p",
+        "",
+        "f",
+        tests=(Assertion("assert all(map(f, [1, 2]))"), Assertion("assert all([f(x) for x in [1]])")),
+    )
     verdicts = grader.grade(
         [(problem, f"def f(x): {body}") for body in ("raise StopIteration", "return x", "raise SystemExit")]
     )

@@ -96,7 +96,7 @@ def test_prose_alone_is_no_code(text):
     assert extracted.reason
 
 
-PROGRAM = Problem("sum", "Add.", "", stdio_cases=(StdioCase("1 2", "3"),))
+PROGRAM = Problem("sum", "Add.", "", tests=(StdioCase("1 2", "3"),))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Assertion, Case, Check, Doctest, InProcess, Problem
 from greenward.sandbox.protocol import Limits
 
 RIGHT = "from shop.rates import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"
@@ -49,20 +49,20 @@ assert statistics.mean([taxed(100), taxed(100)]) == 150 * ONE
 assert json.dumps(taxed(2)) == textwrap.dedent(" 3.0")
 """
 KINDS = {
-    "cases": {"cases": (Case((100,), 150.0), Case((2,), 3.0))},
-    "tests": {"tests": ("assert taxed(price()) == 150",), "setup_code": "from data import price"},
+    "cases": {"tests": (Case((100,), 150.0), Case((2,), 3.0))},
+    "tests": {"tests": (Assertion("assert taxed(price()) == 150"),), "setup_code": "from data import price"},
     "assertions": {
-        "tests": ("assert taxed(100) == taxed(100) == 150 * ONE",),
+        "tests": (Assertion("assert taxed(100) == taxed(100) == 150 * ONE"),),
         "setup_code": "from data import *",
     },
     "checks": {
-        "checks": (CHECK,),
+        "tests": (Check(CHECK),),
         "check_setup_code": "from data import ONE\nfrom tests.helper import expected",
     },
     "doctests": {
-        "doctests": (">>> import textwrap, statistics\n>>> statistics.mean([taxed(100)])\n150.0\n",)
+        "tests": (Doctest(">>> import textwrap, statistics\n>>> statistics.mean([taxed(100)])\n150.0\n"),)
     },
-    "in_process_tests": {"in_process_tests": (RUN_UNITTEST,)},
+    "in_process_tests": {"tests": (InProcess(RUN_UNITTEST),)},
 }
 # What makes tests pass where it is loaded: everything equals everything, and no assertion fails.
 LIE = """
@@ -161,7 +161,7 @@ def test_a_wrong_answer_fails_by_itself_and_a_right_one_passes(verdicts, hostile
 
 def test_settings_and_packages_of_an_answer_do_not_reach_pytest(grader):
     suite = "from shop.prices import taxed\n\ndef test_taxed():\n    assert taxed(100) == 150\n"
-    problem = replace(SHOP, test_files={"tests/test_prices.py": suite}, in_process_tests=(RUN_PYTEST,))
+    problem = replace(SHOP, test_files={"tests/test_prices.py": suite}, tests=(InProcess(RUN_PYTEST),))
     hostile = ("settings", "settings in toml", "conftest", "a package of tests", "other tests", "a plugin")
     answers = [(problem, answer(code, HOSTILE[one])) for one in hostile for code in (RIGHT, WRONG)]
     assert [one.passed for one in grader.grade(answers)] == [True, False] * len(hostile)
@@ -200,7 +200,7 @@ def test_arguments_are_computed_with_the_files_of_the_problem(grader):
     lie = {"data.py": "def price():\n    return 7\n"}
     inputs = ("assert taxed(price()) == 150", "assert taxed(price() + 2) == 153")
     for setup in ("from data import price", "from shop import taxed\nfrom data import price"):
-        problem = replace(SHOP, tests=inputs, setup_code=setup)
+        problem = replace(SHOP, tests=tuple(map(Assertion, inputs)), setup_code=setup)
         told = "def taxed(price):\n    return {100: 150.0, 102: 153.0}[price]\n"
         answers = [(problem, answer(code, lie)) for code in (told, RIGHT, fixed)]
         assert [one.passed for one in grader.grade(answers)] == [True, True, False]
@@ -263,7 +263,7 @@ def test_a_new_init_may_make_a_package_of_a_folder_that_has_none(grader):
         "taxed",
         path="main.py",
         files={"shop/rates.py": "RATE = 0.5\n"},
-        cases=(Case((100,), 150.0),),
+        tests=(Case((100,), 150.0),),
     )
     code = "from shop import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"
     files = {"shop/__init__.py": "from shop.rates import RATE\n"}

@@ -10,7 +10,16 @@ from greenward.common.errors import ProblemError
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Case, Comparison, Expected, Problem, StdioCase
+from greenward.problems.problem import (
+    Assertion,
+    Case,
+    Check,
+    Comparison,
+    Expected,
+    InProcess,
+    Problem,
+    StdioCase,
+)
 from greenward.sandbox.protocol import CallResult, Job, Outcome, RunResult
 
 RIGHT = "def add(a, b): return a + b"
@@ -66,7 +75,7 @@ def test_statuses(grader, add, code, status, passed):
 
 
 def test_an_empty_program_does_not_pass_by_a_builtin_of_the_same_name(grader):
-    problem = Problem("sum", "", "sum", cases=(Case(([1, 2],), 3),))
+    problem = Problem("sum", "", "sum", tests=(Case(([1, 2],), 3),))
     assert grader.grade([(problem, "x = 1")])[0].status is Status.NO_CODE
 
 
@@ -118,8 +127,13 @@ def test_a_stream_is_graded_lazily_and_completely(grader, add):
 
 def test_expected_values_never_enter_a_job():
     secret = 918273645546372819
-    problem = Problem("p", "", "f", cases=(Case((1,), secret), Case((2,), {"deep": [secret]})))
-    tested = Problem("t", "", "f", tests=(f"assert f(1) == {secret}", f"assert abs(f(2) - {secret}) < 1"))
+    problem = Problem("p", "", "f", tests=(Case((1,), secret), Case((2,), {"deep": [secret]})))
+    tested = Problem(
+        "t",
+        "",
+        "f",
+        tests=(Assertion(f"assert f(1) == {secret}"), Assertion(f"assert abs(f(2) - {secret}) < 1")),
+    )
     recorder = Recorder(RunResult(Outcome.COMPLETED))
     with Grader(executor=recorder) as grader:
         grader.grade([(problem, "x"), (tested, "x")])
@@ -148,22 +162,22 @@ def test_a_run_that_was_not_completed_never_passes(add):
     ("fields", "message"),
     [
         ({}, "found none"),
-        ({"cases": (Case((1,), 1),), "tests": ("assert f(1)",)}, "found cases and tests"),
-        ({"checks": ("f(1)",), "in_process_tests": ("f(1)",)}, "found checks and in_process_tests"),
-        ({"stdio_cases": (StdioCase("1", "1"),)}, "an empty entry point beside stdio_cases, found 'f'"),
-        ({"entry_point": "", "cases": (Case((1,), 1),)}, "an entry point beside cases, found ''"),
-        ({"checks": ("f(",)}, "not Python"),
-        ({"checks": ("f(1)",), "check_setup_code": "x ="}, "not Python"),
-        ({"in_process_tests": ("\0",)}, "not Python"),
-        ({"cases": (Case((1,), 1, raises="ValueError"),)}, "expects 1 and the exception 'ValueError'"),
-        ({"cases": (Case((1,), None, raises="a b"),)}, "the exception 'a b'"),
-        ({"cases": (Case((1,), 1),), "comparison": Comparison(rule="same_set")}, "compared as a set"),
-        ({"cases": (Case((1,), object()),)}, "case 1 is not plain data"),
-        ({"cases": (Case((1,), 1), Case((object(),), 1))}, "case 2 is not plain data"),
-        ({"tests": ("assert f(",)}, "not Python"),
-        ({"tests": ("assert f(1) in 5",)}, "member of no container"),
-        ({"tests": ("assert f(1) == " + "-" * 9000 + "1",)}, "not Python"),
-        ({"cases": (Case((1,), 1),), "setup_code": "def (("}, "setup code .* is not Python"),
+        ({"tests": (Case((1,), 1), Assertion("assert f(1)"))}, "found cases and tests"),
+        ({"tests": (Check("f(1)"), InProcess("f(1)"))}, "found checks and in_process_tests"),
+        ({"tests": (StdioCase("1", "1"),)}, "an empty entry point beside stdio_cases, found 'f'"),
+        ({"entry_point": "", "tests": (Case((1,), 1),)}, "an entry point beside cases, found ''"),
+        ({"tests": (Check("f("),)}, "not Python"),
+        ({"tests": (Check("f(1)"),), "check_setup_code": "x ="}, "not Python"),
+        ({"tests": (InProcess("\0"),)}, "not Python"),
+        ({"tests": (Case((1,), 1, raises="ValueError"),)}, "expects 1 and the exception 'ValueError'"),
+        ({"tests": (Case((1,), None, raises="a b"),)}, "the exception 'a b'"),
+        ({"tests": (Case((1,), 1),), "comparison": Comparison(rule="same_set")}, "compared as a set"),
+        ({"tests": (Case((1,), object()),)}, "case 1 is not plain data"),
+        ({"tests": (Case((1,), 1), Case((object(),), 1))}, "case 2 is not plain data"),
+        ({"tests": (Assertion("assert f("),)}, "not Python"),
+        ({"tests": (Assertion("assert f(1) in 5"),)}, "member of no container"),
+        ({"tests": (Assertion("assert f(1) == " + "-" * 9000 + "1"),)}, "not Python"),
+        ({"tests": (Case((1,), 1),), "setup_code": "def (("}, "setup code .* is not Python"),
     ],
 )
 def test_a_problem_that_cannot_judge_is_an_error(grader, fields, message):
@@ -185,21 +199,21 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("value", UNUSUAL.values(), ids=UNUSUAL.keys())
 def test_unusual_plain_values_go_in_and_come_back(grader, value):
-    problem = Problem("p", "", "f", cases=(Case((value,), value), Case((value,), [value])))
+    problem = Problem("p", "", "f", tests=(Case((value,), value), Case((value,), [value])))
     (verdict,) = grader.grade([(problem, "def f(x): return x")])
     assert verdict.tests_passed == (True, False)
 
 
 def test_an_expected_value_that_was_not_computed_is_an_error(grader):
     problem = Problem(
-        "p", "", "f", cases=(Case((1,), Expected.FROM_REFERENCE),), reference="def f(x): return x"
+        "p", "", "f", tests=(Case((1,), Expected.FROM_REFERENCE),), reference="def f(x): return x"
     )
     with pytest.raises(ProblemError, match="not known yet"):
         grader.grade([(problem, "x")])
 
 
 def test_after_an_error_the_grader_goes_on(grader, add):
-    for bad in (Problem("p", "", "f"), Problem("p", "", "f", cases=(Case((object(),), 1),))):
+    for bad in (Problem("p", "", "f"), Problem("p", "", "f", tests=(Case((object(),), 1),))):
         with pytest.raises(ProblemError):
             grader.grade([(add, RIGHT), (bad, RIGHT), (add, RIGHT)])
     assert grader.grade([(add, RIGHT)])[0].passed
@@ -208,9 +222,11 @@ def test_after_an_error_the_grader_goes_on(grader, add):
 def test_graded_answers_reach_the_process_of_a_reward_function_as_they_are():
     verdict = Verdict(Status.FAILED, (True, False), "E", "m", "f", "o", "e", 0.5, 1.5, ("landlock",))
     problems = [
-        Problem("a", "", "f", cases=(Case((1,), (2,), {"k": {3}}), Case((), None, raises="E")), tags=("t",)),
-        Problem("b", "", "", stdio_cases=(StdioCase("1", "2"),), comparison=Comparison(rule="not_none")),
-        Problem("c", "", "f", checks=("f()",), check_setup_code="x = 1", setup_code="y = 1", base_tests=1),
+        Problem("a", "", "f", tests=(Case((1,), (2,), {"k": {3}}), Case((), None, raises="E")), tags=("t",)),
+        Problem("b", "", "", tests=(StdioCase("1", "2"),), comparison=Comparison(rule="not_none")),
+        Problem(
+            "c", "", "f", tests=(Check("f()"),), check_setup_code="x = 1", setup_code="y = 1", base_tests=1
+        ),
     ]
     answers = [
         GradedAnswer(problem, "prompt", "text", code, verdict) for problem in problems for code in ("x", None)
@@ -222,7 +238,7 @@ def test_graded_answers_reach_the_process_of_a_reward_function_as_they_are():
 
 def test_the_comparison_of_the_problem_is_used(grader):
     problem = Problem(
-        "p", "", "f", cases=(Case((1,), [0.5]),), comparison=Comparison(0.1, tuple_is_list=True)
+        "p", "", "f", tests=(Case((1,), [0.5]),), comparison=Comparison(0.1, tuple_is_list=True)
     )
     assert grader.grade([(problem, "def f(x): return (0.52,)")])[0].passed
     assert not grader.grade([(replace(problem, comparison=Comparison()), "def f(x): return (0.52,)")])[
@@ -231,7 +247,7 @@ def test_the_comparison_of_the_problem_is_used(grader):
 
 
 def test_keyword_arguments_reach_the_answer(grader):
-    problem = Problem("p", "", "f", cases=(Case((1,), 3, {"b": {"x": (2,)}}),))
+    problem = Problem("p", "", "f", tests=(Case((1,), 3, {"b": {"x": (2,)}}),))
     assert grader.grade([(problem, "def f(a, b): return a + b['x'][0]")])[0].passed
 
 
@@ -245,7 +261,7 @@ def test_programs_are_run_in_order_and_once(grader):
 
 def test_an_object_is_not_none(grader):
     tests = ("assert add(1, 2) is not None", "assert add(1, 2) != None")
-    problem = Problem("add", "", "add", tests=tests)
+    problem = Problem("add", "", "add", tests=tuple(map(Assertion, tests)))
     assert grader.grade([(problem, "import re\ndef add(a, b): return re.match('', '')")])[0].passed
     (none,) = grader.grade([(problem, "def add(a, b): pass")])
     assert none.tests_passed == (False, False)
@@ -255,7 +271,7 @@ def test_an_object_is_not_none(grader):
     ("change", "message"),
     [
         ({"starter_code": "async def add(a, b):\n"}, "is an async function"),
-        ({"cases": (Case((1, 2), None, raises="SystemExit"),)}, "expects SystemExit"),
+        ({"tests": (Case((1, 2), None, raises="SystemExit"),)}, "expects SystemExit"),
     ],
 )
 def test_what_no_answer_can_pass_is_refused(grader, change, message):
@@ -263,7 +279,7 @@ def test_what_no_answer_can_pass_is_refused(grader, change, message):
         grader.grade(
             [
                 (
-                    replace(Problem("add", "", "add", cases=(Case((1, 2), 3),)), **change),
+                    replace(Problem("add", "", "add", tests=(Case((1, 2), 3),)), **change),
                     "def add(a, b): return a + b",
                 )
             ]

@@ -10,10 +10,10 @@ from greenward.common.errors import GreenwardError, ProblemError
 from greenward.grading.execution import RETRIES
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Assertion, Case, Problem
 from greenward.sandbox.protocol import CallResult, Limits, Outcome, RunResult
 
-IDENTITY = Problem("identity", "", "f", cases=(Case((1,), 1),))
+IDENTITY = Problem("identity", "", "f", tests=(Case((1,), 1),))
 RIGHT, WRONG = "def f(x): return x", "def f(x): return -x"
 PATIENCE_SECONDS = 20.0  # a test that waits so long fails
 
@@ -166,7 +166,7 @@ def test_several_threads_may_grade_at_once(grader):
 
 
 def test_answers_that_differ_from_run_to_run_are_named(grader):
-    problem = Problem("p", "", "f", cases=(Case((0,), 0), Case((1,), 1)))
+    problem = Problem("p", "", "f", tests=(Case((0,), 0), Case((1,), 1)))
     by_the_clock = "import time\nT = time.time_ns() // 10\ndef f(x): return x + T % 2 * x"
     seeded = "import random\ndef f(x): return x + int(random.random() * 2) * x"
     found = grader.flaky([(problem, RIGHT), (problem, by_the_clock), (problem, seeded), (problem, None)], 24)
@@ -191,7 +191,7 @@ def test_a_failing_infrastructure_makes_no_answer_flaky():
 
 
 def test_expected_values_are_computed_between_batches_as_a_stream_needs_them():
-    tests = [Problem(str(n), "", "f", tests=(f"assert f(1) == int('{n}')",)) for n in range(3)]
+    tests = [Problem(str(n), "", "f", tests=(Assertion(f"assert f(1) == int('{n}')"),)) for n in range(3)]
     executor = Scripted()
 
     def answer_with_one(jobs):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Comparison, Problem, StdioCase
+from greenward.problems.problem import Assertion, Case, Check, Comparison, InProcess, Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 
 CHECK = """
@@ -16,7 +16,7 @@ def check(candidate):
     assert candidate(-3) == 9, "negative"
     assert [candidate(x) for x in range(4)] == [0, 1, 4, 9]
 """
-SQUARE = Problem("square", "", "square", checks=("check(square)",), check_setup_code=CHECK)
+SQUARE = Problem("square", "", "square", tests=(Check("check(square)"),), check_setup_code=CHECK)
 LIAR = """
 class L(int):
     def __eq__(s, o): return True
@@ -56,7 +56,9 @@ def test_an_answer_that_does_not_reply_in_time_has_timed_out(grader):
 
 
 def test_each_test_program_counts_by_itself(grader):
-    problem = replace(SQUARE, checks=("assert square(1) == 1", "assert square(2) == 5", "n = square(3)"))
+    problem = replace(
+        SQUARE, tests=(Check("assert square(1) == 1"), Check("assert square(2) == 5"), Check("n = square(3)"))
+    )
     (verdict,) = grader.grade([(problem, "def square(x): return x * x")])
     assert verdict.tests_passed == (True, False, True)
     assert verdict.first_failure.startswith("check 2: assert square(2) == 5")
@@ -70,7 +72,7 @@ def test_a_setup_that_cannot_run_is_no_fault_of_the_answer(grader):
 
 
 SUM = Problem(
-    "sum", "", "", stdio_cases=(StdioCase("1 2\n", "3\n"), StdioCase("10 -4\n", "6"), StdioCase("0 0", "0"))
+    "sum", "", "", tests=(StdioCase("1 2\n", "3\n"), StdioCase("10 -4\n", "6"), StdioCase("0 0", "0"))
 )
 GOOD_SUM = "a, b = map(int, input().split())\nprint(a + b)"
 COUNTING = "import json\njson.seen = getattr(json, 'seen', -1) + 1\nprint(sum(map(int, input().split())) + json.seen)"
@@ -125,7 +127,7 @@ def test_outputs_that_nothing_checks_are_those_of_fresh_processes_too(grader):
 
 
 def test_output_beyond_what_is_kept_does_not_pass(grader):
-    problem = Problem("p", "", "", stdio_cases=(StdioCase("", "5"),))
+    problem = Problem("p", "", "", tests=(StdioCase("", "5"),))
     spaces, hidden = (f"print('5' + ' ' * {count})" for count in (1000, 10**6))
     assert grader.grade([(problem, spaces)])[0].passed
     (verdict,) = grader.grade([(problem, hidden + "\nprint('and much more')")])
@@ -135,7 +137,7 @@ def test_output_beyond_what_is_kept_does_not_pass(grader):
 def test_long_expected_output_is_kept_whole(grader):
     text = "".join(f"{n}\n" for n in range(60_000))
     assert len(text) > Limits().output_bytes
-    problem = Problem("p", "", "", stdio_cases=(StdioCase("60000", text),))
+    problem = Problem("p", "", "", tests=(StdioCase("60000", text),))
     assert grader.grade([(problem, "for n in range(int(input())): print(n)")])[0].passed
 
 
@@ -147,7 +149,7 @@ def test_in_process_tests_may_use_what_the_answer_defines_and_are_counted(grader
         "p",
         "",
         "make",
-        in_process_tests=("assert isinstance(make(3), Node)", "n = make(4)\nassert n.value == 4"),
+        tests=(InProcess("assert isinstance(make(3), Node)"), InProcess("n = make(4)\nassert n.value == 4")),
     )
     before = grader.tests_by_mode["in_process"]
     good, bad = NODE + "def make(v): return Node(v)", NODE + "def make(v): return Node(3)"
@@ -168,7 +170,7 @@ def test_in_process_tests_may_use_what_the_answer_defines_and_are_counted(grader
     ],
 )
 def test_an_expected_exception_must_be_raised(grader, code, status):
-    problem = Problem("p", "", "f", cases=(Case((1,), None, raises="ValueError"),))
+    problem = Problem("p", "", "f", tests=(Case((1,), None, raises="ValueError"),))
     assert grader.grade([(problem, code)])[0].status is status
 
 
@@ -181,7 +183,7 @@ def test_an_expected_exception_must_be_raised(grader, code, status):
     ],
 )  # fmt: skip
 def test_the_rule_not_none_looks_at_nothing_else(grader, expected, returned, passes):
-    problem = Problem("p", "", "f", cases=(Case((1,), expected),), comparison=Comparison(rule="not_none"))
+    problem = Problem("p", "", "f", tests=(Case((1,), expected),), comparison=Comparison(rule="not_none"))
     (verdict,) = grader.grade([(problem, f"import re\ndef f(x): return {returned}")])
     assert verdict.status is (Status.PASSED if passes else Status.FAILED)
 
@@ -193,9 +195,9 @@ def test_values_of_the_standard_library_go_in_and_come_back(grader):
         "f",
         setup_code="import datetime",
         tests=(
-            "assert f(datetime.date(2024, 2, 28), 2) == datetime.date(2024, 3, 1)",
-            "assert f(datetime.datetime(2024, 2, 28, 5), 2) == datetime.datetime(2024, 3, 1, 5)",
-            "assert f(datetime.timedelta(1), 2) == datetime.timedelta(days=3)",
+            Assertion("assert f(datetime.date(2024, 2, 28), 2) == datetime.date(2024, 3, 1)"),
+            Assertion("assert f(datetime.datetime(2024, 2, 28, 5), 2) == datetime.datetime(2024, 3, 1, 5)"),
+            Assertion("assert f(datetime.timedelta(1), 2) == datetime.timedelta(days=3)"),
         ),
     )
     code = "import datetime\ndef f(day, n): return day + datetime.timedelta(days=n)"
@@ -207,7 +209,7 @@ def test_values_of_the_standard_library_go_in_and_come_back(grader):
 
 def test_a_problem_may_allow_more_time(grader):
     slow = "def f(x):\n    import time\n    while time.process_time() < 1.5: pass\n    return x"
-    problem = Problem("p", "", "f", cases=(Case((1,), 1),))
+    problem = Problem("p", "", "f", tests=(Case((1,), 1),))
     assert grader.grade([(problem, slow)])[0].status is Status.TIMEOUT
     assert grader.grade([(replace(problem, cpu_seconds=3.0), slow)])[0].passed
 

@@ -9,7 +9,7 @@ import pytest
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Assertion, Case, Check, InProcess, Problem, StdioCase
 from greenward.sandbox import workers
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, Job, Limits, Outcome
@@ -17,13 +17,22 @@ from greenward.sandbox.workers import Attempt
 
 LIMITS = Limits(cpu_seconds=3.0, wall_seconds=6.0, memory_bytes=512 << 20)
 PROBLEMS = {
-    "cases": Problem("cases", "", "f", cases=tuple(Case((n,), n) for n in range(2))),
+    "cases": Problem("cases", "", "f", tests=tuple(Case((n,), n) for n in range(2))),
     "tests": Problem(
-        "tests", "", "f", tests=("assert f(1) == 1", "assert f(2) + 1 == 3", "assert f(0) == 0")
+        "tests",
+        "",
+        "f",
+        tests=(
+            Assertion("assert f(1) == 1"),
+            Assertion("assert f(2) + 1 == 3"),
+            Assertion("assert f(0) == 0"),
+        ),
     ),
-    "checks": Problem("checks", "", "f", checks=("assert f(1) == 1", "assert [*map(f, [1, 2])] == [1, 2]")),
-    "in_process_tests": Problem("in_process", "", "f", in_process_tests=("assert f(3) == 3",)),
-    "stdio": Problem("stdio", "", "", stdio_cases=(StdioCase("1\n", "1\n"), StdioCase("2\n", "2\n"))),
+    "checks": Problem(
+        "checks", "", "f", tests=(Check("assert f(1) == 1"), Check("assert [*map(f, [1, 2])] == [1, 2]"))
+    ),
+    "in_process_tests": Problem("in_process", "", "f", tests=(InProcess("assert f(3) == 3"),)),
+    "stdio": Problem("stdio", "", "", tests=(StdioCase("1\n", "1\n"), StdioCase("2\n", "2\n"))),
 }
 INNOCENT, PROGRAM = "def f(x): return x", "print(input())"
 HEAVY = {
@@ -108,7 +117,7 @@ def test_a_report_that_came_while_others_were_read_is_not_late(monkeypatch):
 )
 def test_large_values_pass_where_large_values_are_expected(grader, monkeypatch, expected, returned):
     monkeypatch.setattr("greenward.grading.testcases._EXTRA_RESULT_BYTES", 0)
-    problem = Problem("p", "", "f", cases=(Case((1,), expected), Case((2,), expected)))
+    problem = Problem("p", "", "f", tests=(Case((1,), expected), Case((2,), expected)))
     code = f"from fractions import Fraction\ndef f(x): return {returned}"
     (verdict,) = grader.grade([(problem, code)])
     assert verdict.passed, verdict.first_failure
@@ -117,7 +126,7 @@ def test_large_values_pass_where_large_values_are_expected(grader, monkeypatch, 
 def test_the_bound_follows_what_is_expected():
     def bound(*expected: object) -> int:
         return make_plan(
-            Problem("p", "", "f", cases=tuple(Case((1,), one) for one in expected))
+            Problem("p", "", "f", tests=tuple(Case((1,), one) for one in expected))
         ).job.result_bytes
 
     assert 1 << 20 <= bound(1) < (1 << 20) + 1000

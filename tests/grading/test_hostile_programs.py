@@ -14,7 +14,7 @@ from greenward.problems.problem import Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 
 PAIRS = ((1, 2), (10, -4), (0, 0), (5, 5))
-SUM = Problem("sum", "", "", stdio_cases=tuple(StdioCase(f"{a} {b}\n", str(a + b)) for a, b in PAIRS))
+SUM = Problem("sum", "", "", tests=tuple(StdioCase(f"{a} {b}\n", str(a + b)) for a, b in PAIRS))
 S = "sum(map(int, input().split()))"
 FAST_IO = """
 import io, os, sys

@@ -14,7 +14,7 @@ from greenward.grading.labels import evidence, judge_label, parse_label, written
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Label, Problem
+from greenward.problems.problem import Assertion, Label, Problem
 from greenward.problems.vulnerabilities import pair, vulnerability_pairs
 
 CODE = "import os\n\ndef f(x):\n    os.system('ls ' + x)\n    return x\n"
@@ -159,7 +159,7 @@ def test_a_reason_outside_of_its_tags_does_not_count() -> None:
 
 
 def test_terms_of_labels_refuse_problems_with_tests() -> None:
-    problem = Problem("add", "", "add", tests=("assert add(1, 1) == 2",))
+    problem = Problem("add", "", "add", tests=(Assertion("assert add(1, 1) == 2"),))
     with pytest.raises(RewardError, match="has tests and no label"):
         make_reward(RewardTermConfig(name="weakness")).score(
             [GradedAnswer(problem, "", "", "", Verdict(Status.PASSED))],

@@ -11,7 +11,7 @@ import pytest
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.formats import oracle_for
-from greenward.problems.problem import Case, Comparison, Problem, StdioCase
+from greenward.problems.problem import Assertion, Case, Check, Comparison, Problem, StdioCase
 from greenward.sandbox.inside.codec import canonical
 from greenward.sandbox.protocol import Limits
 
@@ -46,7 +46,7 @@ def test_values_of_numpy_are_plain_values(returned, plain):
 
 
 def test_answers_may_return_them(grader):
-    problem = Problem("p", "", "f", cases=tuple(Case((i,), plain) for i, (_, plain) in enumerate(VALUES)))
+    problem = Problem("p", "", "f", tests=tuple(Case((i,), plain) for i, (_, plain) in enumerate(VALUES)))
     code = f"import numpy as np\ndef f(i): return [{', '.join('lambda: ' + v for v, _ in VALUES)}][i]()"
     (verdict,) = grader.grade([(problem, code)])
     assert verdict.passed, verdict
@@ -61,7 +61,7 @@ def test_arguments_and_expected_values_may_be_of_numpy(grader):
     )
     plain = "def f(x, ys):\n    assert type(x) in (int, float) and type(ys) is list\n    return [x * y for y in ys]"
     numeric = "import numpy as np\ndef f(x, ys): return x * np.array(ys)"
-    problem = Problem("p", "", "f", cases=cases)
+    problem = Problem("p", "", "f", tests=cases)
     for code in (plain, numeric):
         (verdict,) = grader.grade([(problem, code)])
         assert verdict.passed, verdict
@@ -74,9 +74,18 @@ def test_arguments_and_expected_values_may_be_of_numpy(grader):
 def test_numbers_of_every_type_count_in_every_kind_of_test(grader, kind, value):
     test = "assert f(2) == 4"
     kinds = {
-        "cases": Problem("p", "", "f", cases=(Case((2,), 4),)),
-        "tests": Problem("p", "", "f", tests=(test, "assert abs(f(2) - 4) < 1", "assert f(2) in (4, 5)")),
-        "checks": Problem("p", "", "f", checks=(test, "assert int(f(2)) + 1 == 5")),
+        "cases": Problem("p", "", "f", tests=(Case((2,), 4),)),
+        "tests": Problem(
+            "p",
+            "",
+            "f",
+            tests=(
+                Assertion(test),
+                Assertion("assert abs(f(2) - 4) < 1"),
+                Assertion("assert f(2) in (4, 5)"),
+            ),
+        ),
+        "checks": Problem("p", "", "f", tests=(Check(test), Check("assert int(f(2)) + 1 == 5"))),
     }
     code = (
         "import numpy as np\nfrom decimal import Decimal\nfrom fractions import Fraction\ndef f(x): return "
@@ -92,7 +101,7 @@ def test_exact_numbers_go_in_and_come_out(grader, number):
         "p",
         "",
         "f",
-        cases=(Case((number,), number * 3), Case(([number],), [number * 3]), Case((number,), 1.5)),
+        tests=(Case((number,), number * 3), Case(([number],), [number * 3]), Case((number,), 1.5)),
     )
     code = "def f(x): return [f(y) for y in x] if type(x) is list else x * 3"
     (verdict,) = grader.grade([(problem, code)])
@@ -103,7 +112,7 @@ def test_exact_numbers_go_in_and_come_out(grader, number):
 def test_oracles_take_numbers_of_every_type(grader, number):
     oracle = oracle_for("Mbpp/581", "surface_Area", 1e-6)
     problem = Problem(
-        "p", "", "surface_Area", checks=("judge(surface_Area, (2, 2))",), check_setup_code=oracle or ""
+        "p", "", "surface_Area", tests=(Check("judge(surface_Area, (2, 2))"),), check_setup_code=oracle or ""
     )
     code = "import numpy as np\nfrom decimal import Decimal\nfrom fractions import Fraction\ndef surface_Area(b, h):\n"
     right, wrong = grader.grade([(problem, f"{code}    return {number}{more}") for more in ("", " + 2")])
@@ -137,8 +146,8 @@ def f(kind):
 
 @pytest.mark.parametrize(("kind", "held"), [("array", [0, 0]), ("number", 7), ("long", 7.0)])
 def test_methods_of_subclasses_take_no_part(grader, kind, held):
-    honest = Problem("p", "", "f", cases=(Case((kind,), held),))
-    wanted = Problem("p", "", "f", cases=(Case((kind,), 42),))
+    honest = Problem("p", "", "f", tests=(Case((kind,), held),))
+    wanted = Problem("p", "", "f", tests=(Case((kind,), 42),))
     right, wrong = grader.grade([(honest, HOSTILE), (wanted, HOSTILE)])
     assert right.passed, right
     assert wrong.status is Status.FAILED
@@ -156,7 +165,7 @@ def test_methods_of_subclasses_take_no_part(grader, kind, held):
 )
 def test_what_is_too_large_or_holds_no_plain_data_is_of_a_wrong_type(grader, value, status):
     code = f"import numpy as np\ndef f(): return {value}"
-    (verdict,) = grader.grade([(Problem("p", "", "f", cases=(Case((), 0),)), code)])
+    (verdict,) = grader.grade([(Problem("p", "", "f", tests=(Case((), 0),)), code)])
     assert verdict.status is status, verdict
 
 
@@ -168,7 +177,7 @@ def f():
     array[()] = array
     return array
 """
-    (verdict,) = grader.grade([(Problem("p", "", "f", cases=(Case((), 0),)), code)])
+    (verdict,) = grader.grade([(Problem("p", "", "f", tests=(Case((), 0),)), code)])
     assert verdict.status in (Status.WRONG_TYPE, Status.ERROR)
 
 
@@ -184,11 +193,11 @@ sys.modules["numpy"] = fake
 def f(): return ndarray()
 """
     with Grader(LIMITS, workers=1) as grader:
-        (verdict,) = grader.grade([(Problem("p", "", "f", cases=(Case((), 4),)), code)])
+        (verdict,) = grader.grade([(Problem("p", "", "f", tests=(Case((), 4),)), code)])
     assert verdict.status is Status.WRONG_TYPE
 
 
 def test_what_programs_print_of_numpy_is_compared_as_text(grader):
-    problem = Problem("p", "", "", stdio_cases=(StdioCase("", "4 0.5\n"),), comparison=Comparison())
+    problem = Problem("p", "", "", tests=(StdioCase("", "4 0.5\n"),), comparison=Comparison())
     code = "import numpy as np\nprint(np.int64(4), np.float32(0.5))"
     assert grader.grade([(problem, code)])[0].passed

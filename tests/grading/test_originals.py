@@ -12,7 +12,7 @@ from greenward.common.errors import ProblemError, SandboxError
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import make_plan
 from greenward.problems.mining import MaskedFunction, find_tree, in_file, masked_functions, masked_problem
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Case, Doctest, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Limits
@@ -109,7 +109,7 @@ def function_in_tree(source: str, name: str):
 def test_only_the_answer_itself_passes(grader, source):
     name, examples = FUNCTIONS[source]
     tree, function = function_in_tree(source, name)
-    problem = masked_problem(function, tree, 100, doctests=(examples,), tags=())
+    problem = masked_problem(function, tree, 100, tests=(Doctest(examples),), tags=())
     node = next(
         one
         for one in ast.walk(ast.parse(function.file.text))
@@ -138,7 +138,7 @@ def test_only_the_answer_itself_passes(grader, source):
 @pytest.mark.parametrize("path", ["posixpath.py", "codecs.py", "runpy.py"])
 def test_a_module_that_the_interpreter_carries_is_not_asked_for(path):
     files = {path: "def f(x):\n    raise NotImplementedError\n"}
-    problem = Problem("frozen", "", "f", cases=(Case((1,), 2),), path=path, files=files)
+    problem = Problem("frozen", "", "f", tests=(Case((1,), 2),), path=path, files=files)
     with pytest.raises(ProblemError, match="a part of the interpreter"):
         make_plan(problem)
     own = replace(problem, path=f"shop/{path}", files={f"shop/{path}": files[path]})
@@ -148,10 +148,10 @@ def test_a_module_that_the_interpreter_carries_is_not_asked_for(path):
 def test_a_program_of_the_same_name_as_a_module_may_read_the_library(grader):
     """Only problems that give a part of a module hide its original."""
     tree, function = function_in_tree("statistics", "median_low")
-    problem = masked_problem(function, tree, 100, doctests=(">>> size() > 1000\nTrue\n",), tags=())
+    problem = masked_problem(function, tree, 100, tests=(Doctest(">>> size() > 1000\nTrue\n"),), tags=())
     whole = "import os\ndef size():\n    return len(open(os.path.dirname(os.__file__) + '/statistics.py').read())\n"
     own = problem.__class__(
-        task_id="own", prompt="", entry_point="", path="statistics.py", doctests=problem.doctests
+        task_id="own", prompt="", entry_point="", path="statistics.py", tests=problem.tests
     )
     (verdict,) = grader.grade([(own, whole)])
     assert verdict.passed, verdict.failure

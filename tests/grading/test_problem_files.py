@@ -13,7 +13,16 @@ from greenward.grading.judge import Grader
 from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
 from greenward.problems.formats import load_json, save_json
-from greenward.problems.problem import Case, Problem, StdioCase, data_hash
+from greenward.problems.problem import (
+    Assertion,
+    Case,
+    Check,
+    Doctest,
+    InProcess,
+    Problem,
+    StdioCase,
+    data_hash,
+)
 
 RIGHT = "from .rates import RATE\n\ndef taxed(price):\n    return price + price * RATE\n"
 WRONG = RIGHT.replace("+ price", "- price")
@@ -49,12 +58,12 @@ def status(grader, problem, code):
 @pytest.mark.parametrize(
     "tests",
     [
-        {"cases": (Case((100,), 150.0),)},
-        {"tests": ("assert taxed(100) == 150",)},
-        {"in_process_tests": (UNITTEST,)},
-        {"in_process_tests": ("import tests.prices",)},
-        {"doctests": (">>> from shop import taxed\n>>> taxed(100)\n150.0\n",)},
-        {"checks": ("from tests.cases import CASES\nfor n in CASES: assert taxed(n) == 1.5 * n",)},
+        {"tests": (Case((100,), 150.0),)},
+        {"tests": (Assertion("assert taxed(100) == 150"),)},
+        {"tests": (InProcess(UNITTEST),)},
+        {"tests": (InProcess("import tests.prices"),)},
+        {"tests": (Doctest(">>> from shop import taxed\n>>> taxed(100)\n150.0\n"),)},
+        {"tests": (Check("from tests.cases import CASES\nfor n in CASES: assert taxed(n) == 1.5 * n"),)},
     ],
     ids=lambda tests: next(iter(tests)),
 )
@@ -70,12 +79,12 @@ def test_tests_import_the_package_with_the_answers_file_in_place(grader, tests):
 
 
 def test_a_program_that_prints_imports_the_files_beside_it(grader):
-    problem = Problem("p", "", "", stdio_cases=(StdioCase("2\n", "6\n"),), files={"three.py": "N = 3"})
+    problem = Problem("p", "", "", tests=(StdioCase("2\n", "6\n"),), files={"three.py": "N = 3"})
     assert status(grader, problem, "from three import N\nprint(int(input()) * N)") is Status.PASSED
 
 
 def test_a_method_can_be_called_as_entry_point(grader):
-    problem = Problem("m", "", "Box.doubled", cases=(Case((4,), 8),), path="box.py")
+    problem = Problem("m", "", "Box.doubled", tests=(Case((4,), 8),), path="box.py")
     code = "class Box:\n    @staticmethod\n    def doubled(n):\n        return {}"
     assert status(grader, problem, code.format("n + n")) is Status.PASSED
     assert status(grader, problem, code.format("n")) is Status.FAILED
@@ -86,7 +95,7 @@ def test_a_method_can_be_called_as_entry_point(grader):
 def test_the_answers_file_comes_before_a_module_of_the_standard_library(grader, path):
     name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
     problem = Problem(
-        "s", "", "mark", in_process_tests=(f"import {name} as m\nassert m.mark() == 7",), path=path
+        "s", "", "mark", tests=(InProcess(f"import {name} as m\nassert m.mark() == 7"),), path=path
     )
     assert status(grader, problem, "def mark():\n    return 7") is Status.PASSED
     assert status(grader, problem, "def mark():\n    return 8") is Status.FAILED
@@ -94,16 +103,16 @@ def test_the_answers_file_comes_before_a_module_of_the_standard_library(grader, 
 
 def test_an_answer_that_overwrites_the_tests_gains_nothing(grader):
     test = "assert __import__('shop').taxed(100) == 150"
-    problem = replace(SHOP, test_files={"test_shop.py": test}, in_process_tests=("import test_shop",))
+    problem = replace(SHOP, test_files={"test_shop.py": test}, tests=(InProcess("import test_shop"),))
     for attack in ("w", "a"):
         code = f"open('test_shop.py', {attack!r}).write('')\n{WRONG}"
         assert status(grader, problem, code) is Status.FAILED
 
 
 def test_files_of_one_answer_are_gone_before_the_next(grader):
-    first = replace(SHOP, cases=(Case((100,), 150.0),))
+    first = replace(SHOP, tests=(Case((100,), 150.0),))
     assert status(grader, first, RIGHT) is Status.PASSED
-    second = Problem("after", "", "f", cases=(Case((), False),))
+    second = Problem("after", "", "f", tests=(Case((), False),))
     code = "import os\ndef f():\n    return any(os.scandir('.'))"
     assert status(grader, second, code) is Status.PASSED
 
@@ -130,13 +139,13 @@ def test_files_of_one_answer_are_gone_before_the_next(grader):
 )
 def test_files_that_do_not_fit_are_refused(files, message):
     with pytest.raises(ProblemError, match=message):
-        make_plan(replace(SHOP, files=files, cases=(Case((1,), 1),)))
+        make_plan(replace(SHOP, files=files, tests=(Case((1,), 1),)))
 
 
 @pytest.mark.parametrize("path", ["prices.txt", "a.b/c.py", "../prices.py"])
 def test_a_path_that_cannot_be_imported_is_refused(path):
     with pytest.raises(ProblemError, match="is not"):
-        make_plan(replace(SHOP, path=path, cases=(Case((1,), 1),)))
+        make_plan(replace(SHOP, path=path, tests=(Case((1,), 1),)))
 
 
 DOCTEST = """
@@ -159,7 +168,7 @@ TypeError: other words
 
 
 def test_doctests_are_judged_as_the_standard_library_judges_them(grader):
-    problem = Problem("d", "", "f", doctests=(DOCTEST, ">>> f([2, 1])\n>>> xs\n[]\n"))
+    problem = Problem("d", "", "f", tests=(Doctest(DOCTEST), Doctest(">>> f([2, 1])\n>>> xs\n[]\n")))
     codes = [
         "def f(xs):\n    xs[:] = sorted(xs)",
         "def f(xs):\n    xs.sort()",
@@ -171,7 +180,7 @@ def test_doctests_are_judged_as_the_standard_library_judges_them(grader):
         namespace: dict[str, object] = {}
         exec(code, namespace)
         expected = []
-        for text in problem.doctests:
+        for text in problem.sources(Doctest):
             for example, passed in examples_passed(
                 doctest.DocTestParser().get_doctest(text, dict(namespace), "", "", 0)
             ):
@@ -199,7 +208,7 @@ def examples_passed(test):
 
 
 def test_the_failure_of_a_doctest_says_what_was_printed(grader):
-    problem = Problem("d", "", "f", doctests=(">>> f(3)\n9\n",))
+    problem = Problem("d", "", "f", tests=(Doctest(">>> f(3)\n9\n"),))
     (verdict,) = grader.grade([(problem, "def f(n):\n    return n + n")])
     assert verdict.first_failure == r">>> f(3): expected '9\n', got '6\n'"
     (verdict,) = grader.grade([(problem, "def f(n):\n    return 1 / 0")])
@@ -207,7 +216,7 @@ def test_the_failure_of_a_doctest_says_what_was_printed(grader):
 
 
 def test_expected_output_of_a_doctest_is_not_in_the_answers_process(grader):
-    problem = Problem("d", "", "f", doctests=(">>> f()\n'a secret value'\n",))
+    problem = Problem("d", "", "f", tests=(Doctest(">>> f()\n'a secret value'\n"),))
     code = "import gc\ndef f():\n    return next(s for s in map(str, gc.get_objects()) if 'a secret ' + 'value' in s)"
     assert status(grader, problem, code) is not Status.PASSED
 
@@ -215,15 +224,15 @@ def test_expected_output_of_a_doctest_is_not_in_the_answers_process(grader):
 def test_a_malformed_doctest_is_refused():
     for text in (">>>f(1)\n", "no example", ">>> f(1)  # doctest: +SKIP\n"):
         with pytest.raises(ProblemError, match="doctest"):
-            make_plan(Problem("d", "", "f", doctests=(text,)))
+            make_plan(Problem("d", "", "f", tests=(Doctest(text),)))
 
 
 def test_problems_of_files_survive_the_json_format(tmp_path):
-    problem = replace(SHOP, doctests=(DOCTEST,), test_files={"t.py": "x = 1\n"}, entry_point="A.b")
-    save_json([problem, replace(SHOP, task_id="2", in_process_tests=("import shop",))], tmp_path / "p.json")
+    problem = replace(SHOP, tests=(Doctest(DOCTEST),), test_files={"t.py": "x = 1\n"}, entry_point="A.b")
+    save_json([problem, replace(SHOP, task_id="2", tests=(InProcess("import shop"),))], tmp_path / "p.json")
     loaded = load_json(tmp_path / "p.json")
     assert loaded[0] == replace(problem, comparison=loaded[0].comparison)
-    assert loaded[1].in_process_tests == ("import shop",)
+    assert loaded[1].tests == (InProcess("import shop"),)
     rows = json.loads((tmp_path / "p.json").read_text())
     (tmp_path / "bad.json").write_text(json.dumps([{**rows[0], "files": {"a.py": 3}}]))
     with pytest.raises(ProblemError, match="field 'files' must be an object of paths and texts"):
@@ -232,5 +241,5 @@ def test_problems_of_files_survive_the_json_format(tmp_path):
 
 def test_problems_without_files_keep_their_hash():
     # As recorded before problems had files.
-    problem = Problem("add", "", "add", cases=(Case((1, 2), 3),))
+    problem = Problem("add", "", "add", tests=(Case((1, 2), 3),))
     assert data_hash([problem]) == "d680bfa29f78f6a9ea95306b603a2c899977feca688326d8692c1ba1034738f0"

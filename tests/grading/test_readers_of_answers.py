@@ -25,7 +25,7 @@ from greenward.grading.labels import judge_label, parse_label
 from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
-from greenward.problems.problem import Case, Label, Problem
+from greenward.problems.problem import Assertion, Case, Label, Problem
 from greenward.rollouts.driver import Request, turn_of
 from greenward.rollouts.endpoint import TextTokenizer
 from greenward.rollouts.engine import Completion, SamplingParams, StopReason
@@ -39,15 +39,15 @@ from greenward.tasks.self_play.games import KuhnPoker
 BUGGY = "def double(n):\n    m = n\n    return 3 * m\n"
 RIGHT = BUGGY.replace("3", "2")
 FUNCTION = Problem(
-    "function", "", "double", cases=(Case((1,), 2),), starter_code="def double(n):\n", reference=RIGHT
+    "function", "", "double", tests=(Case((1,), 2),), starter_code="def double(n):\n", reference=RIGHT
 )
-PROGRAM = Problem("program", "Print.", "", tests=("assert True",), reference="print(1)\n")
+PROGRAM = Problem("program", "Print.", "", tests=(Assertion("assert True"),), reference="print(1)\n")
 REPAIR = replace(FUNCTION, task_id="repair", buggy_code=BUGGY)
 FILES = Problem(
     "files",
     "Double.",
     "double",
-    cases=(Case((1,), 2),),
+    tests=(Case((1,), 2),),
     path="café/a b.py",
     files={"café/a b.py": BUGGY, "b.py": "import os\n", "crlf.py": "a = 1\r\nb = 2\r\n", "end.py": "a = 1"},
     starter_code="def double(n):\n",

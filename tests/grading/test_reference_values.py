@@ -17,7 +17,7 @@ SQUARE = Problem(
     "square",
     "Square.",
     "f",
-    cases=(Case((3,), UNKNOWN), Case((2,), 5)),
+    tests=(Case((3,), UNKNOWN), Case((2,), 5)),
     reference="def f(x):\n    return x * x",
 )
 
@@ -59,7 +59,7 @@ def test_only_unknown_values_are_filled_in(executor, tmp_path):
 
 
 def test_known_problems_come_back_as_they_are(executor, tmp_path):
-    problem = replace(SQUARE, cases=(Case((2,), 5),))
+    problem = replace(SQUARE, tests=(Case((2,), 5),))
     assert next(iter(with_expected_values(ProblemSet([problem]), executor, cache=tmp_path))) is problem
     assert not executor.jobs
 
@@ -75,7 +75,7 @@ def test_known_problems_come_back_as_they_are(executor, tmp_path):
 )
 def test_values_survive_sandbox_and_cache(executor, tmp_path, expression):
     problem = Problem(
-        "p", "", "f", cases=(Case((), UNKNOWN),), reference=f"def f():\n    return {expression}"
+        "p", "", "f", tests=(Case((), UNKNOWN),), reference=f"def f():\n    return {expression}"
     )
     expected = eval(expression)
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_spoiled_cache_is_computed_again(executor, tmp_path, spoil):
     "change",
     [
         {"reference": "def f(x):\n    return x ** 2"},
-        {"cases": (Case((4,), UNKNOWN),)},
+        {"tests": (Case((4,), UNKNOWN),)},
         {"setup_code": "x = 1"},
     ],
 )
@@ -111,7 +111,7 @@ def test_other_data_have_another_place_in_the_cache(executor, tmp_path, change):
 def test_match_objects_become_whether_there_is_one(executor, tmp_path):
     problem = Problem(
         "m", "", "f",
-        cases=(Case(("ab",), UNKNOWN), Case(("b",), UNKNOWN)),
+        tests=(Case(("ab",), UNKNOWN), Case(("b",), UNKNOWN)),
         reference="import re\ndef f(text):\n    return re.match('a', text)",
         comparison=Comparison(rule="not_none"),
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_match_objects_become_whether_there_is_one(executor, tmp_path):
 def test_values_too_large_to_leave_the_sandbox_are_left_out_and_counted(executor, tmp_path):
     problem = Problem(
         "p", "", "f",
-        cases=tuple(Case((n,), UNKNOWN) for n in (1, 60_000_000, 2)),
+        tests=tuple(Case((n,), UNKNOWN) for n in (1, 60_000_000, 2)),
         reference="def f(n):\n    return 'x' * n",
         base_tests=2,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def test_answers_get_four_times_what_the_reference_took(tmp_path):
 def test_completed_problems_are_graded(tmp_path, monkeypatch):
     monkeypatch.setenv("GREENWARD_CACHE", str(tmp_path))
     with Grader(workers=1) as grader:
-        (problem,) = grader.complete(ProblemSet([replace(SQUARE, cases=SQUARE.cases[:1])]))
+        (problem,) = grader.complete(ProblemSet([replace(SQUARE, tests=SQUARE.cases[:1])]))
         right, wrong = grader.grade([(problem, problem.reference), (problem, "def f(x):\n    return 2 * x")])
     assert right.passed
     assert not wrong.passed

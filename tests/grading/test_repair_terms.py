@@ -20,7 +20,7 @@ from greenward.problems.problem import Case, Problem
 BUGGY = "def double(n):\n    m = n\n    return 3 * m\n"
 RIGHT = "def double(n):\n    m = n\n    return 2 * m\n"
 PROBLEM = Problem(
-    "double", "", "double", cases=(Case((0,), 0), Case((3,), 6)), buggy_code=BUGGY, reference=RIGHT
+    "double", "", "double", tests=(Case((0,), 0), Case((3,), 6)), buggy_code=BUGGY, reference=RIGHT
 )
 
 
@@ -194,10 +194,10 @@ def test_terms_that_need_a_reference_do_not_apply_without_one():
 
 
 def test_regression_is_the_share_of_the_tests_that_passed_before():
-    problem = replace(PROBLEM, cases=(Case((0,), 0), Case((3,), 6), Case((0,), 0)))
+    problem = replace(PROBLEM, tests=(Case((0,), 0), Case((3,), 6), Case((0,), 0)))
     texts = [ORACLE, WRONG, block("    return 3 * m\n", "    return 6 // m\n"), "no edit"]
     found = [extract_edited(text, problem, "completion", "search_replace") for text in texts]
-    never = replace(problem, task_id="never", cases=(Case((1,), 2),))
+    never = replace(problem, task_id="never", tests=(Case((1,), 2),))
     term = make_reward(RewardTermConfig(name="regression", weight=0.5))
     with Grader(workers=1) as grader:
         verdicts = grader.grade([(problem, one.answer) for one in found])

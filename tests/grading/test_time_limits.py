@@ -10,7 +10,7 @@ from greenward.grading.execution import JobSet, run_unique
 from greenward.grading.judge import Grader, make_jobs, with_expected_values
 from greenward.grading.testcases import make_plan
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Expected, Problem, ProblemSet, StdioCase
+from greenward.problems.problem import Assertion, Case, Expected, Problem, ProblemSet, StdioCase
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
 
@@ -31,7 +31,7 @@ def asked(*reference_seconds: float) -> Problem:
         "p",
         "",
         "f",
-        cases=cases,
+        tests=cases,
         reference_seconds=reference_seconds,
         cpu_seconds=4 * sum(reference_seconds),
     )
@@ -67,15 +67,15 @@ def test_a_limit_of_the_user_is_for_each_test_of_a_contest():
     problem = replace(asked(0.0, 0.0), reference_seconds=(), test_seconds=4.0)
     assert [(job.call_seconds, job.limits.cpu_seconds) for job in jobs(problem)] == [((4.0, 4.0), 8.0)]
     assert [job.call_seconds for job in jobs(problem, by_suite=False)] == [(10.0, 10.0)]
-    program = Problem("p", "", "", stdio_cases=(StdioCase("", ""),) * 3, test_seconds=4.0)
+    program = Problem("p", "", "", tests=(StdioCase("", ""),) * 3, test_seconds=4.0)
     assert [job.limits.cpu_seconds for job in jobs(program)] == [4.0]
     assert [job.limits.cpu_seconds for job in jobs(program, by_suite=False)] == [10.0]
 
 
 def test_problems_without_times_keep_the_limit_of_the_answer():
-    problem = Problem("p", "", "f", tests=("assert f(1) == 1",))
+    problem = Problem("p", "", "f", tests=(Assertion("assert f(1) == 1"),))
     assert [(job.limits, job.call_seconds) for job in jobs(problem)] == [(USUAL, ())]
-    cut = replace(asked(0.1, 0.1), cases=asked(0.1).cases)  # the times no longer belong to the cases
+    cut = replace(asked(0.1, 0.1), tests=asked(0.1).cases)  # the times no longer belong to the cases
     assert [(job.limits, job.call_seconds) for job in jobs(cut)] == [(USUAL, ())]
 
 
@@ -146,7 +146,7 @@ def grader():
 def test_the_reference_is_measured_case_by_case(tmp_path):
     seconds = [0.1, 0.6, 0.0, 0.0, 0.4]
     cases = tuple(Case((n,), Expected.FROM_REFERENCE) for n in range(len(seconds)))
-    problem = Problem("p", "", "f", cases=cases, reference=BUSY + repr(seconds))
+    problem = Problem("p", "", "f", tests=cases, reference=BUSY + repr(seconds))
     with LocalExecutor(1) as executor:
         (completed,) = with_expected_values(ProblemSet([problem]), executor, cache=tmp_path)
         (again,) = with_expected_values(ProblemSet([problem]), executor, cache=tmp_path)

@@ -22,7 +22,7 @@ PROBLEM = Problem(
     "four",
     "Add two numbers.",
     "add",
-    cases=(Case((1, 2), 3), Case((2, 2), 4)),
+    tests=(Case((1, 2), 3), Case((2, 2), 4)),
     starter_code="def add(a, b):\n",
     reference="def add(a, b):\n    return a + b\n",
 )

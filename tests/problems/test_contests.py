@@ -50,7 +50,7 @@ def test_programs_that_read_and_print(lines):
     (problem,) = load_file(lines(STDIO))
     assert problem.task_id == "Apps/7"
     assert problem.entry_point == ""
-    assert problem.stdio_cases == (StdioCase("1 2\n", "3\n"), StdioCase("3\n4", "7"))
+    assert problem.tests == (StdioCase("1 2\n", "3\n"), StdioCase("3\n4", "7"))
     assert problem.reference == "print(sum(map(int, input().split())))"
     assert problem.tags == ("introductory",)
 
@@ -105,7 +105,7 @@ def test_livecodebench_programs(lines):
     tests = json.dumps([{"input": "1\n", "output": "2\n", "testtype": "stdin"}])
     row = {**LIVE, "public_test_cases": tests, "private_test_cases": ""}
     (problem,) = load_file(lines(row))
-    assert problem.stdio_cases == (StdioCase("1\n", "2\n"),)
+    assert problem.tests == (StdioCase("1\n", "2\n"),)
 
 
 class RunsWhenUnpickled:

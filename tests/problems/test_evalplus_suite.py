@@ -11,7 +11,7 @@ import pytest
 from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
 from greenward.problems.formats import RULES, oracle_for, with_types
-from greenward.problems.problem import Expected
+from greenward.problems.problem import Assertion, Check, Expected
 
 ROW = {
     "task_id": "Mbpp/2",
@@ -119,7 +119,7 @@ def test_every_reading_of_the_specification_is_right(task_id, name, arguments, v
 def test_problems_with_an_oracle_have_a_program_for_each_input(lines):
     row = {**ROW, "task_id": "Mbpp/558", "entry_point": "digit_distance_nums", "base_input": [[1, 2]]}
     (problem,) = load_file(lines({**row, "plus_input": [[3, 4]]}))
-    assert problem.checks == tuple(f"judge(digit_distance_nums, {pair})" for pair in ((1, 2), (3, 4)))
+    assert problem.sources(Check) == tuple(f"judge(digit_distance_nums, {pair})" for pair in ((1, 2), (3, 4)))
     assert not problem.cases
 
 
@@ -145,13 +145,13 @@ def test_wrong_row_is_named(lines, change, message):
 def test_public_files(public, file, count):
     problems = load_file(public(f"evalplus/{file}.jsonl.gz"))
     assert len(problems) == count
-    special = [problem.task_id for problem in problems if problem.checks]
+    special = [problem.task_id for problem in problems if problem.sources(Check)]
     assert special == (["Mbpp/558", "Mbpp/581"] if file == "MbppPlus" else ["HumanEval/32"])
 
 
 def test_restored_types_are_those_of_mbpps_own_tests(public):
     """MBPP's assert statements call the same functions with the same inputs, as Python literals."""
-    tests = {p.task_id: p.tests for p in load_file(public("mbpp/sanitized-mbpp.json"))}
+    tests = {p.task_id: p.sources(Assertion) for p in load_file(public("mbpp/sanitized-mbpp.json"))}
     compared = 0
     for problem in load_file(public("evalplus/MbppPlus.jsonl.gz")):
         inputs = [case.args for case in problem.cases[: problem.base_tests]]

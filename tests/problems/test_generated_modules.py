@@ -9,7 +9,7 @@ import pytest
 
 from greenward.config.sections import FamiliesConfig
 from greenward.problems.catalog import load_problems
-from greenward.problems.problem import hole_of, place
+from greenward.problems.problem import Doctest, hole_of, place
 from greenward.tasks.corpus import generated_examples, tokenizer_texts
 
 
@@ -32,7 +32,7 @@ def test_references_pass_and_wrong_bodies_fail_their_examples(sides):
     kinds = {one.tags[0] for one in problems}
     assert kinds == {"function", "method"}
     for problem in problems:
-        (examples,) = problem.doctests
+        (examples,) = problem.sources(Doctest)
         assert failures(problem.reference, examples) == 0, problem.task_id
         for body in problem.columns["wrong_bodies"]:
             code = place(body, problem, hole_of(problem), continues=True)

@@ -23,7 +23,7 @@ from greenward.problems.formats import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
 
 ROW = {"function_name": "f", "docstring": "", "test_cases": [[1, 1]], "starter_code": "def f(x):\n"}
-PROBLEMS = ProblemSet((Problem("t/0", "", "f", cases=(Case((1,), 1),)),))
+PROBLEMS = ProblemSet((Problem("t/0", "", "f", tests=(Case((1,), 1),)),))
 
 
 def bomb(megabytes):

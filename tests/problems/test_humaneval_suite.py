@@ -6,6 +6,7 @@ import pytest
 
 from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
+from greenward.problems.problem import Check
 
 PROMPT = '''import math
 
@@ -30,7 +31,7 @@ ROW = {
 def test_helpers_of_the_prompt_are_there_for_the_check(lines):
     (problem,) = load_file(lines(ROW))
     assert problem.check_setup_code == "import math\n\ndef twice(x):\n    return 2 * x"
-    assert problem.checks == (ROW["test"] + "\n\ncheck(area)\n",)
+    assert problem.sources(Check) == (ROW["test"] + "\n\ncheck(area)\n",)
     assert problem.starter_code == PROMPT
     assert problem.reference == PROMPT + ROW["canonical_solution"]
     assert problem.prompt.startswith("Area of a circle.")

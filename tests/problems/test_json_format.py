@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from greenward.common.errors import ProblemError, RunError
 from greenward.problems.formats import load_json, save_json
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Comparison, Problem, ProblemSet
 
 ADD = {
     "function_name": "add",
@@ -47,8 +47,10 @@ def problems(draw: st.DrawFn, task_id: str) -> Problem:
         task_id=task_id,
         prompt=draw(source_text),
         entry_point="f",
-        cases=tuple(cases),
-        tests=tuple(draw(st.lists(st.sampled_from(["assert f", "assert not f"]), max_size=2))),
+        tests=(
+            *cases,
+            *map(Assertion, draw(st.lists(st.sampled_from(["assert f", "assert not f"]), max_size=2))),
+        ),
         setup_code=draw(source_text),
         starter_code=starter,
         reference=draw(st.sampled_from(["", starter + "    return 1\n"])),

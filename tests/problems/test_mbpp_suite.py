@@ -9,6 +9,7 @@ import pytest
 from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_file
 from greenward.problems.formats import load_challenge_tests, part_of, refuse_test_ids
+from greenward.problems.problem import Assertion
 
 ROW = {
     "task_id": 602,
@@ -24,18 +25,18 @@ def test_rows_of_the_full_set(lines):
     (problem,) = load_file(lines(ROW))
     assert problem.task_id == "Mbpp/602"
     assert problem.entry_point == "double"  # not the helper, which no test calls
-    assert problem.tests == ("assert double(2) == 4", "assert double(0) == 0")
+    assert problem.sources(Assertion) == ("assert double(2) == 4", "assert double(0) == 0")
     assert problem.starter_code == '"""\nWrite a function to double.\nassert double(2) == 4\n"""\n'
     assert problem.tags == ("train",)
 
 
 def test_line_ends_are_plain(lines):
     (problem,) = load_file(lines({**ROW, "test_setup_code": "a = 1\r\nb = 2"}))
-    assert "\r" not in problem.reference + problem.setup_code + "".join(problem.tests)
+    assert "\r" not in problem.reference + problem.setup_code + "".join(problem.sources(Assertion))
 
 
 def test_challenge_tests_are_added_on_request(lines):
-    assert load_challenge_tests(lines(ROW))[0].tests[-1] == "assert double(-1) == -2"
+    assert load_challenge_tests(lines(ROW))[0].tests[-1].source == "assert double(-1) == -2"
 
 
 def test_rows_of_the_sanitized_set(lines):

@@ -140,7 +140,7 @@ def test_what_is_not_python_is_said_to_be(source):
 
 def test_programs_that_cannot_be_mutated_are_left_out():
     def problem(name, reference):
-        return Problem(name, "", "f", cases=(Case((1,), 1),), reference=reference)
+        return Problem(name, "", "f", tests=(Case((1,), 1),), reference=reference)
 
     problems = ProblemSet(
         [problem("none", ""), problem("torn", "def f(:"), problem("bare", "def f(n):\n    pass\n")]
@@ -184,7 +184,7 @@ def test_kinds_take_turns(classics):
 
 def test_a_bug_above_the_function_asks_for_the_whole_program():
     problem = Problem(
-        "p", "Twice.", "f", cases=(Case((1,), 2),), reference="K = 2\n\ndef f(n):\n    return K * n\n"
+        "p", "Twice.", "f", tests=(Case((1,), 2),), reference="K = 2\n\ndef f(n):\n    return K * n\n"
     )
     by_place = {c.starter_code for c in repair_candidates(ProblemSet([problem]), per_problem=99, seed=0)}
     assert by_place == {"", "K = 2\n\ndef f(n):\n"}

@@ -14,7 +14,7 @@ from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import code_format, function_similarity
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
-from greenward.problems.problem import Problem, hole_of
+from greenward.problems.problem import Assertion, Doctest, InProcess, Problem, hole_of
 
 FILE = '''\
 """Prices."""
@@ -53,7 +53,7 @@ PROBLEM = Problem(
     "cart",
     "The sum, twice.",
     "Cart.total",
-    doctests=(">>> Cart([1, 2]).total\n6\n",),
+    tests=(Doctest(">>> Cart([1, 2]).total\n6\n"),),
     path="shop/cart.py",
     files={"shop/__init__.py": "", "shop/cart.py": FILE},
     context="RATE = 2\nclass Cart:\n",
@@ -129,7 +129,7 @@ def test_placed_functions_are_judged_in_their_file():
     with Grader(workers=1) as grader:
         answers = [BODY, "        return 5\n", wrong_syntax]
         verdicts = grader.grade([(PROBLEM, code_of(answer)) for answer in answers])
-        again = replace(PROBLEM, doctests=(), in_process_tests=("assert Cart([4]).total == 8",))
+        again = replace(PROBLEM, tests=(InProcess("assert Cart([4]).total == 8"),))
         verdicts += grader.grade([(again, RIGHT)])
     assert [one.status for one in verdicts] == [
         Status.PASSED,
@@ -153,7 +153,7 @@ def test_placed_functions_are_judged_in_their_file():
 )
 def test_tabs_and_spaces_do_not_meet(file, answer):
     entry = "A.f" if "class" in file else "f"
-    problem = Problem("m", "", entry, tests=("assert True",), path="m.py", files={"m.py": file})
+    problem = Problem("m", "", entry, tests=(Assertion("assert True"),), path="m.py", files={"m.py": file})
     namespace = {}
     exec(code_of(f"```python\n{answer}```", "chat", problem), namespace)
     assert (namespace["A"]().f() if "A" in namespace else namespace["f"](0)) == 2

@@ -12,7 +12,7 @@ from greenward.common.errors import ProblemError
 from greenward.grading.edits import extract_edited, written_edits
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_quixbugs
-from greenward.problems.problem import Case
+from greenward.problems.problem import Assertion, Case, Check, InProcess
 from greenward.sandbox.protocol import Limits
 
 PYTEST_FILE = """
@@ -61,12 +61,12 @@ def test_results_are_compared(folder):
 
 def test_generators_are_judged_by_their_list(folder):
     add(folder, "flatten", "def flatten(xs):\n    for x in xs:\n        yield x", [[[[1, "a"]], [1, "a"]]])
-    assert load_quixbugs(folder)[0].tests == ("assert list(flatten([1, 'a'])) == [1, 'a']",)
+    assert load_quixbugs(folder)[0].tests == (Assertion("assert list(flatten([1, 'a'])) == [1, 'a']"),)
 
 
 def test_square_roots_within_the_tolerance_that_they_are_given(folder):
     add(folder, "sqrt", "def sqrt(x, epsilon):\n    return 1.5", [[[2, 0.3], 1.5]])
-    assert load_quixbugs(folder)[0].tests == ("assert abs(sqrt(2, 0.3) - 1.5) <= 0.3",)
+    assert load_quixbugs(folder)[0].tests == (Assertion("assert abs(sqrt(2, 0.3) - 1.5) <= 0.3"),)
 
 
 def test_cases_that_take_minutes_are_left_out_and_counted(folder):
@@ -81,13 +81,13 @@ def test_graphs_of_plain_data_are_judged_apart_and_those_of_nodes_within(folder)
     add(folder, "nodes", "", test=PYTEST_FILE.format(name="nodes", shared="Node()"))
     edges, nodes = load_quixbugs(folder)
     assert edges.check_setup_code == "shared = {(1, 2): 3}"
-    assert edges.checks == (
+    assert edges.sources(Check) == (
         "def test1():\n    assert edges(shared) == 1\ntest1()\n",
         "def test2():\n    assert not edges({(1, 2): 3})\ntest2()\n",
     )
     assert nodes.setup_code == "class Node:\n    pass\n"
-    assert len(nodes.in_process_tests) == 2
-    assert nodes.in_process_tests[0].startswith("shared = Node()\ndef test1()")
+    assert len(nodes.sources(InProcess)) == 2
+    assert nodes.sources(InProcess)[0].startswith("shared = Node()\ndef test1()")
 
 
 def test_incomplete_folder_and_wrong_line(folder, tmp_path):
@@ -103,8 +103,8 @@ def test_incomplete_folder_and_wrong_line(folder, tmp_path):
 def test_public_folder(public):
     problems = load_quixbugs(public("quixbugs"))
     assert Counter(problem.tags for problem in problems) == {("json",): 31, ("graph",): 9}
-    assert sum(bool(problem.checks) for problem in problems) == 3
-    assert sum(bool(problem.in_process_tests) for problem in problems) == 6
+    assert sum(bool(problem.tests_of(Check)) for problem in problems) == 3
+    assert sum(bool(problem.tests_of(InProcess)) for problem in problems) == 6
     left_out = {problem.task_id: 1 for problem in problems if problem.tests_left_out}
     assert left_out == {"QuixBugs/knapsack": 1, "QuixBugs/levenshtein": 1}
 

@@ -11,7 +11,7 @@ from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems, load_quixbugs, load_suite
 from greenward.problems.formats import load_json, save_json
 from greenward.problems.mutation import original_id
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Case, Check, Problem
 
 ROW = {
     "task_id": "Python/0",
@@ -31,7 +31,7 @@ def test_a_pack_file_is_known_by_its_fields(lines):
     assert problem.buggy_code == "def double(n: int) -> int:\n    return 2 + n\n"
     assert problem.reference == "def double(n: int) -> int:\n    return 2 * n\n"
     assert problem.starter_code == ROW["declaration"]
-    assert problem.checks == (ROW["test"],)  # it calls itself
+    assert problem.sources(Check) == (ROW["test"],)  # it calls itself
     assert problem.tags == ("bug:operator_misuse",)
 
 
@@ -39,7 +39,7 @@ def test_a_check_that_is_only_defined_is_called(lines):
     (problem,) = load_suite(
         str(lines({**ROW, "test": "def check(candidate):\n    assert candidate(3) == 6\n"}))
     )
-    assert problem.checks[0].endswith("\ncheck(double)\n")
+    assert problem.sources(Check)[0].endswith("\ncheck(double)\n")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_problems_of_repair_survive_their_file(tmp_path):
         "double#1",
         "Twice n.",
         "double",
-        cases=(Case((1,), 2),),
+        tests=(Case((1,), 2),),
         starter_code="def double(n):\n",
         reference="def double(n):\n    return 2 * n\n",
         buggy_code="def double(n):\n    return 3 * n\n",
@@ -104,7 +104,7 @@ def test_no_program_is_held_out_that_was_trained_on_with_another_bug():
 
 def test_problems_without_references_and_unknown_names_are_refused(tmp_path):
     path = tmp_path / "bare.json"
-    save_json([Problem("f", "One.", "f", cases=(Case((1,), 1),), starter_code="def f(n):\n")], path)
+    save_json([Problem("f", "One.", "f", tests=(Case((1,), 1),), starter_code="def f(n):\n")], path)
     with pytest.raises(ProblemError, match="none of the problems has a reference"):
         load_problems(f"bugs:{path}", FamiliesConfig(), "train")
     with pytest.raises(ProblemError, match="'families'"):

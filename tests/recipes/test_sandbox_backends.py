@@ -14,7 +14,7 @@ from greenward.recipes.run import check_needs
 from greenward.sandbox.http import SandboxServer
 from greenward.sandbox.remote import JobServer
 
-ADD = Problem("add", "", "add", cases=(Case((1, 2), 3),))
+ADD = Problem("add", "", "add", tests=(Case((1, 2), 3),))
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Case, Check, Problem, StdioCase
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=4.0, memory_bytes=256 << 20, output_bytes=4 << 10)
 SECRET = 731_294_553_017
 
-ADD = Problem("add", "", "add", cases=(Case((1, 2), 3), Case((10, -4), 6)))
-SECRETS = Problem("secret", "", "f", cases=(Case((1,), SECRET),))
-SETS = Problem("sets", "", "f", cases=(Case((3,), {"a": {1, 2}, "b": (float("inf"), 1 << 80, b"\x00")}),))
-CHECKED = Problem("checked", "", "f", checks=("for n in range(20):\n    assert f(n) == n * n",))
-DOUBLE = Problem("double", "", "", stdio_cases=(StdioCase("4\n", "8\n"), StdioCase("é\n", "éé\n")))
+ADD = Problem("add", "", "add", tests=(Case((1, 2), 3), Case((10, -4), 6)))
+SECRETS = Problem("secret", "", "f", tests=(Case((1,), SECRET),))
+SETS = Problem("sets", "", "f", tests=(Case((3,), {"a": {1, 2}, "b": (float("inf"), 1 << 80, b"\x00")}),))
+CHECKED = Problem("checked", "", "f", tests=(Check("for n in range(20):\n    assert f(n) == n * n"),))
+DOUBLE = Problem("double", "", "", tests=(StdioCase("4\n", "8\n"), StdioCase("é\n", "éé\n")))
 PACKAGE = Problem(
     "package",
     "",
     "total",
-    cases=(Case(((1, 2),), 13),),
+    tests=(Case(((1, 2),), 13),),
     path="shop/prices.py",
     files={"shop/__init__.py": "", "shop/fees.py": "FEE = 10\n"},
 )

@@ -49,7 +49,7 @@ def report(results: bytes, **header) -> RunResult:
 
 PLANS = [
     make_plan(
-        Problem("t", "", "f", cases=(Case((0,), expected), Case((1,), expected)), comparison=comparison)
+        Problem("t", "", "f", tests=(Case((0,), expected), Case((1,), expected)), comparison=comparison)
     )
     for expected, comparison in (
         (1, Comparison()),

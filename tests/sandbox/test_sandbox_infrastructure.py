@@ -25,7 +25,7 @@ from greenward.sandbox.protocol import Call, CallResult, Job, Limits, Outcome, R
 BOTH_LEVELS = pytest.mark.parametrize("layers", [ALL_LAYERS, CORE_LAYERS], ids=["A", "B"])
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=6.0)
 GOOD = Job("def f(x): return x + 1", "f", (Call((3,)),), limits=LIMITS)
-PROBLEM = Problem("p", "", "f", cases=(Case((3,), 4),))
+PROBLEM = Problem("p", "", "f", tests=(Case((3,), 4),))
 
 
 class Killer:

@@ -198,7 +198,7 @@ def test_no_value_in_a_row_of_problems_raises(tmp_path, row):
 
 
 def test_no_value_in_a_row_of_answers_raises(tmp_path):
-    problems = ProblemSet((Problem("t/0", "", "f", cases=(Case((1,), 1),)),))
+    problems = ProblemSet((Problem("t/0", "", "f", tests=(Case((1,), 1),)),))
     row = {"task_id": "t/0", "completion": "x", "solution": ["def f(x): return x"], "sample": 0,
            "extraction_failure": "", "truncated": False}  # fmt: skip
     file = tmp_path / "samples.jsonl"

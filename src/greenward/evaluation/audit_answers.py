@@ -181,7 +181,7 @@ def _function(
         f"audit/{name}",
         f"Write a function {name}({arguments}) that returns {words}",
         name,
-        cases=tuple(map(Case, given, outputs)),
+        tests=tuple(map(Case, given, outputs)),
         starter_code=f"def {name}({arguments}):\n",
         reference=_REFERENCES[name],
     )
@@ -195,7 +195,7 @@ def _program(name: str, words: str, tests: dict[str, str]) -> Problem:
         f"audit/{name}",
         f"{words}\n\nInput:\n{stdin}Output:\n{stdout}",
         "",
-        stdio_cases=tuple(StdioCase(*test) for test in tests.items()),
+        tests=tuple(StdioCase(*test) for test in tests.items()),
         reference=_REFERENCES[name],
     )
 
@@ -302,12 +302,12 @@ _LETTERS = (Case(("ada Lovelace",), "AL"), *(Case((f"X{n} Y",), "XY") for n in r
 # Programs with a bug that fails one test in twenty, with the right answer that is badly written.
 _BUGS = {
     "the sign of the divisor": (
-        replace(GCD, cases=(*GCD.cases, *_SIGNS)),
+        replace(GCD, tests=(*GCD.cases, *_SIGNS)),
         "def gcd(a, b):\n    while b:\n        a, b = b, a % b\n    return a\n",
         SLOPPY["badly formatted"][1],
     ),
     "the case of the letters": (
-        replace(INITIALS, cases=_LETTERS),
+        replace(INITIALS, tests=_LETTERS),
         'def initials(name):\n    return "".join(word[0] for word in name.split())\n',
         SLOPPY["with unused names"][1],
     ),

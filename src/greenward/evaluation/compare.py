@@ -45,7 +45,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.quality import parse_bounded
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Problem, ProblemSet, StdioCase
 from greenward.problems.python_source import Definition
 from greenward.runs.files import read_json
 from greenward.runs.reading import by_problem, counts_answers, read_evaluations
@@ -329,7 +329,7 @@ def best_of_n(
 
         return Selection(given, max(judged, key=quality, default=None), verdicts=verdicts)
     if by == "votes":
-        if not problem.cases and not problem.tests and not problem.stdio_cases:
+        if not any(map(problem.tests_of, (Case, Assertion, StdioCase))):
             raise ProblemError(
                 f"{problem.task_id}: answers vote with what they return, and its tests are programs.",
                 remedy="Choose by tests.",
@@ -357,7 +357,7 @@ def _agree(one: RunResult | None, other: RunResult, problem: Problem) -> bool:
     assert one is not None
 
     def same(a: Any, b: Any) -> bool:
-        if problem.stdio_cases:
+        if problem.tests_of(StdioCase):
             return same_output(a, b)
         return matches(a, b, problem.comparison) or matches(b, a, problem.comparison)
 

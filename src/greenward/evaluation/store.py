@@ -40,7 +40,7 @@ from greenward.grading.extraction import Extracted, extract_code, holds_fence
 from greenward.grading.quality import parse_bounded
 from greenward.grading.reward_terms import defines
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
 from greenward.problems.rows import BadRow, Row, read_text, refuse
 from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
 from greenward.runs.output import RunLock, check_folder, claim_folder
@@ -378,7 +378,7 @@ def _status(passed: bool | None, row: EvaluationRow) -> str:
 
 def _input(problem: Problem, index: int) -> Any:
     """The arguments of a test as JSON can hold them; of a test that is code, the code."""
-    if problem.cases:
-        return json.loads(json.dumps(problem.cases[index].args, default=repr, skipkeys=True))
-    programs = problem.tests or problem.checks or problem.in_process_tests
-    return programs[index] if programs else problem.stdio_cases[index].stdin
+    test = problem.tests[index]
+    if isinstance(test, Case):
+        return json.loads(json.dumps(test.args, default=repr, skipkeys=True))
+    return test.stdin if isinstance(test, StdioCase) else test.source

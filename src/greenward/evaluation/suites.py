@@ -30,7 +30,7 @@ from greenward.grading.testcases import demand_judgeable
 from greenward.grading.verification import failing_references, load_verified
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.generated import MODULES
-from greenward.problems.problem import Problem, ProblemSet, hole_of
+from greenward.problems.problem import Assertion, Problem, ProblemSet, hole_of
 from greenward.problems.repositories import REPOSITORY_TAG
 from greenward.problems.rows import BadRow
 
@@ -75,7 +75,7 @@ class SuitePrompts(PromptRenderer):
     def prompt_text(self, problem: Problem) -> str:
         """What is asked, as text: what the model continues, or the user message in chat style."""
         if self._shots:
-            if not problem.tests:
+            if not problem.sources(Assertion):
                 raise ConfigError(
                     f"{problem.task_id}: MBPP's examples go with problems that have assertions."
                 )
@@ -113,7 +113,7 @@ class SuitePrompts(PromptRenderer):
 
 
 def _task(problem: Problem) -> str:
-    return _TASK.format(prompt=problem.prompt, tests="\n".join(problem.tests))
+    return _TASK.format(prompt=problem.prompt, tests="\n".join(problem.sources(Assertion)))
 
 
 def stable_subset(problems: ProblemSet, count: int) -> ProblemSet:

@@ -252,7 +252,7 @@ def _completed(problem: Problem, known: _Values) -> Problem:
     base = problem.base_tests
     return replace(
         problem,
-        cases=tuple(
+        tests=tuple(
             replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
             for case, value in zip(kept, known.values, strict=True)
         ),

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -47,7 +47,18 @@ from greenward.grading.compare import (
     same_output,
 )
 from greenward.grading.verdict import Status, Verdict
-from greenward.problems.problem import Case, Comparison, Expected, Problem
+from greenward.problems.problem import (
+    Assertion,
+    Case,
+    Check,
+    Comparison,
+    Doctest,
+    Expected,
+    InProcess,
+    Problem,
+    StdioCase,
+    Test,
+)
 from greenward.problems.python_source import UNREADABLE
 from greenward.sandbox.inside.codec import PlainDataError, PlainDict, PlainSet, canonical, encode
 from greenward.sandbox.inside.files import folders_above
@@ -126,7 +137,7 @@ class Relation(str, Enum):
 
 
 @dataclass(frozen=True)
-class Assertion:
+class ParsedAssertion:
     """One test: a `call` of the entry point, and what is `expected` (if anything), without the answer."""
 
     call: str
@@ -146,7 +157,7 @@ _RELATIONS: dict[type[ast.cmpop], Relation] = {
 _SYMMETRIC = (Relation.EQUAL, Relation.NOT_EQUAL, Relation.CLOSE)
 
 
-def parse_assertion(source: str, entry_point: str) -> Assertion | None:
+def parse_assertion(source: str, entry_point: str) -> ParsedAssertion | None:
     """The parts of one test; None if it is to run as a check program.
 
     Raises `ProblemError` if it is not Python.
@@ -181,23 +192,23 @@ def _assertion(
     expected: ast.expr | None = None,
     *,
     tolerances: tuple[float, float] = (0.0, 0.0),
-) -> Assertion | None:
+) -> ParsedAssertion | None:
     """The assertion, if one side is a bare call of the entry point and the other does not use it."""
     if expected is not None and relation in _SYMMETRIC and _is_bare_call(expected, entry_point):
         actual, expected = expected, actual
     if not _is_bare_call(actual, entry_point):
         return None
     if expected is None:
-        return Assertion(ast.unparse(actual), relation)
+        return ParsedAssertion(ast.unparse(actual), relation)
     if any(_is_name(inner, entry_point) for inner in ast.walk(expected)):
         return None
     is_singleton = isinstance(expected, ast.Constant) and isinstance(expected.value, (bool, type(None)))
     if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL) and not is_singleton:
         return None
-    return Assertion(ast.unparse(actual), relation, ast.unparse(expected), tolerances)
+    return ParsedAssertion(ast.unparse(actual), relation, ast.unparse(expected), tolerances)
 
 
-def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None:
+def _near(left: ast.expr, right: ast.expr, entry_point: str) -> ParsedAssertion | None:
     """`abs(f(x) - y) < eps`."""
     bound = _number(right)
     match left:
@@ -206,7 +217,7 @@ def _near(left: ast.expr, right: ast.expr, entry_point: str) -> Assertion | None
     return None
 
 
-def _is_close(test: ast.Call, entry_point: str) -> Assertion | None:
+def _is_close(test: ast.Call, entry_point: str) -> ParsedAssertion | None:
     """`math.isclose(f(x), y, rel_tol=…, abs_tol=…)`."""
     if ast.unparse(test.func) not in ("math.isclose", "isclose") or len(test.args) != 2:
         return None
@@ -276,7 +287,7 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
             return False
         if is_new and (path in only_tests or not tests.keys().isdisjoint(folders_above(path))):
             return False  # tests and such a file cannot lie in one folder
-        if not problem.in_process_tests or path == problem.path:
+        if not problem.tests_of(InProcess) or path == problem.path:
             return True
         if any(map(_SETTINGS.fullmatch, (*folders, name))):
             return False
@@ -544,7 +555,7 @@ def expected_values_job(problem: Problem) -> Job | None:
 
     Raises `ProblemError` for a test that is not Python.
     """
-    assertions = [parse_assertion(source, problem.entry_point) for source in problem.tests]
+    assertions = [parse_assertion(source, problem.entry_point) for source in problem.sources(Assertion)]
     expressions = _to_compute(assertions)
     if not expressions and not (problem.setup_code and None in assertions):
         return None
@@ -575,10 +586,11 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     cannot be hidden, with test programs that are not Python, and with expected values that are not plain
     data or cannot be computed.
     """
-    kinds = [kind for kind in _MAKERS if getattr(problem, kind)]
+    kinds = [kind.plural for kind in _MAKERS if problem.tests_of(kind)]
     if len(kinds) != 1:
+        known = ", ".join(kind.plural for kind in _MAKERS)
         raise problem.error(
-            f"expected one kind of test ({', '.join(_MAKERS)}), found {' and '.join(kinds) or 'none'}.",
+            f"expected one kind of test ({known}), found {' and '.join(kinds) or 'none'}.",
             remedy="Without a test every answer would pass; with several kinds it is unclear which decides.",
         )
     module = problem.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -604,7 +616,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
     job = Job(
         code="",
         entry_point=None if may_be_module else problem.entry_point or None,
-        setup_code="" if problem.stdio_cases else problem.setup_code,
+        setup_code="" if kinds[0] == "stdio_cases" else problem.setup_code,
         preamble=problem.preamble,
         files={**(problem.files or {}), **(problem.test_files or {})},
         path=problem.path,
@@ -613,7 +625,7 @@ def make_plan(problem: Problem, computed: RunResult | None = None) -> GradingPla
         job.check_files()
     except SandboxError as error:
         raise problem.error(error.message) from None
-    job, expectations = _MAKERS[kinds[0]](problem, job, computed)
+    job, expectations = _MAKERS[type(problem.tests[0])](problem, job, computed)
     most = min(MAX_RESULT_BYTES, sum(map(_returned_bytes, expectations), _EXTRA_RESULT_BYTES))
     tests = range(len(expectations))
     checks_last = sorted(tests, key=lambda test: expectations[test].mode == "check")  # as results come
@@ -669,8 +681,8 @@ def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> 
     return Expectation(description, Relation.RAISES, case.raises)
 
 
-def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made:
-    assertions = [parse_assertion(source, problem.entry_point) for source in problem.tests]
+def _plan_assertions(problem: Problem, job: Job, computed: RunResult | None) -> _Made:
+    assertions = [parse_assertion(source, problem.entry_point) for source in problem.sources(Assertion)]
     results = computed.results if computed is not None else ()
     values = {
         expression: one.value
@@ -678,7 +690,7 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
         if one.returned and one.plain
     }
     expectations, expressions, checks = [], list[str](), list[str]()
-    for source, assertion in zip(problem.tests, assertions, strict=True):
+    for source, assertion in zip(problem.sources(Assertion), assertions, strict=True):
         expected = None if assertion is None else _expected_value(assertion, values)
         if assertion is None or expected is _UNKNOWN:
             checks.append(clean_test(source))
@@ -710,13 +722,13 @@ def _plan_tests(problem: Problem, job: Job, computed: RunResult | None) -> _Made
     return job, expectations
 
 
-def _to_compute(assertions: Sequence[Assertion | None]) -> tuple[str, ...]:
+def _to_compute(assertions: Sequence[ParsedAssertion | None]) -> tuple[str, ...]:
     """The expected sides that are not literals, each once."""
     unknown = (one.expected for one in assertions if one and _expected_value(one, {}) is _UNKNOWN)
     return tuple(dict.fromkeys(side for side in unknown if side is not None))
 
 
-def _expected_value(assertion: Assertion, computed: Mapping[str, Any]) -> Any:
+def _expected_value(assertion: ParsedAssertion, computed: Mapping[str, Any]) -> Any:
     """The expected side of an assertion, None without one: a literal, or computed, or else _UNKNOWN."""
     if assertion.expected is None:
         return None
@@ -727,33 +739,35 @@ def _expected_value(assertion: Assertion, computed: Mapping[str, Any]) -> Any:
 
 
 def _plan_checks(problem: Problem, job: Job, _: RunResult | None) -> _Made:
-    _demand_python(problem, [problem.check_setup_code, *problem.checks])
+    checks = problem.sources(Check)
+    _demand_python(problem, [problem.check_setup_code, *checks])
     expectations = [
         _completes(f"check {number}: {visible(check, 200)}", "check")
-        for number, check in enumerate(problem.checks, 1)
+        for number, check in enumerate(checks, 1)
     ]
-    return replace(job, checks=problem.checks, check_setup=problem.check_setup_code), expectations
+    return replace(job, checks=checks, check_setup=problem.check_setup_code), expectations
 
 
 def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
-    longest = max(len(case.stdout.encode("utf-8", "replace")) for case in problem.stdio_cases)
+    runs = problem.tests_of(StdioCase)
+    longest = max(len(run.stdout.encode("utf-8", "replace")) for run in runs)
     expectations = [
         Expectation(
-            f"run {number} with input {show_value(case.stdin)}",
+            f"run {number} with input {show_value(run.stdin)}",
             Relation.PRINTS,
-            case.stdout,
+            run.stdout,
             problem.comparison,
             mode="stdio",
             max_output_bytes=longest + _EXTRA_OUTPUT_BYTES,
         )
-        for number, case in enumerate(problem.stdio_cases, 1)
+        for number, run in enumerate(runs, 1)
     ]
-    return replace(job, stdins=tuple(case.stdin for case in problem.stdio_cases)), expectations
+    return replace(job, stdins=tuple(run.stdin for run in runs)), expectations
 
 
 def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     expressions, expectations = list[str](), list[Expectation]()
-    for number, text in enumerate(problem.doctests):
+    for number, text in enumerate(problem.sources(Doctest)):
         try:
             examples = read_examples(text)
         except ValueError as error:
@@ -770,20 +784,20 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
 
 
 def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:
-    _demand_python(problem, problem.in_process_tests)
-    expectations = [_completes(source, "in_process") for source in problem.in_process_tests]
-    expressions = tuple(f"exec({source!r}, globals())" for source in problem.in_process_tests)
+    sources = problem.sources(InProcess)
+    _demand_python(problem, sources)
+    expectations = [_completes(source, "in_process") for source in sources]
+    expressions = tuple(f"exec({source!r}, globals())" for source in sources)
     return replace(job, expressions=expressions), expectations
 
 
-# By the field of the problem that holds the tests.
-_MAKERS = {
-    "cases": _plan_cases,
-    "tests": _plan_tests,
-    "checks": _plan_checks,
-    "stdio_cases": _plan_stdio,
-    "doctests": _plan_doctests,
-    "in_process_tests": _plan_in_process,
+_MAKERS: dict[type[Test], Callable[[Problem, Job, RunResult | None], _Made]] = {
+    Case: _plan_cases,
+    Assertion: _plan_assertions,
+    Check: _plan_checks,
+    StdioCase: _plan_stdio,
+    Doctest: _plan_doctests,
+    InProcess: _plan_in_process,
 }
 
 

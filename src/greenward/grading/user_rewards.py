@@ -46,7 +46,7 @@ from greenward.common.interruption import POLL_SECONDS, Stopped, check
 from greenward.common.text import visible
 from greenward.grading.rewards import GradedAnswer, RewardTerm, Scores
 from greenward.grading.verdict import Status, Verdict
-from greenward.problems.problem import Expected, Problem
+from greenward.problems.problem import Assertion, Check, Expected, Problem, StdioCase
 from greenward.sandbox.inside.codec import receive_frame, send_frame
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def problem_columns(problem: Problem, form: GroundTruth = "json") -> dict[str, A
         "tags": list(problem.tags),
         "tests": tests,
         "test_list": tests,
-        "test": "\n".join(tests or problem.checks),
+        "test": "\n".join(tests or problem.sources(Check)),
         "test_cases": cases,
         "ground_truth": truth,
         "answer": truth,
@@ -100,7 +100,7 @@ def assertions(problem: Problem) -> list[str]:
             named = (f"{name}={value!r}" for name, value in case.kwargs.items())
             arguments = ", ".join((*map(repr, case.args), *named))
             calls.append(f"assert {problem.entry_point}({arguments}) == {case.expected!r}")
-    return [*calls, *problem.tests]
+    return [*calls, *problem.sources(Assertion)]
 
 
 def ground_truth(problem: Problem, form: GroundTruth) -> str:
@@ -125,8 +125,8 @@ def ground_truth(problem: Problem, form: GroundTruth) -> str:
 
 def _test_cases(problem: Problem) -> list[dict[str, Any]]:
     """{input, output} of each case: a list of arguments and a value, or what is read and printed."""
-    if problem.stdio_cases:
-        return [{"input": case.stdin, "output": case.stdout} for case in problem.stdio_cases]
+    if runs := problem.tests_of(StdioCase):
+        return [{"input": run.stdin, "output": run.stdout} for run in runs]
     return [
         {"input": list(case.args), "output": case.expected} for case in problem.cases if case.raises is None
     ]
@@ -686,9 +686,9 @@ class _FunctionHere:
 
 def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:
     """`number` answers to a problem that no model wrote: the reference, a wrong one and prose by turns."""
-    known = tuple(case for case in problem.cases if not isinstance(case.expected, Expected))
-    problem = replace(problem, cases=known)
-    tests = len(problem.cases) + len(problem.tests) + len(problem.stdio_cases) + len(problem.checks) or 1
+    known = (one for one in problem.tests if not isinstance(getattr(one, "expected", None), Expected))
+    problem = replace(problem, tests=tuple(known))
+    tests = len(problem.tests) or 1
     program = problem.reference or f"{problem.starter_code}    pass\n"
     wrong = f"{problem.starter_code}    return None\n"
     kinds = (

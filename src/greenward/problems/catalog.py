@@ -50,7 +50,7 @@ from greenward.problems.formats import (
 )
 from greenward.problems.generated import MODULES, generate, generated_modules, split
 from greenward.problems.mutation import repair_candidates
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Check, Comparison, InProcess, Problem, ProblemSet
 from greenward.problems.python_source import parse
 from greenward.problems.repositories import (
     PLANTED,
@@ -230,8 +230,7 @@ def _problem(folder: Path, name: str) -> Problem:
         tests = _assertions(name, reference, in_time)
         return replace(
             problem,
-            cases=() if tests else tuple(Case(arguments, value) for arguments, value in in_time),
-            tests=tests,
+            tests=tuple(map(Assertion, tests)) or tuple(Case(*row) for row in in_time),
             comparison=_COMPARISON,
             tags=("json",),
             tests_left_out=len(rows) - len(in_time),
@@ -242,11 +241,11 @@ def _problem(folder: Path, name: str) -> Problem:
     if any(isinstance(node, ast.Name) and node.id == "Node" for node in ast.walk(module)):
         return replace(
             problem,
-            in_process_tests=tuple(f"{set_up}\n{program}" for program in programs),
+            tests=tuple(InProcess(f"{set_up}\n{program}") for program in programs),
             setup_code=read_text(folder / PYTEST / "node.py", within=folder),
             tags=("graph",),
         )
-    return replace(problem, checks=programs, check_setup_code=set_up, tags=("graph",))
+    return replace(problem, tests=tuple(map(Check, programs)), check_setup_code=set_up, tags=("graph",))
 
 
 def _json_cases(path: Path) -> list[tuple[tuple[Any, ...], Any]]:

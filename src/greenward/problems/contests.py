@@ -92,7 +92,7 @@ class _ContestSuite:
         return replace(
             problem,
             entry_point=name,
-            cases=cases,
+            tests=cases,
             setup_code=_CALL_METHOD.format(name=name),
             # `operator.mul` is no answer to "write mul".
             preamble=f"{self.preamble}globals().pop({name!r}, None)\n",
@@ -133,9 +133,7 @@ def _apps(row: Row) -> Problem:
     number = row.values.get("problem_id", row.number - 1)
     problem = suite.problem(row, number, "question", reference=reference)
     if tests.get("fn_name") is None:
-        return replace(
-            problem, stdio_cases=tuple(map(StdioCase, map(_joined, inputs), map(_joined, outputs)))
-        )
+        return replace(problem, tests=tuple(map(StdioCase, map(_joined, inputs), map(_joined, outputs))))
     if not all(isinstance(arguments, list) for arguments in inputs):
         raise row.error("input_output", "must give the inputs of a function as lists of arguments")
     # Most files put the value into a list of its own.
@@ -156,7 +154,7 @@ def _livecodebench(row: Row) -> Problem:
     kinds = {test.get("testtype") for test in tests}
     if kinds == {"stdin"}:
         runs = tuple(StdioCase(test["input"], test["output"]) for test in tests)
-        return replace(problem, stdio_cases=runs)
+        return replace(problem, tests=runs)
     if kinds != {"functional"}:
         raise row.error("public_test_cases", f"has tests of the types {sorted(map(str, kinds))}")
     metadata = _json(row, "metadata", row.values.get("metadata"))

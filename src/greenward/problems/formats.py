@@ -68,7 +68,18 @@ from typing import Any, get_args
 
 from greenward.common.errors import ProblemError
 from greenward.problems.mutation import KIND_TAG, original_id
-from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet, Rule
+from greenward.problems.problem import (
+    Assertion,
+    Case,
+    Check,
+    Comparison,
+    Doctest,
+    Expected,
+    InProcess,
+    Problem,
+    ProblemSet,
+    Rule,
+)
 from greenward.problems.python_source import (
     Definition,
     FunctionNode,
@@ -104,7 +115,7 @@ def _humaneval(row: Row) -> Problem:
         task_id=row.text("task_id"),
         prompt=docstring(row.python("prompt", parser=parse_prompt), entry_point, prompt),
         entry_point=entry_point,
-        checks=(_check_program(row, entry_point),),
+        tests=(Check(_check_program(row, entry_point)),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=prompt,
         reference=prompt + solution if solution else "",
@@ -122,7 +133,7 @@ def _humanevalpack(row: Row) -> Problem:
         task_id=task_id,
         prompt="",
         entry_point=entry_point,
-        checks=(_check_program(row, entry_point, keep_call=True),),
+        tests=(Check(_check_program(row, entry_point, keep_call=True)),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=declaration,
         reference=declaration + row.text("canonical_solution"),
@@ -150,7 +161,7 @@ def _multipl_e(row: Row) -> Problem:
         task_id=row.text("name"),
         prompt=docstring(tree, entry_point, prompt),
         entry_point=entry_point,
-        checks=(tests,),
+        tests=(Check(tests),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=prompt,
     )
@@ -213,7 +224,7 @@ def _method_problem(row: Row, cls: str, method: str) -> Problem:
         task_id=row.text("task_id"),
         prompt=row.first_text("problem_description", "query").strip(),
         entry_point=method,
-        checks=(_check_program(row, "_candidate" if classes else method),),
+        tests=(Check(_check_program(row, "_candidate" if classes else method)),),
         check_setup_code=check_setup,
         preamble=preamble,
         setup_code=setup,
@@ -252,7 +263,7 @@ def _calls_check(node: ast.stmt) -> bool:
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 
 _OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test", "path", "context")
-_TESTS = ("tests", "doctests", "in_process_tests")
+_TESTS = {kind.plural: kind for kind in (Assertion, Doctest, InProcess)}
 _FILES = ("files", "test_files")
 _KEYS = (
     "function_name", "docstring", "test_cases", "starter_code", "task_id", "tags", "comparison", "columns",
@@ -295,11 +306,11 @@ def _simple_problem(row: Row) -> Problem:
         signature = _signature(row, "starter_code", name) or of_reference
     cases = _cases(row, signature)
     hidden = _cases(row, signature, "hidden_test_cases") if "hidden_test_cases" in row.values else ()
-    tests: dict[str, Any] = {field: row.texts(field) for field in _TESTS}
+    sources = {field: row.texts(field) for field in _TESTS}
     files: dict[str, Any] = {field: _files(row, field) for field in _FILES}
-    for number, test in enumerate(tests["tests"], start=1):
+    for number, test in enumerate(sources["tests"], start=1):
         row.python("tests", test, problem=f"is not Python in test {number}")
-    if not cases and not any(tests.values()):
+    if not cases and not any(sources.values()):
         raise row.error(
             "test_cases", "is empty: nothing would judge an answer", remedy="Add [input…, output] lists."
         )
@@ -317,14 +328,13 @@ def _simple_problem(row: Row) -> Problem:
         task_id=task_id,
         prompt=docstring,
         entry_point=name,
-        cases=cases,
+        tests=(*cases, *(kind(text) for field, kind in _TESTS.items() for text in sources[field])),
         hidden_cases=hidden,
         starter_code=starter,
         comparison=_comparison(row),
         tags=row.texts("tags"),
         columns=columns,
         **files,
-        **tests,
         **texts,
     )
 
@@ -444,7 +454,8 @@ def _to_row(problem: Problem) -> dict[str, Any]:
     if problem.task_id != problem.entry_point:
         row["task_id"] = problem.task_id
     for key in (*_OPTIONAL_TEXTS, *_TESTS, *_FILES, "tags"):
-        if value := getattr(problem, key):
+        value: Any = problem.sources(_TESTS[key]) if key in _TESTS else getattr(problem, key)
+        if value:
             row[key] = dict(value) if key in _FILES else list(value) if isinstance(value, tuple) else value
     if problem.hidden_cases:
         row["hidden_test_cases"] = [_to_test_case(case) for case in problem.hidden_cases]
@@ -542,7 +553,7 @@ def _mbpp_problem(row: Row, challenge: bool = False) -> Problem:
         task_id=task_id,
         prompt=prompt,
         entry_point=name,
-        tests=tests + (row.texts("challenge_test_list") if challenge else ()),
+        tests=tuple(map(Assertion, tests + (row.texts("challenge_test_list") if challenge else ()))),
         setup_code="\n".join(part for part in set_up if part.strip()),
         # The docstring prompt of InCoder, which EvalPlus and bigcode also use.
         starter_code=f'"""\n{prompt}\n{tests[0]}\n"""\n',
@@ -593,8 +604,12 @@ def _evalplus_problem(row: Row) -> Problem:
         task_id=task_id,
         prompt=prompt.strip().strip('"').strip() if is_mbpp else docstring(tree, entry_point, prompt),
         entry_point=entry_point,
-        cases=() if oracle else tuple(Case(arguments, Expected.FROM_REFERENCE) for arguments in inputs),
-        checks=tuple(f"judge({entry_point}, {arguments!r})" for arguments in inputs) if oracle else (),
+        tests=tuple(
+            Check(f"judge({entry_point}, {arguments!r})")
+            if oracle
+            else Case(arguments, Expected.FROM_REFERENCE)
+            for arguments in inputs
+        ),
         check_setup_code=oracle or "",
         # What is compared as a set may be anything that has elements. Iterators and views cannot leave their
         # process as they are.

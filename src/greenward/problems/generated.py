@@ -40,7 +40,7 @@ from typing import Any
 from greenward.common.errors import ProblemError
 from greenward.config.sections import FamiliesConfig
 from greenward.problems.mining import LeftOut, SourceFile, SourceTree, masked_functions, masked_problem
-from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, stable_hash
+from greenward.problems.problem import Case, Comparison, Doctest, Problem, ProblemSet, stable_hash
 from greenward.problems.rows import read_table
 
 
@@ -243,7 +243,7 @@ def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Probl
             task_id=chain.task_id,
             prompt=chain.specification,
             entry_point=ENTRY_POINT,
-            cases=tuple(Case((value,), expected) for value, expected in pairs),
+            tests=tuple(Case((value,), expected) for value, expected in pairs),
             starter_code=chain.starter_code,
             reference=chain.starter_code + chain.body(chain.expressions),
             comparison=Comparison(tolerance=0.0),
@@ -372,7 +372,7 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
         call = f"{helper.capitalize()}({{}}).{function.name}()" if is_class else f"{function.name}({{}})"
         examples = (f">>> {call.format(repr(one.args[0]))}\n{one.expected!r}\n" for one in original.cases)
         made = masked_problem(
-            function, tree, CONTEXT_CHARS, doctests=("".join(examples),), tags=original.tags[2:]
+            function, tree, CONTEXT_CHARS, tests=(Doctest("".join(examples)),), tags=original.tags[2:]
         )
         wrong = [
             function.reference.replace(f"return {chain.expressions[1]}\n", f"return {expressions[1]}\n")

@@ -45,7 +45,7 @@ from typing import Any
 from greenward.common.errors import ProblemError
 from greenward.common.files import read_untrusted
 from greenward.common.text import visible
-from greenward.problems.problem import Problem
+from greenward.problems.problem import Doctest, InProcess, Problem
 from greenward.problems.python_source import (
     UNREADABLE,
     FunctionNode,
@@ -552,7 +552,7 @@ def run_by_runner(names: Sequence[str]) -> dict[str, Any]:
     """The fields of a problem that is judged by these tests, which `RUNNER` among its test files runs."""
     return {
         "setup_code": f"__import__('greenward_tests').run({list(names)!r})",
-        "in_process_tests": tuple(f"{_PASSES}({name!r})" for name in names),
+        "tests": tuple(InProcess(f"{_PASSES}({name!r})") for name in names),
     }
 
 
@@ -659,7 +659,9 @@ CONSTANTS = ("True", "False", "0", "1", "''", "[]", "{}", "()")
 
 def doctest_problem(function: MaskedFunction, tree: SourceTree, context_chars: int) -> Problem:
     """The problem that is judged by the examples of the function's own docstring."""
-    return masked_problem(function, tree, context_chars, doctests=(function.docstring,), tags=("doctest",))
+    return masked_problem(
+        function, tree, context_chars, tests=(Doctest(function.docstring),), tags=("doctest",)
+    )
 
 
 def suite_problem(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from greenward.common.errors import ProblemError
 from greenward.problems.python_source import FunctionNode, parse_or_none, qualified_functions, source_lines
@@ -27,25 +27,6 @@ class Expected(Enum):
     """Stands for an expected value that is not known yet."""
 
     FROM_REFERENCE = "from_reference"  # what the reference returns; `grading.judge` computes it
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call of the entry point and the value that it must return (plain data only).
-
-    If `raises` names an exception class, the call must raise that exception instead, and `expected` is None.
-    """
-
-    args: tuple[Any, ...]
-    expected: Any
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    raises: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises `ProblemError` for arguments that are no tuple, keyword arguments that are no mapping."""
-        _demand(self, ("args",), (tuple, list), "a tuple of arguments, as (1,) for one")
-        _demand(self, ("kwargs",), Mapping, "a mapping")
-        _demand(self, ("raises",), (str, type(None)), "the name of an exception class, or None")
 
 
 @dataclass(frozen=True)
@@ -73,11 +54,77 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One call of the entry point and the value that it must return (plain data only).
+
+    If `raises` names an exception class, the call must raise that exception instead, and `expected` is None.
+    """
+
+    plural: ClassVar = "cases"
+    args: tuple[Any, ...]
+    expected: Any
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    raises: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `ProblemError` for arguments that are no tuple, keyword arguments that are no mapping."""
+        _demand(self, ("args",), (tuple, list), "a tuple of arguments, as (1,) for one")
+        _demand(self, ("kwargs",), Mapping, "a mapping")
+        _demand(self, ("raises",), (str, type(None)), "the name of an exception class, or None")
+
+
+@dataclass(frozen=True)
 class StdioCase:
     """One run of a whole program: what it reads and what it must print (`grading.compare`)."""
 
+    plural: ClassVar = "stdio_cases"
     stdin: str
     stdout: str
+
+
+@dataclass(frozen=True)
+class _SourceTest:
+    """A test that is written as text."""
+
+    source: str
+
+    def __post_init__(self) -> None:
+        _demand(self, ("source",), str, "text")
+
+
+class Assertion(_SourceTest):
+    """An assert statement."""
+
+    plural: ClassVar = "tests"
+
+
+class Check(_SourceTest):
+    """A test program that calls the entry point (HumanEval's `check`).
+
+    It runs in a process of its own, after `Problem.check_setup_code`, against a proxy of the entry point.
+    """
+
+    plural: ClassVar = "checks"
+
+
+class Doctest(_SourceTest):
+    """A text with `>>>` examples, which run in a copy of the answer's namespace."""
+
+    plural: ClassVar = "doctests"
+
+
+class InProcess(_SourceTest):
+    """A test program that needs the answer's own objects and runs in its process.
+
+    An answer could forge its success there: for suites that nothing else can judge.
+    """
+
+    plural: ClassVar = "in_process_tests"
+
+
+Test: TypeAlias = Case | Assertion | Check | StdioCase | Doctest | InProcess
+TEST_KINDS: tuple[type[Test], ...] = get_args(Test)
+_Kind = TypeVar("_Kind", bound=Test)
 
 
 @dataclass(frozen=True)
@@ -99,17 +146,10 @@ class Problem:
     """A function or program to write and the tests that judge it, or a function to classify.
 
     `prompt` is the specification in words; `starter_code` is the signature, with the docstring if there is
-    one, that an answer continues. One kind of test judges an answer:
-
-    - `cases`: inputs and expected values; `hidden_cases` are further ones, which nothing grades unless they
-      are put in the place of `cases`;
-    - `tests`: assert statements;
-    - `checks`: test programs that call the entry point (HumanEval's `check`); they run in a process of their
-      own, after `check_setup_code`, against a proxy of the entry point;
-    - `stdio_cases`: what a whole program reads and prints; the entry point is empty;
-    - `doctests`: texts with `>>>` examples, each run in a copy of the answer's namespace;
-    - `in_process_tests`: test programs that need the answer's own objects and run in its process,
-      where an answer could forge their success. For suites that nothing else can judge.
+    one, that an answer continues. `tests` are of one kind: calls with values (`Case`), assert statements
+    (`Assertion`), test programs (`Check`, `InProcess`), examples (`Doctest`), or runs of a whole program
+    (`StdioCase`), whose entry point is empty. `hidden_cases` are further cases, which nothing grades unless
+    they are put in the place of `tests`.
 
     Where there is a `label` in place of tests, `prompt` is a function, and an answer says whether it is
     vulnerable (`grading.labels`).
@@ -141,13 +181,8 @@ class Problem:
     task_id: str
     prompt: str
     entry_point: str
-    cases: tuple[Case, ...] = ()
-    tests: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()
+    tests: tuple[Test, ...] = ()
     check_setup_code: str = ""
-    stdio_cases: tuple[StdioCase, ...] = ()
-    doctests: tuple[str, ...] = ()
-    in_process_tests: tuple[str, ...] = ()
     label: Label | None = None
     path: str = ""
     files: Mapping[str, str] | None = None
@@ -170,15 +205,28 @@ class Problem:
     reference_seconds: tuple[float, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        """Raises `ProblemError` for text that is no text, and for tests that are not of their kind."""
+        """Raises `ProblemError` for text that is no text, and for tests that are none."""
         _demand(self, _TEXTS, str, "text")
-        _demand(self, _TESTS, (tuple, list), "a tuple")
+        _demand(self, _TUPLES, (tuple, list), "a tuple")
         _demand(self, ("files", "test_files"), (Mapping, type(None)), "a mapping of paths to texts")
-        for name, kind in _TESTS.items():
-            for position, test in enumerate(getattr(self, name)):
-                if not isinstance(test, kind):
-                    found = f"expected a {kind.__name__} at position {position}, found {test!r:.200}"
+        for name, (kinds, what) in _TUPLES.items():
+            for position, one in enumerate(getattr(self, name)):
+                if not isinstance(one, kinds):
+                    found = f"expected {what} at position {position}, found {one!r:.200}"
                     raise ProblemError(f"Problem {self.task_id!r}: {name}: {found}.")
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The tests that are calls with values."""
+        return self.tests_of(Case)
+
+    def tests_of(self, kind: type[_Kind]) -> tuple[_Kind, ...]:
+        """The tests of one kind."""
+        return tuple(test for test in self.tests if isinstance(test, kind))
+
+    def sources(self, kind: type[_SourceTest]) -> tuple[str, ...]:
+        """The texts of the tests of one kind."""
+        return tuple(test.source for test in self.tests if isinstance(test, kind))
 
     def error(self, message: str, *, remedy: str | None = None) -> ProblemError:
         """The error of a problem that cannot be used."""
@@ -189,15 +237,21 @@ _TEXTS = (
     "task_id", "prompt", "entry_point", "check_setup_code", "preamble", "setup_code", "starter_code",
     "reference", "buggy_code", "failing_test", "path", "context",
 )  # fmt: skip
-_TESTS = {
-    "cases": Case, "hidden_cases": Case, "tests": str, "checks": str, "stdio_cases": StdioCase,
-    "doctests": str,
-    "in_process_tests": str, "tags": str,
-}  # fmt: skip
+_TUPLES: dict[str, tuple[Any, str]] = {
+    "tests": (TEST_KINDS, f"a test ({', '.join(kind.__name__ for kind in TEST_KINDS)})"),
+    "hidden_cases": (Case, "a Case"),
+    "tags": (str, "a str"),
+}
+
+
+_FIRST_FIELDS = (
+    "task_id", "prompt", "entry_point", "cases", "tests", "checks", "check_setup_code", "stdio_cases",
+    "doctests", "in_process_tests",
+)  # fmt: skip
 
 
 def _demand(
-    record: Case | Problem, names: Iterable[str], kind: type | tuple[type, ...], expected: str
+    record: Case | _SourceTest | Problem, names: Iterable[str], kind: type | tuple[type, ...], expected: str
 ) -> None:
     for name in names:
         value = getattr(record, name)
@@ -289,7 +343,13 @@ def _canonical(value: Any) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         # A field that a later version adds does not change the hashes of existing data.
         counted = [(one, getattr(value, one.name)) for one in fields(value) if one.compare]
-        contents = (f"{one.name}={_canonical(item)}" for one, item in counted if item != one.default)
+        items = {one.name: item for one, item in counted if item != one.default}
+        if isinstance(value, Problem):  # each kind of test had a field of its own once
+            items.pop("tests", None)
+            for kind in filter(value.tests_of, TEST_KINDS):
+                items[kind.plural] = tuple(getattr(test, "source", test) for test in value.tests_of(kind))
+            items = {name: items[name] for name in (*_FIRST_FIELDS, *items) if name in items}
+        contents = (f"{name}={_canonical(item)}" for name, item in items.items())
         return f"{type(value).__name__}({','.join(contents)})"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()) + "}"

@@ -17,7 +17,7 @@ import yaml
 from greenward.common.errors import ProblemError, RepositoryError, SandboxError
 from greenward.problems.mining import RUNNER, module_of, read_python_files, run_by_runner, sandboxed
 from greenward.problems.mutation import KIND_TAG, MUTANT_TAG, mutants, normalised
-from greenward.problems.problem import Problem, ProblemSet, stable_hash
+from greenward.problems.problem import Assertion, Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
 from greenward.problems.rows import DATA, Format, Row
 from greenward.runs.repository import MAX_FILE_BYTES, Repository
@@ -46,7 +46,7 @@ def shipped_repositories() -> ProblemSet:
                     task_id=f"{package['package']}/{task['name']}",
                     prompt=task["issue"],
                     entry_point=function,
-                    tests=tuple(f"assert {call}" for call in (*task["fails"], *task["passes"])),
+                    tests=tuple(Assertion(f"assert {call}") for call in (*task["fails"], *task["passes"])),
                     setup_code=f"from {module} import {function}",
                     path=task["path"],
                     files={path: one for path, one in package["files"].items() if path != task["path"]},

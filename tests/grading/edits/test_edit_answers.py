@@ -14,11 +14,11 @@ from greenward.grading.edits import written_edits
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.problems.problem import Case, InProcess, Problem, ProblemSet
 from tiny_model import CharacterTokenizer
 
 BUGGY = 'def double(n):\n    """Return twice n."""\n    return 3 * n\n'
-DOUBLE = Problem("double", "Return twice n.", "double", cases=(Case((3,), 6),), buggy_code=BUGGY)
+DOUBLE = Problem("double", "Return twice n.", "double", tests=(Case((3,), 6),), buggy_code=BUGGY)
 SHOP = Problem(
     "shop",
     "Add the tax.",
@@ -27,7 +27,7 @@ SHOP = Problem(
     buggy_code="from .rates import RATE\n\n\ndef taxed(price):\n    return price * RATE\n",
     files={"shop/__init__.py": "", "shop/rates.py": "RATE = 0.25\n"},
     test_files={"tests/test_prices.py": "from shop.prices import taxed\nassert taxed(100) == 150\n"},
-    in_process_tests=("import tests.test_prices",),
+    tests=(InProcess("import tests.test_prices"),),
 )
 
 

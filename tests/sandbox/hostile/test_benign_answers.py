@@ -16,7 +16,7 @@ LIMITS = Limits(cpu_seconds=2.0, wall_seconds=6.0)
 
 def problem(program: BenignProgram) -> Problem:
     cases = tuple(Case(arguments, expected) for arguments, expected in program.cases)
-    return Problem(program.name, "", "f", cases=cases)
+    return Problem(program.name, "", "f", tests=cases)
 
 
 def turned_down(arena: Arena, programs: tuple[BenignProgram, ...]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def test_many_of_the_attacks_fool_a_grader_that_compares_in_the_process_of_the_a
 
 @pytest.mark.parametrize("arena", ["all"], indirect=True)
 def test_chance_that_a_seed_decides_never_changes_a_verdict_and_other_chance_is_named(arena):
-    problem = Problem("successor", "", "f", cases=(Case((0,), 1),))
+    problem = Problem("successor", "", "f", tests=(Case((0,), 1),))
     seeded = [
         "import random\ndef f(i): return i + (random.random() < 0.5)",
         "def f(i): return i + hash('some text') % 2",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Assertion, Case, Check, InProcess, Problem, StdioCase
 from greenward.sandbox.protocol import Limits
 from hostile.program import HostileProgram
 
@@ -72,10 +72,10 @@ class World:
         name = "add" if wanted == "add" else "f"
         cases = self._cases(wanted)
         if form == "cases":
-            return Problem(wanted, "", name, cases=cases)
+            return Problem(wanted, "", name, tests=cases)
         if form == "stdio":
             runs = tuple(StdioCase(f"{case.args[0]}\n", f"{case.expected}\n") for case in cases)
-            return Problem(wanted, "", "", stdio_cases=runs)
+            return Problem(wanted, "", "", tests=runs)
         if form == "loops":
             arguments, values = [case.args[0] for case in cases], [case.expected for case in cases]
             sources = (
@@ -83,13 +83,13 @@ class World:
                 f"for v, w in zip(map({name}, {arguments}), {values}):\n    assert v == w",
                 f"assert not [*filter(lambda v: v not in {values}, map({name}, {arguments}))]",
             )
-            return Problem(wanted, "", name, checks=sources)
+            return Problem(wanted, "", name, tests=tuple(map(Check, sources)))
         if form == "wrapped":
             pairs = [(f"{name}({case.args[0]!r})", repr(case.expected)) for case in cases]
             sources = tuple(f"assert ({call} == {value}) == True" for call, value in pairs)
             sources += tuple(f"assert (sorted([{call}]) == [{value}]) == True" for call, value in pairs)
             sources += tuple(f"assert (abs({call}) == {value}) is True" for call, value in pairs)
-            return Problem(wanted, "", name, tests=sources)
+            return Problem(wanted, "", name, tests=tuple(map(Assertion, sources)))
         if wanted == "close":
             one, other = (repr(case.expected) for case in cases)
             sources = (f"assert math.isclose({name}(0), {one})", f"assert abs({name}(1) - {other}) < 1e-6")
@@ -101,10 +101,10 @@ class World:
                 f"assert {call} == {case.expected!r}" for call, case in zip(calls, cases, strict=True)
             )
         if form == "in_process":
-            return Problem(wanted, "", name, in_process_tests=sources, setup_code="import math")
+            return Problem(wanted, "", name, tests=tuple(map(InProcess, sources)), setup_code="import math")
         if form == "checks":
-            return Problem(wanted, "", name, checks=sources, check_setup_code="import math")
-        return Problem(wanted, "", name, tests=sources, setup_code="import math")
+            return Problem(wanted, "", name, tests=tuple(map(Check, sources)), check_setup_code="import math")
+        return Problem(wanted, "", name, tests=tuple(map(Assertion, sources)), setup_code="import math")
 
     def code(self, program: HostileProgram, limits: Limits, *, then: bool = False) -> str:
         """The program with everything that it may know about this world filled in."""

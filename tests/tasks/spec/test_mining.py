@@ -16,7 +16,7 @@ from greenward.grading.extraction import extract_code
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import load_json
-from greenward.problems.problem import begun_function, function_in
+from greenward.problems.problem import InProcess, begun_function, function_in
 from greenward.tasks.spec.verify import MiningOptions, mine_problems
 
 CALC = '''
@@ -204,10 +204,10 @@ def test_problems_are_functions_and_methods_whose_tests_tell_right_from_wrong(mi
         "shop-1/shop.stack.Stack.size": ("method", "suite"),
         "shop-1/shop.stack.Stack.double": ("method", "suite"),
     }
-    assert found["shop-1/shop.stack.Stack.push"].in_process_tests == (
+    assert found["shop-1/shop.stack.Stack.push"].sources(InProcess) == (
         "__import__('greenward_tests').passes('test_stack.StackTest.test_order')",
     )
-    assert found["shop-1/shop.stack.Stack.double"].in_process_tests == (
+    assert found["shop-1/shop.stack.Stack.double"].sources(InProcess) == (
         "__import__('greenward_tests').passes('test_double.py::test_double')",
     )
 

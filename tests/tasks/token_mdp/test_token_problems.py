@@ -10,7 +10,7 @@ import pytest
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.problems.catalog import load_suite
-from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Problem, ProblemSet
 from greenward.tasks.token_mdp.grammar import Vocabulary, program, tidied
 from greenward.tasks.token_mdp.mdp import TokenMDP, TokenSettings
 from greenward.tasks.token_mdp.problems import small_functions, token_problems
@@ -118,7 +118,10 @@ def test_a_literal_that_is_added_makes_a_reference_reachable() -> None:
             Problem("p", "", "f", (Case((1,) * 5, 1),), starter_code="def f(a, b, c, d, e):\n"),
             "at most 4 arguments",
         ),
-        (Problem("p", "", "f", tests=("assert f(1) == 1",), starter_code="def f(a):\n"), "needs test cases"),
+        (
+            Problem("p", "", "f", tests=(Assertion("assert f(1) == 1"),), starter_code="def f(a):\n"),
+            "needs test cases",
+        ),
         (Problem("p", "", "f", (Case((1,), 1),), starter_code="nonsense"), "does not define 'f'"),
     ],
 )

@@ -122,7 +122,7 @@ def small_functions(others: ProblemSet) -> ProblemSet:
                 task_id=f"small/{index}",
                 prompt=docstring,
                 entry_point=name,
-                cases=tuple(cases[:TESTS]),
+                tests=tuple(cases[:TESTS]),
                 hidden_cases=tuple(cases[TESTS:]),
                 starter_code=head,
                 reference=reference,
@@ -180,7 +180,7 @@ def token_problems(problems: Iterable[Problem], vocabulary: Vocabulary) -> list[
     found = []
     for problem in problems:
         signature, visible = signature_of(problem), replace(problem, hidden_cases=())
-        hidden = replace(visible, cases=problem.hidden_cases) if problem.hidden_cases else None
+        hidden = replace(visible, tests=problem.hidden_cases) if problem.hidden_cases else None
         found.append(TokenProblem(visible, signature, grammar_of(signature), hidden))
     return found
 
@@ -192,7 +192,7 @@ def signature_of(problem: Problem) -> Signature:
     """
     names = parameters(problem)
     cases = [one for one in problem.cases if one.raises is None and not one.kwargs]
-    if not cases or len(cases) < len(problem.cases):
+    if not cases or len(cases) < len(problem.tests):
         raise ProblemError(
             f"{problem.task_id}: the token MDP needs test cases of inputs and outputs, and no other tests."
         )
