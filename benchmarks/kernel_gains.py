@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from greenward.config.sections import ShapeConfig
-from greenward.models import decoder as decoding_module
+from greenward.models import decoder
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.kernels import build
 from greenward.models.kernels.attention import KernelAttention
@@ -59,12 +59,12 @@ def seconds(work: Callable[[], object]) -> float:
 @contextmanager
 def rows_as_they_are() -> Iterator[None]:
     """Without padding to a row count that comes again."""
-    padded = decoding_module.pad_to_bucket
-    decoding_module.pad_to_bucket = lambda index, dtype: index
+    padded = decoder.pad_to_bucket
+    decoder.pad_to_bucket = lambda index, dtype: index
     try:
         yield
     finally:
-        decoding_module.pad_to_bucket = padded
+        decoder.pad_to_bucket = padded
 
 
 def report(
@@ -134,10 +134,10 @@ def main() -> None:
         f"{options.dtype}, one thread, {rows} tokens in 64 rows\n"
         f"{'':34}{'kernels':>13} {'torch / kernels':>24}"
     )
-    norm = differentiated(lambda one: decoding_module.rms_norm(one, weight, 1e-6), x, grad)
+    norm = differentiated(lambda one: decoder.rms_norm(one, weight, 1e-6), x, grad)
     report("RMSNorm, both ways", norm, norm, options.rounds)
     wide = torch.randn(rows, INTERMEDIATE).to(dtype)
-    gated = differentiated(lambda one: decoding_module.swiglu(one, gate_up), x, wide)
+    gated = differentiated(lambda one: decoder.swiglu(one, gate_up), x, wide)
     report("SwiGLU and its products, both ways", gated, gated, options.rounds)
     native = kernels()
     assert native is not None

@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 from greenward.config.sections import ShapeConfig
 from greenward.models import attention, flex, sampler
-from greenward.models import sampler as decoding
-from greenward.models import sampler as graphs
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Decoder, DecoderShape
 from greenward.models.kernels.build import SWITCH, kernels
@@ -128,7 +126,7 @@ def test_a_policy_scores_and_samples_by_flex_attention_as_without(policy, monkey
 
     expected, plain, gradients = sample_and_score()
     used = []
-    for module in (flex, decoding):
+    for module in (flex, sampler):
         monkeypatch.setattr(module, "flex_serves", lambda decoder: used.append(decoder) or True)
     found, scores, ours = sample_and_score()
     assert len(used) == 2
@@ -240,7 +238,7 @@ class Recorded(TorchDispatchMode):
 
 
 class Capture:
-    """Stands in for `graphs.capture`."""
+    """Stands in for `sampler.capture`."""
 
     def __init__(self, policy):
         self.policy, self.captures, self.replays = policy, 0, 0
@@ -268,9 +266,9 @@ def capture(by_torch, policy, monkeypatch):
     """The operations of GPUs, and steps that are captured."""
     monkeypatch.setattr(attention, "_FLASH_DEVICES", ())
     monkeypatch.setattr(policy._decoding._graph, "_captures", True)
-    monkeypatch.setattr(decoding, "captures", lambda device: policy._decoding._graph._captures)
+    monkeypatch.setattr(sampler, "captures", lambda device: policy._decoding._graph._captures)
     capture = Capture(policy)
-    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(sampler, "capture", capture)
     return capture
 
 
@@ -281,7 +279,7 @@ def test_replayed_steps_give_what_computed_steps_give(policy, capture, monkeypat
     monkeypatch.setattr(policy._decoding._graph, "_captures", False)
     expected = policy.sample(PROMPTS, sizes, params, seed=5)
     monkeypatch.setattr(policy._decoding._graph, "_captures", True)
-    monkeypatch.setattr(decoding, "_CAPTURED_GROWTH", growth)
+    monkeypatch.setattr(sampler, "_CAPTURED_GROWTH", growth)
     monkeypatch.setattr(sampler, "_CHECKED_EVERY", {"cpu": every})
     assert_same(policy.sample(PROMPTS, sizes, params, seed=5), expected)
     assert capture.captures > 2 and capture.replays > capture.captures
@@ -299,7 +297,7 @@ def test_without_a_graph_that_agrees_sampling_goes_on_by_the_operations(
         return lambda: replay() + 1
 
     params = SamplingParams(max_tokens=20)
-    monkeypatch.setattr(graphs, "capture", {"refused": refused, "wrong": wrong}[failure])
+    monkeypatch.setattr(sampler, "capture", {"refused": refused, "wrong": wrong}[failure])
     message = {"refused": "without CUDA graphs.*: CUDA error.*capturing$", "wrong": "logits differ by"}[
         failure
     ]
@@ -319,7 +317,7 @@ def test_a_capture_that_runs_out_of_memory_goes_on_with_fewer_rows(policy, captu
         return capture(step, device)
 
     expected = policy.sample(PROMPTS, 6, params, seed=5)
-    monkeypatch.setattr(graphs, "capture", full_once)
+    monkeypatch.setattr(sampler, "capture", full_once)
     with pytest.warns(UserWarning, match="now at most 12 answers at once"):
         assert_same(policy.sample(PROMPTS, 6, params, seed=5), expected)
     assert policy._decoding._graph._captures

@@ -18,8 +18,7 @@ from greenward.config.sections import ShapeConfig
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Decoder, DecoderShape
 from greenward.models.kernels import build as building
-from greenward.models.kernels import compiling
-from greenward.models.kernels import native as native_module
+from greenward.models.kernels import compiling, native
 from greenward.models.kernels.attention import KernelAttention
 from greenward.models.kernels.build import build, is_to_be_built, kernels
 from greenward.models.kernels.compiling import compiler
@@ -174,7 +173,7 @@ def test_what_is_not_finite_reaches_all_that_attend_to_it_and_no_other_group(bad
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
 def test_results_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
-    monkeypatch.setattr(native_module, "_SMALL", 1)
+    monkeypatch.setattr(native, "_SMALL", 1)
     batch = GroupBatch.build([[1] * 30] * 5, [[[3] * 40] * 4] * 5)
     qkv = torch.randn(len(batch.token_ids_M), 4, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
     grad = torch.randn(len(qkv), 64, generator=torch.Generator().manual_seed(1)).to(dtype)

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from greenward.common.errors import ConfigError, RunError, SandboxError
-from greenward.recipes import sweep as module
+from greenward.recipes import sweep
 from greenward.recipes.sweep import SeedStudy, demo
 from greenward.runs.directory import RunDirectory
 from greenward.runs.progress import Progress
@@ -73,10 +73,10 @@ def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
 @pytest.mark.parametrize("lost", [0.0, 0.02, 0.021])
 def test_a_demo_whose_evaluations_lost_answers_fails_after_its_report(tmp_path, monkeypatch, lost):
     shown = []
-    monkeypatch.setattr(module, "run_arms", lambda arms, **_: None)
-    monkeypatch.setattr(module, "show_report", lambda output, quiet: shown.append(output))
-    monkeypatch.setattr(module, "read_study", lambda output: output)
-    monkeypatch.setattr(module, "max_lost_share", lambda record: lost)
+    monkeypatch.setattr(sweep, "run_arms", lambda arms, **_: None)
+    monkeypatch.setattr(sweep, "show_report", lambda output, quiet: shown.append(output))
+    monkeypatch.setattr(sweep, "read_study", lambda output: output)
+    monkeypatch.setattr(sweep, "max_lost_share", lambda record: lost)
     if lost <= 0.02:
         assert demo(tmp_path, quiet=True)
     else:
