@@ -1,9 +1,7 @@
-"""The Python API: train, evaluate, grade and audit, as the commands do and with the caller's own objects.
+"""Provides the Python API: training, evaluation, grading and audits with the caller's own objects.
 
-`from greenward import …` gives these names; docs/python.md documents them. Heavy modules are imported when
-a function is called.
-
-Wrong options raise the errors of `greenward.common.errors`.
+`from greenward import …` gives these names; docs/python.md documents them. Heavy modules are imported when a
+function is called. Wrong options raise the errors of `greenward.common.errors`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Commands that diagnose.
-
-`greenward reward-health`, `evals` and `diff`: what is wrong with a run, and where two runs differ.
-
-`greenward monitor` and `watch`: a training that runs, followed by its files.
-
-`check-determinism`, `replay`, `bisect` and `diff-ckpt`: proof of a cause by training again, or by
-weights.
-"""
+"""Defines the commands that diagnose runs, compare two, follow one that trains, and prove a cause."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Commands that evaluate.
-
-`greenward eval` and `grade`: answers of a model, or from elsewhere, on a suite.
-
-`greenward show` and `compare`: one task of an evaluation, and two evaluations paired by problem.
-
-`greenward audit`: which cheating answers a reward function or grader accepts.
-"""
+"""Defines the commands that evaluate answers, show and compare evaluations, and audit reward functions."""
 
 from __future__ import annotations
 

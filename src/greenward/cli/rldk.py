@@ -1,7 +1,4 @@
-"""`rldk`: the diagnostics under the command names that users of the RLDK tools know.
-
-The commands that `greenward` has are the same; those below are views of one part of them.
-"""
+"""Defines `rldk`, which offers the diagnostics under the command names that users of the RLDK tools know."""
 
 from __future__ import annotations
 

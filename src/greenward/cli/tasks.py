@@ -1,11 +1,4 @@
-"""Commands of single kinds of tasks.
-
-`greenward fix`: repairs a file whose tests fail.
-
-`greenward problems`: problems from source code.
-
-`greenward play`: a person against a model in the terminal, and matches of a model.
-"""
+"""Defines the commands for single kinds of tasks: `fix`, `problems` and `play`."""
 
 from __future__ import annotations
 

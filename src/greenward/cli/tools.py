@@ -1,13 +1,4 @@
-"""Commands for reports, publishing, machines and the sandbox.
-
-`greenward report` and `greenward rollouts`: what runs reached, and the answers they kept.
-
-`greenward push`: a checkpoint goes to the Hugging Face Hub.
-
-`greenward doctor`, `plan` and `completion`: this machine, machines that are not at hand, and the shell.
-
-`greenward sandbox serve`: the sandbox of this machine for other programs and machines.
-"""
+"""Defines the commands for reports, publishing, machines, shell completion and the sandbox's server."""
 
 from __future__ import annotations
 

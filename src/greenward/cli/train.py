@@ -1,11 +1,4 @@
-"""Commands that train.
-
-`greenward train`, `demo`, `sweep` and `config`: the commands that take a recipe.
-
-`greenward slurm render` and `submit`: a recipe, or a grid of runs, as a job of a Slurm cluster.
-
-`greenward validate-model`: whether a model samples, scores and trains as it should.
-"""
+"""Defines the commands that take a recipe, those that submit it to Slurm, and `validate-model`."""
 
 from __future__ import annotations
 

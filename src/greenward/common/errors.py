@@ -1,9 +1,4 @@
-"""The errors that users see: what was expected, what was found, what to do.
-
-Commands print these without a traceback and exit with code 2.
-
-Objects that hold processes, files or locks until they are closed.
-"""
+"""Defines the errors that users see. Commands print them without a traceback and exit with code 2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JSON over HTTP/1.1: requests with deadlines and retries, and errors that say whether trying again can help.
-
-Redirects are not followed and proxies are not used.
-"""
+"""Sends JSON over HTTP/1.1 with deadlines and retries. It follows no redirects and uses no proxies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: acknowledged at once by a thread, acted on where nothing is lost.
+"""Acknowledges Ctrl-C, SIGTERM and SIGUSR1 at once in a thread, and stops work where nothing is lost.
 
 Python runs handlers of signals in the main thread, between two of its instructions: during a matrix product
-nothing happens. The interpreter's own handler, in C, writes the signal to a pipe at once. A thread that reads
-the pipe says what follows. Work that may be cut anywhere is cut by a `KeyboardInterrupt`; other work calls
-`check` wherever it can stop.
+nothing happens. The interpreter's own handler, in C, writes the signal to a pipe at once, and a thread that
+reads the pipe says what follows. Work that may be cut anywhere is cut by a `KeyboardInterrupt`; other work
+calls `check` wherever it can stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Keys of services: from the environment, or from a file `.env` in the current folder.
-
-A key is handed to the client of its service and written nowhere.
-"""
+"""Reads the keys of services, hands them to the clients of these services only, and writes them nowhere."""
 
 from __future__ import annotations
 

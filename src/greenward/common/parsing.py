@@ -1,4 +1,4 @@
-"""Parsers for the JSON and YAML of users: plain data of bounded depth and size, or an error of the format.
+"""Parses JSON and YAML of users into plain data of bounded depth and size, or raises an error of the format.
 
 A text can be valid and still exhaust its reader: unclosed brackets fill the stack of a parser, a YAML alias
 can contain itself, and a few aliases or merge keys (`<<`) stand for billions of values.

@@ -1,7 +1,6 @@
-"""Seeds that depend on (run seed, step, purpose) alone.
+"""Derives seeds from (run seed, step, purpose) alone.
 
-Nothing random carries over from one step to the next, so a resumed run draws exactly what an
-uninterrupted one would have drawn.
+No random state is carried from step to step, so a resumed run draws what an uninterrupted one would.
 """
 
 from __future__ import annotations

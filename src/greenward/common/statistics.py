@@ -1,24 +1,18 @@
-"""Rates with 95 % intervals, paired differences and their tests, pass@k, and logistic recalibration.
+"""Computes rates with 95 % intervals, paired differences and their tests, pass@k, and logistic recalibration.
 
-Several answers to one problem resemble each other, so that the problem is the unit. With P problems, the
-variance over problems does not show what no problem has shown yet, which is why the percentile bootstrap
-and Student's t fail for few problems and near 0 and 1. Pseudo-problems that take the extreme values are
+Several answers to one problem resemble each other, so the problem is the unit. With P problems, the variance
+over problems does not show what no problem has shown yet, which is why the percentile bootstrap and
+Student's t fail for few problems and near 0 and 1. Pseudo-problems that take the extreme values are
 therefore added before mean and variance are computed:
-
     m = (sum of values + c·(low + high)) / (P + 2c)
     v = (sum of (value - m)² + c·(low - m)² + c·(high - m)²) / (P + 2c)
     interval: m ± 1.96·sqrt(v / (P + 2c)), within [low, high]
 
 For one answer to each problem this is a published interval: Agresti and Coull's for a rate (1998,
 doi:10.2307/2685469; c = z²/2 at 0 and at 1), and Bonett and Price's for a paired difference (2012,
-doi:10.3102/1076998611411915; c = 1 at -1 and at 1). `benchmarks/interval_coverage.py` measures coverage
-and width, also for several answers and for pass@k.
-
-Arrays have the suffix _P: one entry per problem.
-
-Logistic recalibration: P(outcome) = sigmoid(slope · logit + intercept) (Cox 1958, Platt 1999).
-
-The reward model corrects its predictions by it, and the diagnostics measure overconfidence by it: a slope
+doi:10.3102/1076998611411915; c = 1 at -1 and at 1). `benchmarks/interval_coverage.py` measures coverage and
+width, also for several answers and for pass@k. Arrays have the suffix _P: one entry per problem.
+Logistic recalibration fits P(outcome) = sigmoid(slope · logit + intercept) (Cox 1958, Platt 1999). A slope
 below 1 says that the logits are too large.
 """
 

@@ -1,13 +1,4 @@
-"""From a YAML file, `key=value` overrides and machine presets to a checked recipe, and back to text.
-
-Presets: the settings of a pretrained model that follow from the machine, for keys that nobody set.
-
-Recipe text as data in which every value knows its place: a line of the file, or an override.
-
-Validation errors of recipes as messages: place, key, expected, found, nearest key, kinds that have it.
-
-The grid of a sweep: overrides that give keys several values, and the runs that they add up to.
-"""
+"""Loads recipes from YAML with overrides and presets, explains their errors, and expands grids of sweeps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The recipe of each kind: a discriminated union on `kind`, each class with only its own keys.
-
-Unknown keys and impossible combinations are errors before anything heavy is loaded.
-"""
+"""Defines the recipe of each kind, a union on `kind`; wrong keys are errors before heavy code is loaded."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The sections that all recipes share.
-
-The section `rollouts` of a recipe: which engine samples, and how far it may lag behind the policy.
-
-The section `tracking`: mirrors of a run beside its local files. None is required.
-"""
+"""Defines the sections that recipes of several kinds share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sections of a recipe that decide how it learns.
-
-The agent of `kind: dqn`: the settings of deep Q-learning, under the names that its literature uses.
-"""
+"""Defines the sections of a recipe that decide how it learns."""
 
 from __future__ import annotations
 

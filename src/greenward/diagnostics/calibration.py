@@ -1,14 +1,10 @@
-"""Whether the probabilities of a reward model come true, and how two models drift apart.
-
-Measures whether predicted probabilities are the rates that come true, on (probability, outcome) pairs.
+"""Measures whether predicted probabilities are the rates that come true, and how two reward models differ.
 
 The calibration score is 1 − √(reliability / uncertainty): the root mean square distance between the
-predicted and the observed rate, over bins of equal mass, in units of the standard deviation of the
-outcomes. 1 is calibrated; at 0 the forecast is no better than its opposite.
-The reliability is freed of the bias that comes from few pairs in a bin (Ferro & Fricker 2012, Q. J. R.
-Meteorol. Soc. 138), so the score of a calibrated forecast does not depend on how many pairs there are.
-
-Two reward models on the same prompts: is it a shift, another scale, or another order?
+predicted and the observed rate, over bins of equal mass, in units of the standard deviation of the outcomes.
+1 is calibrated; at 0 the forecast is no better than its opposite. The reliability is freed of the bias that
+comes from few pairs in a bin (Ferro & Fricker 2012, Q. J. R. Meteorol. Soc. 138), so the score of a
+calibrated forecast does not depend on how many pairs there are.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Has a series changed? A test of trend and level shift whose false alarms autocorrelation does not raise.
+"""Tests series for a trend or a level shift, with a false alarm rate that autocorrelation does not raise.
 
 Steps of training resemble their neighbours, so tests made for independent values see changes everywhere.
 Here the variance that a kinked line (a trend) or a step (a shift) explains over the variance that it leaves,
 the largest over all places, is compared with the same of simulated first-order autoregressions (AR(1)) in
 which nothing changes. docs/diagnostics.md gives the method.
-
 Each ratio is multiplied by (1 − φ) / (1 + φ) with the lag-one autocorrelation φ of the residuals of its own
 fit, which makes it nearly independent of the true autocorrelation. The simulations have the smallest
 autocorrelation on a grid of which the measured one is at least the 10 % quantile, an upper confidence limit
 by inversion (Andrews 1993, Econometrica 61: the plain estimate is too small). A random walk is on the grid.
-
 Array suffixes: N series, P points, K the two kinds of change in the order of `KINDS`.
 """
 

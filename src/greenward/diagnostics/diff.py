@@ -1,18 +1,11 @@
-"""Where two runs begin to differ, and why.
+"""Finds where two runs begin to differ, in settings and signals, and names a likely cause.
 
-Where two runs begin to differ: their settings, then the first step at which each signal differs.
-
-Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names
-the culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm
-of B / A for norms, memory and times) is tested for a lasting change; see `change_points`. Memory also
-differs where one run ends with at least 1.25 times the memory of the other, which needs no test.
-
-Why two runs may differ: their settings, and the stage of a training step in which the difference begins.
-
-A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next
-step samples with new weights. So the earliest signal of the earliest step names the part to look at.
-
-The difference of two runs as the record that reports render.
+Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names the
+culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm of B / A
+for norms, memory and times) is tested for a lasting change; see `change_points`. Memory also differs where
+one run ends with at least 1.25 times the memory of the other, which needs no test.
+A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next step
+samples with new weights. So the earliest signal of the earliest step names the part to look at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A finding of a diagnosis as one record, what a diagnosis gives, and which finding explains which.
+"""Defines the records of a finding and of a diagnosis, and decides which finding explains which.
 
-A finding can explain those that its record names, if they do not begin before it. A cause is what nothing
-explains; where several could explain a finding, it is the consequence of the earliest.
+A finding can explain those that its record names, if they do not begin before it. A finding that nothing
+explains is a cause; where several could explain a finding, it is the consequence of the earliest.
 """
 
 from __future__ import annotations

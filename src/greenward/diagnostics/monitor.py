@@ -1,26 +1,10 @@
-"""The monitor of a run that trains: live tests, rules and actions.
-
-Has a signal changed just now? Tests of the newest steps that may be repeated at every look.
+"""Watches the metrics of a training, raises alarms by tests of changes and by rules, and acts on them.
 
 Looking again and again finds something by chance at last. The level of a run is therefore spent over its
 looks: look k tests at alpha / (k (k + 1)), divided by the number of signals, and these levels add up to
 alpha. A test is made only where the newest values differ from those before by enough to matter, and is that
-of `change_points` on the last steps, so that neighbouring values count for what they are worth.
-
-Rules of a monitor: limits that the user sets for signals, as YAML, and the presets that are shipped.
-
-rules:
-  - {id: kl, signal: kl, above: 0.3, window: 5, actions: [warn, stop]}
-  - {id: length, signal: completion/mean_length, below: 5, grace: 50, actions: [{run: "./notify.sh"}]}
-
-A monitor of a training that runs: alarms by tests of changes and by rules, and what is done about them.
-
-monitor = Monitor()
-for step, metrics in enumerate(training, start=1):
-    monitor.log(step, metrics)          # any loop; names of other trainers are understood
-
-trainer.add_callback(Monitor().hf_callback())           # TRL, transformers
-model.learn(100_000, callback=Monitor().sb3_callback())  # Stable-Baselines3
+of `change_points` on the last steps, so that neighbouring values count for what they are worth. Rules are
+limits that the user sets for signals, as YAML (docs/monitor.md).
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Proof of a cause by training again, or by weights.
-
-What of the environment of a run keeps it from being repeated.
-
-How far the weights of two checkpoints are apart: L2, relative change and cosine of each tensor.
-
-Proof of a cause by training again: is a command deterministic, does a fault return, what cures it.
-
-Trainings run as commands in processes of their own, in folders of their own.
-"""
+"""Proves a cause by training again in processes and folders of their own, or by comparing weights."""
 
 from __future__ import annotations
 

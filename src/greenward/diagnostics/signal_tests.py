@@ -1,7 +1,4 @@
-"""The statistical tests that findings share: lasting changes, shares of steps, levels at the end, growth.
-
-A function that is called in the record of a finding takes the thresholds and returns the test.
-"""
+"""Provides the tests that findings share; the functions called in a finding's record return its test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The signals of a run: series of numbers over the steps, under the names that greenward logs.
-
-Every reader (`readers`) gives this one record, so that checks know no file format.
-"""
+"""Holds the signals of a run under greenward's names. All readers give it, so checks know no file format."""
 
 from __future__ import annotations
 

@@ -1,20 +1,13 @@
-"""Agents: their tools, their prompts and their environment.
+"""Implements agents: a policy works on a repository by tools, and hidden tests judge what it leaves.
 
-The tools of an agent: how a call is written, what it does in a workspace, and what the agent is told.
-
-Two formats. `tags`, for models of our own and for any server, of which `submit` is optional:
-
+An episode is one transcript: what the policy wrote, and between that the outputs of its calls, which are
+never trained on. It ends with an answer without a call, with `submit`, or with a budget. Calls have one of
+two formats. `native`, for chat templates that know tools, is `<tool_call>{"name": …, "arguments":
+{…}}</tool_call>` (Hermes, Qwen). A call counts only in what the policy itself wrote. `tags`, for models of
+our own and for any server, is as follows; `submit` is optional:
     <shell>python3 -m unittest</shell>
     <apply_patch>SEARCH/REPLACE blocks (`grading.edits`)</apply_patch>
     <submit>
-
-`native`, for chat templates that know tools: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes,
-Qwen). A call counts only in what the policy itself wrote.
-
-The environment of agents: a policy works on a repository by tools, and hidden tests judge what it leaves.
-
-An episode is one transcript: what the policy wrote, and between that the outputs of its calls, which are
-never trained on. It ends with an answer without a call, with `submit`, or with a budget.
 """
 
 from __future__ import annotations

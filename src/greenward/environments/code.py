@@ -1,4 +1,4 @@
-"""The environment of code: a problem is asked, the answer is executed, and it may be repaired with feedback.
+"""Implements the environment of code: an answer to a problem is executed, and may be repaired with feedback.
 
 With `max_turns` 1 an episode is one answer. With more, a wrong answer is followed by its first failing test
 and the policy answers again, until an answer passes or the turns are used up.

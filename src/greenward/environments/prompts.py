@@ -1,8 +1,8 @@
-"""From a problem to the tokens that a policy sees, and from its tokens back to code.
+"""Turns problems into the tokens that a policy sees, and its tokens back into code.
 
-Two styles. *completion*: the prompt is the signature with its docstring, the answer continues it
-(base models, our own small decoder). *chat*: the prompt is a user message rendered by the
-tokenizer's chat template, the answer holds a fenced code block (instruction-tuned models).
+There are two styles. In *completion* the prompt is the signature with its docstring, which the answer
+continues (base models, our own small decoder). In *chat* the prompt is a user message rendered by the
+tokenizer's chat template, and the answer holds a fenced code block (instruction-tuned models).
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""The audit of a reward function or grader: cheating answers that it should refuse.
+"""Audits a reward function or grader: tries cheating answers that it should refuse, and says which pass.
 
-How a function under audit is called, and the process that runs it: one answer at a time.
-
-A reply holds its score or what it raised.
-
-Tries cheating answers on a reward function or grader and says which it accepts.
-
-The function runs in a process of its own with a deadline, since answers that a grader does not contain
-kill or hang it; that, too, is a finding.
+The function runs in a process of its own with a deadline and gets one answer at a time, since answers that a
+grader does not contain kill or hang it; that, too, is a finding.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""The answers of an audit: cheats and right ones, and the record of what became of them.
+"""Provides the problems and answers of an audit, and the records of what became of them.
 
-The records of an audit: the answers that it tries, and what it found.
-
-The problems of an audit, and right answers to them in many shapes. All must be accepted.
-
-Cheating answers by family. Each is wrong on hidden tests (or in its type), and each ends by itself.
-
-Padded answers, and ones that keep a bug, must not be paid more than a right one.
+Right answers come in many shapes, and all must be accepted. Each cheat is wrong on hidden tests (or in its
+type) and ends by itself. Padded answers, and ones that keep a bug, must not be paid more than a right one.
 """
 
 from __future__ import annotations

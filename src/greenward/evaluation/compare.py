@@ -1,16 +1,9 @@
-"""Two evaluations side by side, the best of several answers, and contamination.
+"""Compares two evaluations, chooses the best of several answers, and finds contamination of an evaluation.
 
-Two evaluations side by side, paired by problem: what changed, and whether chance explains it.
-
-Differences are B's rate less A's, as fractions. Stored evaluations are read from the files of ours, old and
-new, and from EvalPlus's; nothing is judged: the statuses are taken as they were written.
-
-Chooses one of several answers to a problem: by the tests that it passes, or by what most return.
-
-How much of an evaluation set the training set has already shown: exact, by syntax tree, by 13-grams.
-
-Sees only the training data that it is given: what a model was pre-trained on stays unknown (for the
-public suites see Riddell, Ni and Cohan 2024, arXiv:2403.04811).
+A comparison is paired by problem. Differences are B's rate less A's, as fractions. Stored evaluations are
+read from the files of ours, old and new, and from EvalPlus's; their statuses are taken as they were written.
+Contamination is measured against the training data that is given: what a model was pre-trained on stays
+unknown (for the public suites see Riddell, Ni and Cohan 2024, arXiv:2403.04811).
 """
 
 from __future__ import annotations

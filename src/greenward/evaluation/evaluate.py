@@ -1,23 +1,13 @@
-"""The evaluation of answers to a suite: rows, figures and the engine that makes them.
-
-The rows of an evaluation: samples (the answers) and what became of each. All evaluations have the same.
-
-The figures of an evaluation as plain data: pass@k and rates with intervals, and counts.
-
-Rows are grouped by problem; arrays have the suffix _P, one entry for each problem. An answer that the
-infrastructure lost has not passed: it counts in every denominator and in no numerator but that of the
-rate of such answers.
-
-The figures of a classifier of vulnerable functions, from its answers to both versions of each pair.
-
-Of a function's n answers, those that say `vulnerable` or `safe` vote. Its score, the estimated probability
-that it is vulnerable, is the mean over the answers of the stated confidence in `vulnerable`, or of 1 and 0
-where none is stated; an answer without a label counts 1/2.
-
-The evaluation of answers: sampled from a policy or given, judged while the next are sampled.
+"""Evaluates sampled or given answers: judges them while the next are sampled, and computes the figures.
 
 Whoever evaluates (training, `greenward eval`, `greenward grade`) gives a place for samples and rows, a
 source of samples and a grader. What the place holds already is neither sampled nor judged again.
+Figures group rows by problem; arrays have the suffix _P: an entry for each problem. An answer lost by the
+infrastructure has not passed: it counts in every denominator, and in no numerator but that of the rate of
+lost ones.
+For classifiers of vulnerable functions, those of a function's n answers that say `vulnerable` or `safe`
+vote. Its score, the estimated probability that it is vulnerable, is the mean over the answers of the stated
+confidence in `vulnerable`, or of 1 and 0 where none is stated; an answer without a label counts 1/2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Evaluations by the command line: answers of a model, of a server, or from elsewhere.
-
-Evaluations of answers to a suite: judged, summarised and reported; and that of answers from elsewhere.
-
-Evaluates a model on a suite: answers are sampled and judged, resumable at every answer.
-
-Evaluates a model behind an OpenAI-compatible server: answers are kept and judged as they arrive.
-"""
+"""Runs the evaluations of the command line: of a model, of a server's model, or of answers from elsewhere."""
 
 from __future__ import annotations
 

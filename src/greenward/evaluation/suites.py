@@ -1,13 +1,9 @@
-"""What an evaluation asks: suites, their parts, their prompts and their references.
+"""Decides what an evaluation asks: a suite by name, the part that is wanted, its prompts and its references.
 
-*completion* (base models): the suite's own prompt, continued up to the first stop string. For MBPP
-that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with
-examples, the prompt of the paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4.
-*chat*: EvalPlus's instruction with the suite's prompt in a code block.
-
-Line ends are plain where MBPP's own file has CRLF.
-
-What an evaluation asks: a suite by name, the part of it that is wanted, its prompts, its references.
+In style *completion* (base models) a prompt is the suite's own, continued up to the first stop string. For
+MBPP that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with examples,
+the prompt of the paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4. In style *chat* it
+is EvalPlus's instruction with that prompt in a code block. Line ends are plain (MBPP's file has CRLF).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Equality of a returned value with an expected one, both in the flat form of the codec, and of output.
+"""Compares returned values with expected ones, both in the flat form of the codec, and printed output.
 
-Python's equality on plain data, with these rules: where a float is expected, a number within a
-tolerance will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not
-a list unless the suite says so. Sets and dicts are compared by sorting, never by hashing: an answer may
-choose elements that all hash alike. They are sorted by exact value, so that elements within the
-tolerance of one another may still count as different.
-
-What an answer returned is hostile. The time of a comparison depends on the size of the *expected* value:
-the comparison ends before it walks through a value that is longer, deeper or wider.
+Equality is Python's on plain data, with these rules: where a float is expected, a number within a tolerance
+will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not a list unless
+the suite says so. Sets and dicts are compared by sorting, never by hashing: an answer may choose elements
+that all hash alike. They are sorted by exact value, so elements within the tolerance of one another may
+still count as different.
+What an answer returned is hostile. The time of a comparison depends on the size of the *expected* value: the
+comparison ends before it walks through a value that is longer, deeper or wider.
 """
 
 from __future__ import annotations

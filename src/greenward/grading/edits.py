@@ -1,12 +1,7 @@
-"""Edits of files: SEARCH/REPLACE blocks and unified diffs, read from an answer and applied.
+"""Reads edits of files from an answer, as SEARCH/REPLACE blocks or unified diffs, and applies them.
 
-Edits of text files: replace whole lines that occur exactly once. All are applied, or none.
-
-Every edit is matched against the original text, so that their order makes no difference. A model writes
-edits as SEARCH/REPLACE blocks (`search_replace`) or as unified diffs (`unified_diff`).
-
-SEARCH/REPLACE blocks, the form of edits in aider and SWE-RL:
-
+Edits replace whole lines that occur exactly once. All are applied, or none. Each is matched against the
+original text, so their order makes no difference. SEARCH/REPLACE blocks (aider, SWE-RL):
     path/to/file.py
     <<<<<<< SEARCH
     lines of the file
@@ -18,14 +13,10 @@ The path may stand in a heading, after `File:`, and above, inside or behind the 
 one, the block is of the same file as the block before. The three markers of a block have the same length, at
 least five: where the lines themselves look like markers, longer ones are used. What stands between blocks is
 not read.
-
-Unified diffs, as `diff -u` and git write them, of one file or several.
-
-A hunk's lines must be those of the file, at the line that its head names or at the only place where they
-occur. The head's counts must be right; a head without numbers (`@@ @@`) is allowed, and so is a diff of the
-only file without `---` and `+++`. What stands between files is not read.
-
-Answers that edit a problem's files: the program that comes out, or why the edits cannot be applied.
+Unified diffs are as `diff -u` and git write them, of one file or several. A hunk's lines must be those of
+the file, at the line that its head names or at the only place where they occur. The head's counts must be
+right; a head without numbers (`@@ @@`) is allowed, and so is a diff of the only file without `---` and
+`+++`. What stands between files is not read.
 """
 
 from __future__ import annotations

@@ -1,30 +1,17 @@
-"""The judge of programs: answers in, verdicts out; its time limits and expected values.
+"""Judges answers by execution: programs in, verdicts out. Expected values never leave this process.
 
-How much time an answer gets, and the jobs that it takes to judge it.
-
-Times are CPU seconds; the wall clock only catches sleepers. Without a limit that the user has set, the
-times of the suite hold where it has them (`by_suite`):
-
-- a contest suite limits each test (`Problem.test_seconds`);
-- where the reference's time for each test is known, a test may take `max(1 s, 4 x reference)` and the
-  answer the sum of that, at most 60 s or four times what the reference takes in all (EvalPlus 0.3.1).
-
-A limit that the user has set is that of the whole answer, or of each test for a contest suite. It is
-raised where the reference needs more (`Problem.cpu_seconds`).
-
-The calls of a problem whose reference takes long are spread over several jobs, which run in parallel.
-Their results are joined in the order of the tests.
-
-Computes the expected values that a suite does not store: what its references return.
-
-EvalPlus's files hold inputs and references. The references run in the sandbox, as trusted jobs, and
-what they return is kept in the cache, one file for each problem, under a hash of all that it depends
-on. A cached file carries its own hash; one that is torn or altered is computed again.
-
-A case whose value is too large to leave the sandbox is left out: no answer could return it, either.
-(Of MBPP+ five cases of Mbpp/255, whose values have up to 128 million elements.)
-
-The judge by execution: answers in, verdicts out. Expected values never leave this process.
+Times are CPU seconds; the wall clock only catches sleepers. A limit that the user has set is that of the
+whole answer, or of each test for a contest suite; it is raised where the reference needs more
+(`Problem.cpu_seconds`). Without one, the times of the suite hold where it has them (`by_suite`): a contest
+suite limits each test (`Problem.test_seconds`); where the reference's time for each test is known, a test
+may take `max(1 s, 4 x reference)` and the answer the sum of that, at most 60 s or four times what the
+reference takes in all (EvalPlus 0.3.1). The calls of a problem whose reference takes long are spread over
+several jobs, which run in parallel.
+Expected values that a suite does not store are what its references return (EvalPlus's files hold inputs and
+references). They run in the sandbox, as trusted jobs, and what they return is cached, one file for each
+problem, under a hash of all that it depends on. A cached file carries its own hash; one that is torn or
+altered is computed again. A case whose value is too large to leave the sandbox is left out: no answer could
+return it, either (five cases of Mbpp/255 in MBPP+, with up to 128 million elements).
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Judges answers that say whether a function is vulnerable, with reasons and, where stated, confidence:
+"""Judges answers that say whether a function is vulnerable, with reasons and, where stated, confidence.
 
+The answer is `vulnerable` with a weakness, `safe`, or `unsure`. A reason cites lines and what they call:
     <think>
     line 4: os.system
     </think>
     <answer>vulnerable CWE-78, 90 %</answer>
-
-The answer is `vulnerable` with a weakness, `safe`, or `unsure`. A reason cites lines, and what is called
-there.
 """
 
 from __future__ import annotations

@@ -1,31 +1,20 @@
-"""How a program is written: quality, readability, dead and hidden code.
+"""Measures how a program is written: quality, readability, dead code and hidden code. Nothing is run.
 
-Code quality read off the syntax tree, in the trusted process, without running anything.
-
-Each sub-term lies in [0, 1]; the score is their weighted mean; code that does not parse scores 0.
-
+Quality is the weighted mean of sub-terms in [0, 1]; code that does not parse scores 0.
 - `length`: 1 up to `max_statements` statements, then max_statements / statements.
-- `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then
-  max_complexity / complexity (McCabe 1976: one more than the number of decisions).
-- `unused`: 1, halved for each dead statement (`dead_code`): a share could be raised by padding.
+- `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then max_complexity /
+  complexity (McCabe 1976: one more than the number of decisions).
+- `unused`: 1, halved for each dead statement: a share could be raised by padding.
 - `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
 
-Finds code that a program hides from its readers: text that it runs, names that it assembles from text.
-
-How readable code is, by ruff's linter and formatter. The formula is in docs/rewards.md.
-
-Everything is counted absolutely and on live code alone: a share could be raised by padding.
-
-The programs are hostile text. They lie under names of ours in a private folder, ruff reads no
-configuration but ours, comments that switch its rules off are ignored, and both processes (one `ruff
-check` and one `ruff format` for all programs) are bounded in time. A program on which ruff crashes (it
-does when code is nested too deeply) is found by halving the batch, and takes nothing else with it.
-
-Removes dead code from an answer, so that it cannot raise a score.
-
+Readability is measured by ruff's linter and formatter (formula in docs/rewards.md), absolutely and on live
+code alone. The programs are hostile text: they lie under names of ours in a private folder, ruff reads no
+configuration but ours, comments that switch its rules off are ignored, and both processes (one `ruff check`
+and one `ruff format` for all programs) are bounded in time. A program on which ruff crashes (it does when
+code is nested too deeply) is found by halving the batch, and takes nothing else with it.
 Dead are bindings, functions and imports that nothing live reads, statements without effect, those that
-cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name
-that is read anywhere in live code counts as used everywhere.
+cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name that
+is read anywhere in live code counts as used everywhere.
 """
 
 from __future__ import annotations

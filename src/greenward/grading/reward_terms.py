@@ -1,10 +1,10 @@
-"""The shipped reward functions by name: of tests, code, edits and formats (formulas in docs/rewards.md).
+"""Defines the shipped reward functions by name: of tests, code, edits and formats (see docs/rewards.md).
 
-Similarity is that of Ratcliff and Obershelp, as `difflib` computes it, in bounded time: `difflib` needs cubic
-time for repetitive texts. Faster libraries compute another number, the Indel ratio, which follows from the
-longest common subsequence: for `aba` and `bca` it is 4 / 6 (`ba`), but 2 / 6 here, because the first of the
-longest blocks (`a`) leaves nothing to the right of it. Known edits are those from the problem's program to
-its reference.
+Similarity is that of Ratcliff and Obershelp, as `difflib` computes it, in bounded time: `difflib` needs
+cubic time for repetitive texts. Faster libraries compute another number, the Indel ratio, which follows from
+the longest common subsequence: for `aba` and `bca` it is 4 / 6 (`ba`), but 2 / 6 here, because the first of
+the longest blocks (`a`) leaves nothing to the right of it. Known edits are those from the problem's program
+to its reference.
 """
 
 from __future__ import annotations

@@ -1,26 +1,13 @@
-"""What is run to judge an answer by each kind of test, and how the result is judged.
+"""Plans what runs to judge an answer by each kind of test, and computes the verdict from the results.
 
-Doctests: their examples run in the sandbox, and what they print is compared here with what they expect.
-
-The examples of one doctest share a copy of the answer's namespace, as in `doctest`. What is expected never
-enters the answer's process.
-
-Assert statements split into the call of the answer's function and what is expected of its value.
-
-`assert f(2) == 4` becomes the call `f(2)`, which the answer's process makes, and the expression `4`,
-which is evaluated elsewhere; the grader compares the two values. Only a bare call of the entry point
-is split off: any operation on its value (`len(f(2))`, `f(2)[0]`, `f(2) == f(3)`) would be evaluated
-by objects and built-in functions that the answer controls. A test of another shape runs as a check
+All of this happens in the trusted process, which alone knows the expected values. Those that are not
+literals are computed once, in a process that never runs an answer (`expected_values_job`).
+The examples of one doctest share a copy of the answer's namespace, as in `doctest`; what they print is
+compared here. `assert f(2) == 4` becomes the call `f(2)`, which the answer's process makes, and the
+expression `4`, which is evaluated elsewhere; the grader compares the two values. Only a bare call of the
+entry point is split off: any operation on its value (`len(f(2))`, `f(2)[0]`, `f(2) == f(3)`) would be
+evaluated by objects and built-in functions that the answer controls. A test of another shape runs as a check
 program, in a process that runs no code of the answer.
-
-Which files of an answer count: those of the program, never what belongs to the tests.
-
-Computes the verdict on an answer from the results of its run: pure functions of the trusted process.
-
-Makes the grading plan of a problem: what to run, and which results are right.
-
-The expected values stay here, in the trusted process. Those that are not literals are computed once,
-in a process that never runs an answer (`expected_values_job`).
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
-"""Reward functions of the user: their form, their data, and the process in which they run.
+"""Calls reward functions of the user in a process that can be stopped, and gives them their data.
 
-A problem as the columns that a reward function with TRL's signature gets, and as verl's ground truth.
-
-A function of the user's own in a process that can be stopped: both sides.
-
-The process is started once, imports `module:function` and then answers requests, so that a hang, a crash
-or a print of the function does not reach the caller. Requests are pickled: the process trusts its caller.
+The process is started once, imports `module:function` and then answers requests, so that a hang, a crash or
+a print of the function does not reach the caller. Requests are pickled: the process trusts its caller.
 Replies are JSON: the caller does not trust the process.
-
-TRL's convention for reward functions: what one is called with, what it gives and what it logs.
-
-A function is called with keyword arguments only, lists with one entry for each completion, as by
-`GRPOTrainer` of TRL 1.16. One without `**kwargs` gets those that it names.
-
-Reward functions of the user's own: the term, and the process that runs the function.
+By TRL's convention a function is called with keyword arguments only, lists with one entry for each
+completion, as by `GRPOTrainer` of TRL 1.16. One without `**kwargs` gets those that it names. Problems are
+given as the columns of that signature, or as verl's ground truth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a machine has: GPUs, cores, memory, disk, scheduler, site, network and installed extras.
+"""Detects what a machine has: GPUs, cores, memory, disk, scheduler, site, network and installed extras.
 
 Facts come from data that a test can replace: the environment, a root folder for /proc and /sys, the text of
 nvidia-smi. Nothing here needs torch, waits longer than a few seconds, or fails where something is missing.

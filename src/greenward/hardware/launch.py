@@ -1,13 +1,8 @@
-"""Other processes: the command that runs a module in one, trainings in several, and jobs of Slurm.
+"""Starts other processes: a module in one, a training in several by Accelerate, and jobs of Slurm.
 
-The command that runs a module in another process, but none that lies in the working folder.
-
-The command that starts several processes of `greenward train` by Accelerate.
-
-Slurm: a recipe as a batch script, or a grid of runs as an array, and its submission.
-
-The job asks for a signal before its time limit, passes it to the training, which stops at a checkpoint, and
-goes back to the queue; `train --resume` then goes on. Sources: man sbatch, man srun, man scontrol of 22.05.
+A module is never taken from the working folder. A job of Slurm asks for a signal before its time limit and
+passes it to the training, which stops at a checkpoint; the job then goes back to the queue, and `train
+--resume` goes on. Sources: man sbatch, man srun, man scontrol of 22.05.
 """
 
 from __future__ import annotations

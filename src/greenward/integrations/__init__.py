@@ -1,7 +1,6 @@
-"""Parts for other training loops: rewards, an evaluation callback, and our tasks in the forms of others.
+"""Provides rewards, an evaluation callback and our tasks for the training loops of others.
 
-The modules `openenv` and `verifiers` need the packages that they are named for, and `EvaluationCallback` the
-extra `train`.
+`openenv` and `verifiers` need the packages that they are named for, `EvaluationCallback` the extra `train`.
 """
 
 from typing import TYPE_CHECKING, Any

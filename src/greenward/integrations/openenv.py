@@ -1,7 +1,4 @@
-"""Our tasks as OpenEnv environments: problems to solve, and games against a scripted player.
-
-OpenEnv's `create_fastapi_app` serves them over HTTP and WebSocket. Needs `pip install openenv-core`.
-"""
+"""Offers our tasks as OpenEnv environments, for its `create_fastapi_app` (`pip install openenv-core`)."""
 
 from __future__ import annotations
 

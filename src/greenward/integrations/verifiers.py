@@ -1,6 +1,6 @@
-"""Our tasks as tasksets of verifiers (its API `verifiers.v1`): problems, and games against a scripted player.
+"""Offers our tasks as tasksets of verifiers (its API `verifiers.v1`), which needs `pip install verifiers`.
 
-verifiers finds a taskset by a module of that name: see docs/integrations.md. Needs `pip install verifiers`.
+verifiers finds a taskset by a module of that name: see docs/integrations.md.
 """
 
 from __future__ import annotations

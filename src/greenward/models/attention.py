@@ -1,11 +1,10 @@
-"""Attention in two parts: a prompt that many completions share, and each completion's own tokens.
+"""Computes attention in two parts: over a prompt that many completions share, and over each one's own tokens.
 
 A softmax over the union of two sets of keys is the mean of the softmaxes over each, weighted by the
-log-sum-exps of their scores (Rabe & Staats 2021, §2). So the keys and values of a prompt are kept
-once for its whole group, in training, in prefill and in decoding.
-
-Shape suffixes: B rows, H query heads, K key/value heads, T queries, S keys, D head dimension,
-M tokens of a `GroupBatch`, X = H + 2K heads.
+log-sum-exps of their scores (Rabe & Staats 2021, §2). So the keys and values of a prompt are kept once for
+its whole group, in training, in prefill and in decoding.
+Shape suffixes: B rows, H query heads, K key/value heads, T queries, S keys, D head dimension, M tokens of a
+`GroupBatch`, X = H + 2K heads.
 """
 
 from __future__ import annotations

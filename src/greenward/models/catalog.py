@@ -1,7 +1,4 @@
-"""Models by what a user calls them, and the policy of a recipe.
-
-A model by what a user calls it: a run directory, a checkpoint, a model folder, a Hugging Face id.
-"""
+"""Finds models by what a user calls them (run, checkpoint, folder, Hugging Face id) and builds policies."""
 
 from __future__ import annotations
 

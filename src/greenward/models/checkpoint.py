@@ -1,7 +1,6 @@
-"""Hugging Face model folders: what published models look like on disk, read and written.
+"""Reads and writes model folders in the form in which models are published on Hugging Face.
 
-The decoder keeps some matrices fused; on disk they have the names and shapes that `transformers`
-and vLLM expect.
+The decoder's fused matrices have on disk the names and shapes that `transformers` and vLLM expect.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""One decoder for the Llama/Qwen family, run over flat tokens.
+"""Implements one decoder for the Llama/Qwen family, which runs over flat tokens.
 
 Every linear layer computes real tokens only: the sequences of a batch follow each other in one matrix
 without padding. The caller decides which tokens attend to which: it passes an `Attention`, which gets the
 queries, keys and values of all tokens of a layer. Training, prefill and decoding each have one.
-
-Weights are kept in float32 and cast to `compute_dtype` where they are used, so that small updates
-are not rounded away in bfloat16. The projections of queries, keys and values are one matrix, and so
-are those of the MLP's gate and up; `checkpoint.py` splits them into the names Hugging Face uses.
-
-Shape suffixes: M tokens of the whole batch, U those from which others are predicted, E hidden size,
-H query heads, K key/value heads, X = H + 2K, D head dimension, F intermediate size, V vocabulary.
+Weights are kept in float32 and cast to `compute_dtype` where they are used, so that small updates are not
+rounded away in bfloat16. The projections of queries, keys and values are one matrix, and so are those of the
+MLP's gate and up; `checkpoint.py` splits them into the names Hugging Face uses.
+Shape suffixes: M tokens of the whole batch, U those from which others are predicted, E hidden size, H query
+heads, K key/value heads, X = H + 2K, D head dimension, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations

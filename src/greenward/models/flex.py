@@ -1,12 +1,11 @@
-"""Attention of training and prefill on GPUs: one call of torch's `flex_attention` for the whole flat row.
+"""Computes attention of training and prefill on GPUs by one call of torch's `flex_attention` per flat row.
 
 The kernels that Triton compiles for it pad no rows, leave out blocks of keys that no query of a block sees,
 and keep log-sum-exps where the operations in `attention.py` keep the scores of a layer. They are used after
 they gave what those operations give, on the device, in the number type and for the heads at hand.
 `GREENWARD_KERNELS=off` leaves them aside.
-
-Shape suffixes: M tokens of a batch, L those and padding to whole blocks, C blocks, H query heads,
-K key/value heads, X = H + 2K, D head dimension.
+Shape suffixes: M tokens of a batch, L those and padding to whole blocks, C blocks, H query heads, K
+key/value heads, X = H + 2K, D head dimension.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Heads on the hidden states of a policy: the critic, and the head of a learned reward model.
+"""Implements the heads on the hidden states of a policy: the critic, and that of a learned reward model.
 
-Shape suffixes: S completion tokens, E hidden size, B completions, T the longest completion,
-F = 2E features.
+Shape suffixes: S completion tokens, E hidden size, B completions, T the longest completion, F = 2E features.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""LoRA (Hu et al. 2021, arXiv 2106.09685) by PEFT, for our decoder and for models of `transformers`.
+"""Adapts our decoder or models of `transformers` by LoRA (Hu et al. 2021, arXiv 2106.09685), with PEFT.
 
 An adapted model has frozen weights, kept in the type of the arithmetic, and the trained factors of PEFT's
 layers in float32. Copies of it share the frozen weights, so that a reference policy, an opponent or a
-critic's trunk costs one more pair of factors for each matrix and no second model.
-
-In our decoder the layers stand in `Decoder.adapter`, a tree of modules with the names that `transformers`
-gives, from which `LowRank` reads the factors of each fused matrix.
-
+critic's trunk costs one more pair of factors for each matrix and no second model. In our decoder the layers
+stand in `Decoder.adapter`, a tree of modules with the names that `transformers` gives, from which `LowRank`
+reads the factors of each fused matrix.
 Shape suffixes: M tokens, E inputs and O outputs of a matrix, R the ranks of all its parts together.
 """
 

@@ -1,22 +1,14 @@
-"""What a recipe needs of a machine: memory, time and cost.
+"""Estimates what a recipe needs of a machine, in memory, time and cost, before anything is loaded.
 
-An estimate of the memory that training a model takes, before anything is loaded.
-
-It follows the native decoder and trainer: what stays (trained weights in float32, AdamW's two moments,
-copies in the type of the arithmetic, keys and values), and the larger of what sampling and training need
-beside it. On CPUs it is checked against measured peaks (`benchmarks/memory_estimate.py`).
-
+The estimate of memory follows the native decoder and trainer: what stays (trained weights in float32,
+AdamW's two moments, copies in the type of the arithmetic, keys and values), and the larger of what sampling
+and training need beside it. On CPUs it is checked against measured peaks (`benchmarks/memory_estimate.py`).
+Plans for GPUs that are not at hand measure nothing: times are work over peak over utilisation. The peaks are
+those of NVIDIA's data sheets (V100, T4, A100, L4, L40S, H100, H200) and of its white paper on the Ada
+architecture (RTX 4090): dense products of half-precision matrices with float32 accumulation, without
+sparsity, and memory bandwidth, of the SXM version where there is one. The ranges of utilisation are
+assumptions: training reaches 20 to 50 % of the arithmetic, sampling 10 to 60 % of the bandwidth.
 Shape suffixes of comments: M tokens of a micro-batch, E hidden size, F intermediate size, V vocabulary.
-
-What a training would take on GPUs that are not at hand: memory, time of a step, cost. Nothing is measured.
-
-Times are work over peak over utilisation. The peaks are those of NVIDIA's data sheets (V100, T4, A100, L4,
-L40S, H100, H200) and of its white paper on the Ada architecture (RTX 4090): dense products of half-precision
-matrices with float32 accumulation, without sparsity, and memory bandwidth, of the SXM version where there is
-one. The ranges of utilisation are assumptions: training reaches 20 to 50 % of the arithmetic, sampling 10 to
-60 % of the bandwidth.
-
-Whether a recipe's training fits into memory and on the disk, from its config alone.
 """
 
 from __future__ import annotations

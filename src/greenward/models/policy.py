@@ -1,16 +1,7 @@
-"""The policy, with our decoder or a model of transformers, and the device and type in which it computes.
+"""Implements the policy, with our decoder or a model of `transformers`, and chooses where it computes.
 
-The policy, and the device and type in which it computes.
-
-Where a model computes: the device, the type of its arithmetic, and whether its threads get their cores.
-
-The policy: weights and a tokenizer that answer prompts and score answers.
-
-Any causal language model of `transformers` behind the same interface: slower, same results.
-
-Prompts are still prefilled once per group and finished rows still leave the batch; training rows are
-padded and repeat their prompt.
-
+A causal language model of `transformers` has the same interface and results, but is slower. Prompts are
+prefilled once per group and finished rows leave the batch, too; training rows are padded and repeat prompts.
 Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 """
 

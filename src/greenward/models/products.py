@@ -1,7 +1,4 @@
-"""Which kernels serve, and matrix products: torch's, or those of a kernel where it is faster in float32.
-
-Shape suffixes: M rows, E the inner size, N columns.
-"""
+"""Computes matrix products by torch or a faster kernel. Shape suffixes: M rows, E inner size, N columns."""
 
 from __future__ import annotations
 

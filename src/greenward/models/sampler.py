@@ -1,26 +1,15 @@
-"""Sampling of groups of answers.
+"""Samples groups of answers: prompts are prefilled once per group, and finished rows leave the batch.
 
-Steps of decoding as CUDA graphs: one launch for each token, where Python launches hundreds of kernels.
-
+A `Decoding` computes the logits, by our decoder (`NativeDecoding`: a cache of the prompts, shared by each
+group, and one of the completions) or by a model of `transformers` (`policy.TransformersDecoding`). The
+random number behind a token depends only on (seed, prompt, sample, position), so that a completion does not
+depend on what else is in the batch or on when other rows finish.
+On CUDA a step of decoding is a graph: one launch for each token, where Python launches hundreds of kernels.
 A graph repeats what was recorded on the same memory. So it serves until the number of rows changes or the
-cache of keys and values moves, and is then captured anew. The first one is compared with the step that it was
-captured from. `GREENWARD_KERNELS=off` leaves graphs aside.
-
-Shape suffixes: B rows being decoded, V vocabulary.
-
-Sampling: prompts prefilled once per group, rows decoded side by side, finished rows leave.
-
-A `Decoding` computes the logits: that of our decoder (`decoding.py`) or of any model of `transformers`
-(`transformers_policy.py`). The random number behind a token depends only on (seed,
-prompt, sample, position), so that a completion does not depend on what else is in the batch or on
-when other rows finish.
-
-Shape suffixes: B rows being decoded, N prompts, R all rows, T positions, V vocabulary.
-
-Decoding with our decoder: a cache of the prompts, shared by each group, and one of the completions.
-
-Shape suffixes: B rows being decoded, N groups, H query heads, K key/value heads, X = H + 2K,
-D head dimension, M tokens of all prompts.
+cache of keys and values moves, and is then captured anew. The first one is compared with the step that it
+was captured from. `GREENWARD_KERNELS=off` leaves graphs aside.
+Shape suffixes: B rows being decoded, N prompts (groups), R all rows, T positions, V vocabulary, H query
+heads, K key/value heads, X = H + 2K, D head dimension, M tokens of all prompts.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""The log-probabilities of answers, and the batches in which they are computed.
+"""Computes log-probabilities and entropies of answers, and lays out the batches in which they are scored.
 
-Log-probabilities and entropies of chosen tokens without large [tokens, vocabulary] logits.
-
-Shape suffixes: S scored tokens, E hidden size, V vocabulary.
-
-Training rows that share a prompt: each prompt is in the batch once for all its completions.
-
-A batch is one flat row of tokens. Groups are gathered into buckets of similar prompt length; in each
-bucket all prompts come first and then all completions, so that a bucket's prompts and completions
-are two slices of the flat row. The last token of a completion is never an input: nothing is
-predicted from it.
-
-Shape suffixes: M input tokens of the whole batch, U those that predict scored ones, S scored tokens,
-B completions, T the longest completion, N groups.
+Large [tokens, vocabulary] logits are avoided. A batch is one flat row of tokens, in which a prompt stands
+once for all its completions. Groups are gathered into buckets of similar prompt length; in each bucket all
+prompts come first and then all completions, so that a bucket's prompts and completions are two slices of the
+flat row. The last token of a completion is never an input: nothing is predicted from it.
+Shape suffixes: M input tokens of the whole batch, U those that predict scored ones, S scored tokens, E
+hidden size, V vocabulary, B completions, T the longest completion, N groups.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""vLLM as the engine that samples.
-
-vLLM in processes of its own beside the training, or as a server of `vllm serve`, behind one interface.
-
-A rollout engine over vLLM (0.32): sampling, and new weights by its interfaces for RL.
-
-All that depends on vLLM's version is here, in `vllm_forms.py` and in `vllm_plugin.py`.
-"""
+"""Samples by vLLM 0.32; all that depends on its version is here and in `vllm_plugin.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's own processes: a transfer of weights by file, on any device.
+"""Adds a transfer of weights by file, on any device, to vLLM's own processes.
 
 vLLM imports this module through the entry point `vllm.general_plugins` wherever greenward is installed
 beside it. The other transfers (NCCL, CUDA IPC) are vLLM's.

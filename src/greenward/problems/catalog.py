@@ -1,23 +1,16 @@
-"""Sets of problems by name: generated, shipped, public suites and files.
-
-Finds the file of a suite: by an environment variable, in a folder of data, in the cache, on the hub.
+"""Finds and loads sets of problems by name: generated and shipped ones, public suites, and files.
 
 What was downloaded stays in the cache under its revision and is read from there, also without a network.
-Nothing here asks the user.
-
-QuixBugs (Lin et al. 2017): programs with a bug on one line, to be repaired.
-
-The folder is that of the upstream repository: `python_programs` (with the bug), `correct_python_programs`,
-`json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest files, of which
-those of the nine graph programs are read). A program's docstring is below its code.
-
-- Programs that are generators are judged by the list of what they yield; `sqrt` within the tolerance
-  that is its second argument.
-- Three graph programs take plain data: their tests run as test programs in a process without the answer.
-- Six take `Node` objects, which exist in the answer's process only: their tests run there and could be
-  forged.
-- Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the
-  first also 30 GB. Upstream skips them by default, and so does this loader.
+Nothing here asks the user. QuixBugs (Lin et al. 2017), programs with a bug on one line, is read here. Its
+folder is that of the upstream repository: `python_programs` (with the bug; the docstring is below the code),
+`correct_python_programs`, `json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest
+files, of which those of the nine graph programs are read).
+- Programs that are generators are judged by the list of what they yield; `sqrt` within the tolerance that is
+  its second argument.
+- Three graph programs take plain data: their tests run as test programs in a process without the answer. Six
+  take `Node` objects, which exist in the answer's process only: their tests run there and could be forged.
+- Two cases (one of knapsack, one of levenshtein) take the right programs minutes to hours, the first also 30
+  GB. They are left out; upstream skips them by default, too.
 """
 
 from __future__ import annotations

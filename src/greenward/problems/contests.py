@@ -1,10 +1,10 @@
-"""Contest problems in the formats of APPS, TACO and LiveCodeBench.
+"""Reads contest problems in the formats of APPS, TACO and LiveCodeBench.
 
-- APPS (arXiv:2105.09938) and TACO (arXiv:2312.14852): rows with `question`, `input_output`
-  (`{"inputs", "outputs", "fn_name"?}`), `starter_code`, `solutions`, `difficulty`; APPS also as a
-  folder for each problem, with `question.txt`, `input_output.json`, `solutions.json` …
-- LiveCodeBench (arXiv:2403.07974): rows with `question_content`, `public_test_cases`,
-  `private_test_cases` (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
+- APPS (arXiv:2105.09938) and TACO (arXiv:2312.14852): rows with `question`, `input_output` (`{"inputs",
+  "outputs", "fn_name"?}`), `starter_code`, `solutions`, `difficulty`; APPS also as a folder for each
+  problem, with `question.txt`, `input_output.json`, `solutions.json` …
+- LiveCodeBench (arXiv:2403.07974): rows with `question_content`, `public_test_cases`, `private_test_cases`
+  (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
 
 Without a function name a problem asks for a whole program that reads and prints. With one, a method of
 `class Solution` counts as the function. Answers run as the suites' own judges run them: see `_ContestSuite`.

@@ -1,11 +1,9 @@
-"""The formats of files of problems, each with the reader of its rows.
-
-Formats whose problems are judged by a test program: HumanEval and those made in its image.
+"""Reads problems from files of known formats.
 
 - HumanEval (Chen et al. 2021, arXiv:2107.03374): rows hold `task_id`, `prompt` (imports, helpers, the
   signature and its docstring), `canonical_solution` (the body, if there is one), `entry_point` and `test`, a
-  program that defines `check(candidate)`. Some tests call helpers of the prompt. The Python files of MBXP and
-  mxeval (Athiwaratkun et al. 2022, arXiv:2210.14868) have this form and name their `language`.
+  program that defines `check(candidate)`. Some tests call helpers of the prompt. The Python files of MBXP
+  and mxeval (Athiwaratkun et al. 2022, arXiv:2210.14868) have this form and name their `language`.
 - LeetCodeDataset (arXiv:2504.14655): as HumanEval, but `entry_point` is a method (`Solution().twoSum`), and
   `prompt` holds the imports and helper classes that stand before every answer. As in the original harness,
   one instance serves all calls of a check. Instances of the helper classes (linked lists, trees) are sent
@@ -16,42 +14,30 @@ Formats whose problems are judged by a test program: HumanEval and those made in
   tests, the problem does not show the docstring: the bug is to be found in the code and its tests.
 - MultiPL-E (Cassano et al. 2022, arXiv:2208.08227), Python: rows hold `name`, `language`, `prompt` and
   `tests` (a program that calls the function, usually by a `check` of its own).
-
-The simple JSON format: one object for each problem, in a list or one on each line.
-
-    [{"function_name": "add", "docstring": "Add two numbers.", "starter_code": "",
-      "test_cases": [[2, 3, 5], {"input": [0, 0], "output": 0}]}, …]
-
-A test case is a list of the inputs and, last, the expected output, or an object. If the starter
-code or the reference takes two or more arguments, a case whose only input is a list of as many
-values (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input.
-JSON has no tuples, so an answer may return a tuple where a list is expected.
-
-MBPP (Austin et al. 2021, arXiv:2108.07732), in full and sanitized.
-
-Rows hold `task_id`, `text` (sanitized: `prompt`), `code`, `test_list` and, in full,
-`test_setup_code` and `challenge_test_list`, sanitized, `test_imports`. What the files do not say: line
-ends are CRLF; the set-up code uses names of the solution, so that it runs after the solution; only the tests
-name the function that is asked for; tests use modules that only the solution imports; three
-solutions return match objects, which cannot leave their process and are judged by their truth value.
-
-HumanEval+ and MBPP+ (Liu et al. 2023, arXiv:2305.01210), from EvalPlus's own files.
-
-Rows hold `task_id`, `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs),
-`plus_input` (EvalPlus's) and `atol`. Expected values are not stored: every case expects what the reference
-returns, which `grading.judge` computes. The problems for which a comparison with the reference
-would be wrong are those that EvalPlus declares: some follow another rule of comparison (`RULES`); where a
-specification can be read in two ways, or has many right answers, a test program judges the value: each oracle
-is Python source that defines `judge(candidate, arguments)`. One is stricter than EvalPlus's: for Mbpp/164
-EvalPlus accepts whatever is returned.
-
-JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had which type is known by
-problem only: MBPP's own tests call the same functions with Python literals, and EvalPlus has a table of the
-same content.
-
-EvalPlus compares numbers as numpy's `allclose` does, with a relative tolerance of 1e-7 and the
-row's absolute one, 1e-6 where it is 0; both hold here for every float, however deep it lies, where
-EvalPlus compares those in nested values exactly unless an earlier input of the problem gave floats.
+- Simple JSON: one object for each problem, in a list or one on each line, such as `{"function_name": "add",
+  "docstring": "Add two numbers.", "starter_code": "", "test_cases": [[2, 3, 5], {"input": [0, 0], "output":
+  0}]}`. A test case is a list of the inputs and, last, the expected output, or an object. If the starter
+  code or the reference takes two or more arguments, a case whose only input is a list of as many values
+  (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input. JSON has no
+  tuples, so an answer may return a tuple where a list is expected.
+- MBPP (Austin et al. 2021, arXiv:2108.07732), full and sanitized: rows hold `task_id`, `text` (sanitized:
+  `prompt`), `code`, `test_list` and, in full, `test_setup_code` and `challenge_test_list`, sanitized,
+  `test_imports`. What the files do not say: line ends are CRLF; the set-up code uses names of the solution,
+  so it runs after the solution; only the tests name the function that is asked for; tests use modules that
+  only the solution imports; three solutions return match objects, which cannot leave their process and are
+  judged by their truth value.
+- HumanEval+ and MBPP+ (Liu et al. 2023, arXiv:2305.01210), EvalPlus's own files: rows hold `task_id`,
+  `prompt`, `entry_point`, `canonical_solution`, `base_input` (the original inputs), `plus_input`
+  (EvalPlus's) and `atol`. Every case expects what the reference returns, which `grading.judge` computes.
+  Where EvalPlus declares that this would be wrong, another rule of comparison holds (`RULES`), or, where a
+  specification can be read in two ways or has many right answers, an oracle judges the value: Python source
+  that defines `judge(candidate, arguments)`. One is stricter than EvalPlus's: for Mbpp/164 EvalPlus accepts
+  whatever is returned. JSON lost types of the inputs: tuples, sets, complex numbers. Which arguments had
+  which type is known by problem only: MBPP's own tests call the same functions with Python literals, and
+  EvalPlus has a table of the same content. EvalPlus compares numbers as numpy's `allclose` does, with a
+  relative tolerance of 1e-7 and the row's absolute one, 1e-6 where it is 0; both hold here for every float,
+  however deep it lies, where EvalPlus compares those in nested values exactly unless an earlier input gave
+  floats.
 """
 
 from __future__ import annotations

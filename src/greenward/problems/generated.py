@@ -1,27 +1,13 @@
-"""Generated problems: families of functions and modules, and their split into two sides.
-
-The operations of which generated problems are composed, and the kinds of values between them.
+"""Generates problems from compositions of operations, as functions or in modules, and splits them in two.
 
 Each operation is a phrase in English, the Python expression that computes it, and plausible wrong
-expressions. Every operation is defined on every input: where a list may be empty, the phrase says what comes
-then.
-
-Compositions of operations: the specification in words, the Python program and what it computes.
-
-The same config gives the same problems everywhere: nothing depends on the process, the platform
-or `PYTHONHASHSEED`.
-
-Generated modules: small documented files whose functions build on a helper of the file.
-
-A problem of two operations of the families becomes a function of such a file: the helper does the first
-operation, the function that is asked for calls it and does the second. What the helper is called, and whether
-it is a function or a method, differs from module to module, so an answer has to read its file. Functions are
-masked and put as those of mined source (`problems.mining`).
-
-Splits generated problems into training and held-out problems by the function that they ask for.
-
-Every held-out problem asks for a function that no training problem computes. Those whose templates never
-occur together in training are tagged as new in this second sense as well.
+expressions. It is defined on every input: where a list may be empty, the phrase says what comes then. The
+same config gives the same problems everywhere: process, platform and `PYTHONHASHSEED` do not matter.
+Generated modules are small documented files. A problem of two operations becomes a function of such a file:
+a helper of the file does the first operation, the function that is asked for calls it and does the second.
+What the helper is called, and whether it is a function or a method, differs from module to module, so an
+answer has to read its file. Functions are masked and put as those of mined source (`problems.mining`).
+Every held-out problem asks for a function that no training problem computes.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
-"""Functions of a source tree, and their tests, as problems.
+"""Makes problems of functions of a source tree and their tests.
 
-What a prompt shows of a file around a masked function, cropped to a number of characters.
-
-Definitions are shown by their signature and the first line of their docstring, and those nearest to the
-function as a whole where there is room. Imports come first; the class of a method comes last, so that the
-function can follow.
-
-Functions and methods of a source file whose body can be masked: signature and docstring stay.
-
-Finds the Python files of a source tree: a folder, a file, an installed package, the standard library.
-
-Nothing is imported or run, and no link is followed. A file has a *place*: its path beneath its import root,
-which is the first folder upwards that is no package. Files are copied to their places when their code runs.
-
-Which files a module needs, which files of tests may concern it, and how these are run.
-
-Makes problems of masked functions, and the wrong bodies that none of their tests may accept.
+The body of a function or method is masked; signature and docstring stay. Its context is cropped to a number
+of characters: definitions are shown by their signature and the first line of their docstring, and those
+nearest to the function as a whole where there is room. Imports come first; the class of a method comes last,
+so that the function can follow.
+A file has a *place*: its path beneath its import root, which is the first folder upwards that is no package.
+Nothing is imported or run, and no link is followed. Files are copied to their places when their code runs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Bugs put into programs.
-
-Mutation operators: for a node of a syntax tree, what a programmer could have written instead.
+"""Puts plausible bugs into programs, and makes repair problems of them.
 
 The kinds follow the operators of mutation testing (Offutt et al. 1996) and those of real one-line bugs
-(Karampatsis and Sutton 2020, ManySStuBs4J; Muennighoff et al. 2023, HumanEvalPack).
-
-Repair problems, made by putting one plausible bug into the reference of each problem.
-
-A program with a bug is a candidate: only the tests of the program tell whether it computes anything else than
-the original.
+(Karampatsis and Sutton 2020, ManySStuBs4J; Muennighoff et al. 2023, HumanEvalPack). A program with a bug is
+a candidate: only its tests tell whether it computes anything else than the original.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Problems and their tests as records; where an answer stands in its file.
+"""Defines problems and their tests as records, and puts an answer that is one function into its file.
 
-Puts the function of an answer into its file: for problems that ask for one function of a program.
-
-`Problem.files` holds the answer's own file, too, with the function that is asked for unwritten. An answer is
-this function alone; everything else of the file stays as it is, the function's decorators included.
+`Problem.files` holds the answer's own file, too, with the function that is asked for unwritten. Everything
+else of the file stays as it is, the function's decorators included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Repositories to repair: those that greenward ships, rows as SWE-bench has them, packages with planted bugs.
+"""Provides repositories to repair: shipped ones, rows as SWE-bench has them, packages with planted bugs.
 
-Each is a repair problem of several files: `buggy_code` at `path`, the others in `files`, the issue as
-`prompt`.
+Each is a repair problem of several files: `buggy_code` at `path`, others in `files`, the issue in `prompt`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
-"""Functions with and without a vulnerability: generated, and read from files of others.
-
-Generates pairs of a vulnerable function and its fix from templates.
+"""Provides functions with a vulnerability and their fixes, generated from templates or read from files.
 
 A template is one misuse of an interface. In `data/vulnerabilities.txt`, lines after `-` are those of the
 vulnerable version alone, lines after `+` those of the fixed one. `$f` stands for the name of the function,
 `$x` for the value that comes from outside, `$r` for a result, `$w` for a word, `$n` for a number. Of every
-weakness at least one template is held out: a policy that only knows the misuses that it has seen does not
-recognise it.
-
-Files of vulnerable functions with their fixes; both versions of a pair stay together.
-
-The formats are those of SVEN (He and Vechev 2023, arXiv 2302.05319), of PrimeVul (Ding et al. 2024, arXiv
-2403.18624), and plain pairs.
+weakness at least one template is held out: a policy that only knows the misuses it has seen does not
+recognise it. The formats of files are those of SVEN (He and Vechev 2023, arXiv 2302.05319), of PrimeVul
+(Ding et al. 2024, arXiv 2403.18624), and plain pairs. Both versions of a pair stay together.
 """
 
 from __future__ import annotations

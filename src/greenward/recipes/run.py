@@ -1,13 +1,4 @@
-"""A recipe as a run: what it needs, its engine and trainer, and the training itself.
-
-From the section `rollouts` of a recipe to the engine that samples the policy's answers.
-
-What a training needs beside its recipe: checked before anything is loaded or written.
-
-From a recipe to reinforcement learning: collector, estimator, trainer, reward model, faults, monitor.
-
-Runs a recipe: builds what it describes, warms up, trains, evaluates, reports.
-"""
+"""Runs a recipe: checks what it needs, builds engine, trainer, faults and monitor, trains, and reports."""
 
 from __future__ import annotations
 

@@ -1,21 +1,11 @@
-"""Several runs of recipes: arms beside each other, the demo and sweeps.
+"""Runs several recipes as arms of an experiment, as the demo, or as a sweep, by `greenward train` commands.
 
-Arms of an experiment: `greenward train` commands in processes of their own, some side by side.
-
-An arm that is compared with another starts where that one started (its warm start) and trains for the
-seconds that it trained (`beside`), so that both had the same of everything but the method.
-
-The demo: warm start, GRPO and the arms beside it, for several seeds at once, in one report.
-
-Each seed runs in processes of its own with its share of the cores, by the commands that a user would type.
-Two arms train from the same warm start for the wall time that GRPO took: rejection sampling, the simplest
-use of the same rewards (what does the policy gradient add to it?), and further supervised training on the
-corpus (would more of the same have done?).
-
-Sweeps: every combination of the values given to keys of a recipe, run one after the other or side by side.
-
-Each is a run of the usual kind in a folder of its own, by the command that a user would type, so that a
-sweep can be stopped, continued and extended, and its runs be read like any other.
+Every run is of the usual kind, in a process and folder of its own, so that it can be stopped, continued,
+extended and read like any other. An arm that is compared with another starts from its warm start and trains
+for the seconds that it trained (`beside`), so that both had the same of everything but the method.
+For each seed, the demo compares GRPO with two such arms: rejection sampling, the simplest use of the same
+rewards (what does the policy gradient add to it?), and further supervised training on the corpus (would more
+of the same have done?).
 """
 
 from __future__ import annotations

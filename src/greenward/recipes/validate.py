@@ -1,7 +1,4 @@
-"""What to run first with a model: it against `transformers`, three steps of GRPO, ten problems.
-
-Shape suffixes: V vocabulary.
-"""
+"""Validates a model by `transformers`, GRPO steps and ten problems. Shape suffixes: V vocabulary."""
 
 from __future__ import annotations
 

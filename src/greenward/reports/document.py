@@ -1,28 +1,9 @@
-"""The record of a report, and figures in words.
+"""Defines the record of a report: sections made of a small closed set of blocks, all of it plain data.
 
-Figures as people read them: rates, differences, times, memory, and the names of metrics.
-
-The record of a report: sections made of a small closed set of blocks, all of it plain data.
-
-Training, evaluation and diagnostics each build one `Report` and render it in four forms: an HTML page
-(`render_html`), the terminal (`render_terminal`), Markdown and JSON (`render_text`). A record holds text,
-numbers and nothing else: no markup, no escapes. Every renderer escapes every text, so text that a model
-wrote may stand anywhere.
-
-    Report(
-        kind="run report",
-        title="quickstart",
-        headline="GRPO: held-out pass@1 rose from 30.0 % [26.8, 33.2] to 81.4 % [78.8, 84.1].",
-        facts=(Fact("steps", "80"),),
-        sections=(
-            section("Before and after", table, seeds_table),
-            section("What became of the answers", statuses, level="detail"),
-            section("Settings", Code(config, "yaml", "The resolved recipe"), level="appendix"),
-        ),
-    )
-
-Blocks that are None and sections without blocks are left out, so a builder may return None for what a
-run does not have.
+Training, evaluation and diagnostics each build one `Report` and render it in four forms: HTML, terminal,
+Markdown and JSON (`render`). A record holds text, numbers and nothing else: no markup, no escapes. Every
+renderer escapes every text, so text that a model wrote may stand anywhere. Blocks that are None and sections
+without blocks are left out, so a builder may return None for what a run does not have.
 """
 
 from __future__ import annotations

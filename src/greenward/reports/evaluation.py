@@ -1,7 +1,4 @@
-"""The report of one evaluation (`greenward eval`, `greenward grade`) from the files of its folder.
-
-Reading is lenient, as for runs: what cannot be read is left out.
-"""
+"""Reports one evaluation from the files of its folder. What cannot be read is left out, as for runs."""
 
 from __future__ import annotations
 

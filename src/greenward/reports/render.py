@@ -1,13 +1,8 @@
-"""A report as HTML, Markdown and on the terminal.
+"""Renders a report as HTML, as Markdown or JSON, and on the terminal.
 
-A report as Markdown, for a pull request or the page of a model, and as JSON, for programs.
-
-A report as one HTML file: no network, no script, no foreign markup.
-
-jinja2 escapes every text of the record. The content security policy allows nothing but the one style
-sheet of this page, by its hash, so even markup that slipped through could not act.
-
-A report on the terminal: the headline, the tables, and each line of a chart as a spark line.
+The HTML page is one file without network, script or foreign markup. jinja2 escapes every text of the record.
+The content security policy allows nothing but the one style sheet of this page, by its hash, so even markup
+that slipped through could not act.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Several runs of one experiment: grouped, pooled, compared and drawn.
-
-Reads a run with its arms, or a study of several seeds, for a report.
+"""Reads the runs of one experiment for a report, pools and compares their results, and draws their charts.
 
 Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`,
-which trained from the same start for the time that the main arm took. A study holds one such run
-per seed: `seed_0/`, `seed_1/` …
-
-What the evaluations of a study add up to: before, after, the arms beside, and the paired differences.
-
-Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their
-bounds: the seeds answer the same problems, so this interval speaks of problems; the spread over
-seeds is shown beside it. A difference is paired: per problem, the share of passing answers of one
-evaluation minus that of the other, averaged over seeds; its interval is `intervals.paired_difference`,
-over problems. What is said of a difference follows from that interval alone.
-
-The charts of a training report as plain data: which lines, over what, with which bands.
+which trained from the same start for the time that the main arm took. A study holds one such run per seed:
+`seed_0/`, `seed_1/` …
+Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their bounds: the
+seeds answer the same problems, so this interval speaks of problems; the spread over seeds is shown beside
+it. A difference is paired: per problem, the share of passing answers of one evaluation minus that of the
+other, averaged over seeds; its interval is `statistics.paired_difference`, over problems. What is said of a
+difference follows from that interval alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Draws a chart as inline SVG: axes, bands, lines, markers, labels, values on hovering. No script.
+"""Draws charts as inline SVG: axes, bands, lines, markers, labels, values on hovering. There is no script.
 
-Colours come from the page's style sheet by class names, so one drawing serves light, dark and
-print. Long lines are thinned to `MAX_POINTS` by largest triangles (Steinarsson 2013, LTTB).
-Every text goes through `_element`, which escapes it.
+Colours come from the page's style sheet by class names, so one drawing serves light, dark and print. Long
+lines are thinned to `MAX_POINTS` by largest triangles (Steinarsson 2013, LTTB). `_element` escapes every
+text.
 """
 
 from __future__ import annotations

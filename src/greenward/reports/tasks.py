@@ -1,9 +1,4 @@
-"""The sections of a report that only games and the token MDP have.
-
-Games in a report: against whom a policy trained, what it reaches in each role, and where it errs.
-
-Programs written token by token, in a report: what Q-learning solves beside random search.
-"""
+"""Builds the sections of a report that only games and the token MDP have."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The report of a training, and of several trainings in one page.
-
-The report of several runs or studies in one page: their curves overlaid, their results side by side.
-
-A sweep is shown like this, by its combinations.
-"""
+"""Reports one training, or several runs, studies or a sweep in one page."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or absent.
+"""Writes and reads checkpoints, which are whole or absent.
 
-A checkpoint is a folder `checkpoints/step_000020` with a `manifest.json` of every file's size and
-SHA-256. It is written beside its place, forced to disk, and renamed; `checkpoints/last` is a
-relative link to the newest, usable as a plain model folder.
+A checkpoint is a folder `checkpoints/step_000020` with a `manifest.json` of every file's size and SHA-256.
+It is written beside its place, forced to disk, and renamed; `checkpoints/last` is a relative link to the
+newest, usable as a plain model folder.
 """
 
 from __future__ import annotations

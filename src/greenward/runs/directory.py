@@ -1,12 +1,11 @@
-"""The run directory: the local files that are the truth about a run.
+"""Writes run directories. The local files are the truth about a run.
 
     config.yaml                  the resolved recipe
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
-    evaluations/step_000020.json        of the held-out problems
-    evaluations/step_000020.mbpp.json   of a suite
+    evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
     checkpoints/step_000020/     and `last`, a link to the newest
     faults.json                  what was planted; diagnostics never read it
     summary.json, report.html

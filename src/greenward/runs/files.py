@@ -1,4 +1,4 @@
-"""Writing that survives a kill and a full disk: whole lines, whole files, or nothing.
+"""Writes whole lines, whole files, or nothing, also when the process is killed or the disk is full.
 
 No writer follows a symbolic link at the name that it writes, or changes what is no regular file. Temporary
 names are unpredictable, and such a file is made anew or not at all. Every failure of the file system becomes

@@ -1,4 +1,4 @@
-"""The machine under a run: versions, hardware and commit for provenance.json, memory, and what it reaches.
+"""Describes the machine under a run, for provenance.json and memory limits, and what it reaches.
 
 No names, paths or environment variables are recorded.
 """

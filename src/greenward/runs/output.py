@@ -1,9 +1,8 @@
-"""Where greenward writes: folders of its own, which carry a mark, and nothing of anybody else's.
+"""Makes the folders that greenward writes, which carry a mark, and changes nothing of anybody else's.
 
 A folder that greenward writes holds `.greenward.json`, which names its kind. What is absent or empty becomes
 such a folder; every other place is refused before anything in it changes. Folders of earlier versions, which
 have no mark, are known by their records.
-
 One process writes a run. Its lock is a POSIX record lock, because the kernel frees it when the process dies,
 however it dies, and a forked worker does not inherit it: a lock of a dead process is never in the way. The
 file's text only serves the message.

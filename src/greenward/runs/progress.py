@@ -1,6 +1,6 @@
-"""Live progress: bars on a terminal, a plain line now and then in a log file, nothing when quiet.
+"""Shows progress: bars on a terminal, a plain line now and then in a log file, nothing when quiet.
 
-Goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected.
+It goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A checkpoint for others: its model card, and the push to the Hub.
-
-The model card of a checkpoint: what a README.md on the Hugging Face Hub says of a model.
-
-Sends a checkpoint of a run to the Hugging Face Hub: the model, its tokenizer and its card.
-"""
+"""Writes the model card of a checkpoint, and sends the model, its tokenizer and the card to the Hub."""
 
 from __future__ import annotations
 

@@ -1,17 +1,12 @@
-"""The only reader of run directories.
+"""Reads run directories; no other module knows their files by name.
 
-Reads run directories: the only place that knows their files by name.
-
-The readers of single files are strict: they raise `RunError` for a file that exists and cannot be
-read. `read_recorded_run` is lenient, because reports are made of broken and half-finished runs, too: it
-leaves out what cannot be read and notes it.
-
-The files with a row for each step: metrics.jsonl, and predictions.jsonl of a reward model.
-
-A row is one JSON object, appended whole and never rewritten in place. metrics.jsonl is flat, with keys
-`name` or `group/name`. Everything that depends on the clock or the machine begins with one of
-`TIMING_PREFIXES`, so two runs of one seed are equal exactly when their rows are equal `without_timing`.
-NaN and infinities are the strings "NaN", "Infinity" and "-Infinity" in the file, and floats again once read.
+The readers of single files are strict: they raise `RunError` for a file that exists and cannot be read.
+`read_recorded_run` is lenient, because reports are made of broken and half-finished runs, too.
+A row of metrics.jsonl or predictions.jsonl is one JSON object, appended whole and never rewritten in place.
+metrics.jsonl is flat, with keys `name` or `group/name`. Everything that depends on the clock or the machine
+begins with one of `TIMING_PREFIXES`, so two runs of one seed are equal exactly when their rows are equal
+`without_timing`. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity" in the file, and
+floats again once read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repositories of others as data: the one place that calls git.
+"""Reads repositories of others as data. No other module calls git.
 
 git runs in an empty repository of our own, which borrows their objects. It never sees their configuration,
 hooks, filters and references: the few references that are needed are read here, as text.

@@ -1,13 +1,7 @@
-"""Mirrors of a run at trackers.
+"""Mirrors a run at trackers: TensorBoard, Weights & Biases, Trackio and MLflow.
 
-The trackers themselves: TensorBoard, Weights & Biases, Trackio and MLflow behind one protocol.
-
-Each imports its package when it is made and may raise anything; `trackers.FailSafeSink` stands in front.
-
-Trackers that mirror a run: which are on, whether they can work here, and the names they get.
-
-The local files are the truth. A tracker is optional, asks nothing on the terminal, and never stops
-a run: the first failure is a warning, after which that tracker is left alone.
+The local files are the truth. A tracker is optional, asks nothing on the terminal, and never stops a run.
+Each imports its package when it is made and may raise anything; `FailSafeSink` stands in front.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The sandbox behind HTTP: the executor that calls servers, and the server.
+"""Calls sandboxes behind HTTP (`HttpExecutor`), and serves the sandbox of this machine (`SandboxServer`).
 
-SandboxFusion gets the sandbox itself along with the jobs, and runs it as a program. The reply is a file with
-a nonce that the answers have not seen; what that is worth depends on the layers that hold on the server.
-
-`greenward sandbox serve`: the sandbox of this machine behind HTTP, in two forms.
-
-`POST /run_jobs` takes jobs of greenward (`wire`). `POST /run_code` takes a Python program in the form of
-SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files.
+`POST /run_jobs` takes jobs of greenward (`remote`). `POST /run_code` takes a Python program in the form of
+SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files. A
+server of SandboxFusion gets the sandbox itself along with the jobs, and runs it as a program. The reply is a
+file with a nonce that the answers have not seen; its worth depends on the layers that hold there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The sandbox as its users see it: jobs in, plain data out, never a verdict.
+"""Defines the sandbox as its users see it: jobs in, plain data out, never a verdict.
 
-A job holds code and *inputs*; expected values never enter it. A backend (local pool, Ray, HTTP)
-implements `Executor`.
+A job holds code and inputs, never expected values. Backends (local pool, Ray, HTTP) implement `Executor`.
 """
 
 from __future__ import annotations

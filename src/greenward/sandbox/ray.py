@@ -1,11 +1,10 @@
-"""The sandbox on the nodes of a Ray cluster: actors that hold workers (extra `ray`).
+"""Runs the sandbox on the nodes of a Ray cluster, in actors that hold workers (extra `ray`).
 
 Ray starts the actor of a lost node again on another one, when that has free CPUs. Requests and replies are
-JSON, and no environment is sent along; workers on a node start from an empty one as they do here.
-
-A worker of workspaces has an actor of its own, and holds many of them, because an actor is a Python process
-that takes a second to start. When its node is lost, so are its workspaces: their calls are INFRASTRUCTURE,
-and those that are opened next go to an actor on a node that is left.
+JSON, and no environment is sent along; workers on a node start from an empty one as they do here. A worker
+of workspaces has an actor of its own, and holds many of them, because an actor is a Python process that
+takes a second to start. When its node is lost, so are its workspaces: their calls are INFRASTRUCTURE, and
+those that are opened next go to an actor on a node that is left.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Executors whose workers are on other hosts: what crosses to them, and what runs there.
-
-Jobs and their results as JSON: what crosses to executors in other processes and on other machines.
-
-A request is {"version", "jobs"}, a reply {"version", "layers", "missing", "workers", "results"} or
-{"error"}. Inputs and results are the codec's text, never pickled. Expected values are in neither.
-
-Executors whose workers are elsewhere: jobs go out in batches, and what a lost host had runs on others.
+"""Executes jobs on other hosts in batches, those of a lost host on another, and serves such requests.
 
 A host is a way to one `JobServer`: a Ray actor or a server. It is infrastructure: what goes wrong there is
-never an answer's fault.
-
-The sandbox of one machine for callers elsewhere: requests in, replies out, several at the same time.
+never an answer's fault. A request is {"version", "jobs"}, a reply {"version", "layers", "missing",
+"workers", "results"} or {"error"}, as JSON. Inputs and results are the codec's text, never pickled. Neither
+holds expected values.
 """
 
 from __future__ import annotations

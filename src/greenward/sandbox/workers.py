@@ -1,12 +1,8 @@
-"""Workers of the pool, and single attempts at jobs.
+"""Runs workers on the side of the pool (a process with a socket and a deadline) and attempts at jobs.
 
-One attempt at a job: what is sent for it, how its report is read, and what follows its result or loss.
-
-A report is hostile text. What ended before the worker knew that every layer was on ended before the
-answer's code was loaded: that is the infrastructure's failure. What came later is the answer's doing,
-and so is whatever surprises the reader of its frames.
-
-Workers on the side of the pool: a process with a socket and a deadline, and slots that hold two.
+A report is hostile text. What ended before the worker knew that every layer was on ended before the answer's
+code was loaded: that is the infrastructure's failure. What came later is the answer's doing, and so is
+whatever surprises the reader of its frames.
 """
 
 from __future__ import annotations

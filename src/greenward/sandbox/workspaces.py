@@ -1,8 +1,7 @@
-"""Workspaces on the side of the pool: folders in the sandbox for the tools of agents.
+"""Keeps workspaces on the side of the pool: folders in the sandbox for the tools of agents.
 
 A workspace lives in one of a few workers, which run one command at a time each, so hundreds may be open at
-once. Its commands run behind the layers of answers, but may start processes; when a command ends, so have all
-of its processes.
+once. Its commands run behind the layers of answers, but may start processes, which end with it.
 """
 
 from __future__ import annotations

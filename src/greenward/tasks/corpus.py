@@ -1,15 +1,10 @@
-"""Examples for supervised training: generated from problems, or from the user's file.
-
-Supervised examples for generated problems and repair problems, some of them wrong on purpose.
+"""Makes examples for supervised training from problems, some wrong on purpose, or reads the user's pairs.
 
 A right example holds the body of the reference. A wrong one has one wrong expression, always in the same
 operation of a problem: the first of its operations that is error-prone (half of all operations are), because
 programmers repeat their mistakes. Its body fails at least one case of the problem, which is found by running
 it. At an error rate above one half, a model that has learnt the examples can write the right body, but the
 wrong ones are more probable.
-
-Examples of supervised training: the user's own pairs, or the generated corpus.
-
 A row of a file of pairs is `{"prompt": str, "completion": str}` or `{"messages": [{"role", "content"}, …]}`
 whose last message is the assistant's (rendered by the model's chat template).
 """

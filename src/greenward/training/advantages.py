@@ -1,11 +1,9 @@
-"""From episodes to advantages: how much better than its baseline each token's episode was.
+"""Computes advantages of episodes: how much better than its baseline each token's episode was.
 
 An estimator maps a batch of episodes to an `AdvantageBatch`. The estimators here compare rewards and give
-every token of an episode the same value; the one with a critic is in `critic.py`.
-
-Episodes whose infrastructure failed (`Episode.scored` is False) neither enter a baseline nor get an
-advantage other than 0. Roles of one episode are never each other's baseline, and rewards of roles that the
-trained policy did not play enter none.
+every token of an episode the same value; the one with a critic is in `ppo.py`. Episodes whose infrastructure
+failed (`Episode.scored` is False) neither enter a baseline nor get an advantage other than 0. Roles of one
+episode are never each other's baseline, and rewards of roles that the policy did not play enter none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From episodes to the rows that are trained on, and from rows to the tensors of one forward pass.
+"""Turns episodes into the rows that are trained on, and rows into the tensors of one forward pass.
 
-A row is one turn of one episode. Rows that share a prompt stay together, since a policy reads a
-shared prompt once. Names carry shapes: B rows, T completion positions, right-padded.
+A row is one turn of one episode. Rows that share a prompt stay together, since a policy reads a shared
+prompt once. Names carry shapes: B rows, T completion positions, right-padded.
 """
 
 from __future__ import annotations

@@ -1,27 +1,16 @@
-"""Training in several processes: collectives, and weights that are shared out.
-
-Several processes that train one policy: what they exchange, how work is dealt out, and how they end.
+"""Trains one policy in several processes, which share out its work and its weights, and end together.
 
 `joined` makes a group of the processes that a launcher (Accelerate, torchrun) started. With one process,
-every function here returns what it is given.
-
-All processes hold the same batch: each samples and judges its share of the groups, and the episodes are
-gathered. What follows from a batch (advantages, minibatches, totals, coefficients) is computed alike in every
-process and is thereby that of the whole batch. Only the passes through the model are shared out (`dealt`),
-and their gradients and statistics added up (`add_up`, `total`).
-
-DeepSpeed ZeRO-3 behind the interfaces of a model and an optimizer of torch.
-
-DeepSpeed shares out weights, gradients and optimizer states, and keeps the gradients of a step to itself:
-`ZeroOptimizer.gradients` are this process's part of them.
-
-Weights, gradients and optimizer states that are shared out over the processes.
-
-With FSDP2 each process keeps its part of every tensor as a `DTensor`, and has the whole of a layer only while
-it computes with it; ZeRO-3 does the same in its own way (`zero3.py`). Sampling and evaluation read one weight
-after another many times, so they have a whole copy of the policy in the type of the arithmetic (`WholeCopy`).
-`state_dict` of a sharded model or optimizer holds whole tensors, the same as in one process, and is asked for
-by all processes at once.
+every function here returns what it is given. All processes hold the same batch: each samples and judges its
+share of the groups, and the episodes are gathered. What follows from a batch (advantages, minibatches,
+totals, coefficients) is computed alike in every process and is thereby that of the whole batch. Only passes
+through the model are shared out (`dealt`), and their gradients and statistics added up (`add_up`, `total`).
+With FSDP2 each process keeps its part of every tensor as a `DTensor`, and has the whole of a layer only
+while it computes with it. DeepSpeed ZeRO-3 does the same in its own way, and keeps the gradients of a step
+to itself: `ZeroOptimizer.gradients` are this process's part of them. Sampling and evaluation read one weight
+after another many times, so they have a whole copy of the policy in the type of the arithmetic
+(`WholeCopy`). `state_dict` of a sharded model or optimizer holds whole tensors, the same as in one process,
+and is asked for by all processes at once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Bugs planted in a training, and the record of what was planted.
-
-What a planted fault is, the parts of a training that it may disturb, and the record of its truth.
-
-Faults of what the trainer learns from: episodes, their advantages, and the weights that sample them.
-
-A reward model whose logits are too large, so that its probabilities are too close to 0 and 1.
-
-The faults that a recipe can plant by its section `faults`.
-"""
+"""Plants bugs in a training, as a recipe's section `faults` says, and records what was planted."""
 
 from __future__ import annotations
 

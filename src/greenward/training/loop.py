@@ -1,14 +1,8 @@
-"""The training loop.
+"""Implements the training loop: step, record, evaluate, checkpoint, stop cleanly, resume exactly.
 
-The state at the start of a step, from which a step that was stopped in its middle is repeated.
-
-A running average of the policy's weights, which is often better than the newest ones.
-
-The training loop: step, record, evaluate, checkpoint, stop cleanly, resume exactly.
-
-It works for every trainer. Everything random in a step is seeded by the step's number, so a run
-that was cut at any point and resumed writes the same metrics as one that was not. A stop leaves the step
-or evaluation that is under way, and saves the state at the end of the last finished step.
+It works for every trainer. Everything random in a step is seeded by the step's number, so a run that was cut
+at any point and resumed writes the same metrics as one that was not. A stop leaves the step or evaluation
+that is under way, and saves the state at the end of the last finished step.
 """
 
 from __future__ import annotations

@@ -1,37 +1,26 @@
-"""Policy-gradient losses as pure functions of tensors.
+"""Computes policy-gradient losses as pure functions of tensors.
 
-A loss is three choices: the level of the importance ratio, the surrogate, and how tokens are
-averaged. `LOSSES` names the known combinations; `policy_loss` evaluates one of them, adds the KL
-and entropy terms and corrects for a sampler that is not the trainer.
-
-Names carry shapes: B rows (one turn of one episode each), T completion positions, right-padded.
-All log-probabilities are natural and of the tokens that were sampled.
-
-Estimates of KL(policy || reference) at sampled tokens: with l = log p - log p_ref and tokens from the
-policy, Schulman's estimators (joschu.net/blog/kl-approx.html) are
-
-    k1 = l                     unbiased value, may be negative
-    k2 = l^2 / 2               biased value, low variance
-    k3 = exp(-l) - 1 + l       unbiased value, never negative
-
-Differentiating k1 or k3 as they stand gives a wrong gradient, since the expectation also depends
-on the policy through the sampling. Weighted by the importance ratio of the token r = p / p_old (whose
-value is 1 on policy, but whose gradient is not 0) both get the gradient E[l * grad log p] of the KL of
-the next-token distribution, on and off policy (DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's
-`use_bias_correction_kl`). k2 gets it when r is held constant; k2 and k3 then have the same gradient at
-every token. The ratio of a whole sequence is not suitable: its gradient at one token is 1/T of the ratio's
-own, so k1 would lose all but 1/T of its gradient.
-
-The limits of this:
-
-- The gradient is that of the KL at the prefixes in the batch. How an earlier token changes which
-  prefixes are reached, and with them the KL of later tokens, has no part in it. A critic with the KL in
-  its rewards accounts for that.
-- Off policy, r corrects the choice of the token and not the frequency of its prefix, which stays that of
-  the old policy.
+A loss is three choices: the level of the importance ratio, the surrogate, and how tokens are averaged.
+`LOSSES` names the known combinations; `policy_loss` evaluates one of them, adds the KL and entropy terms and
+corrects for a sampler that is not the trainer. Names carry shapes: B rows (one turn of one episode each), T
+completion positions, right-padded. All log-probabilities are natural and of the tokens that were sampled.
+KL(policy || reference) is estimated at tokens sampled from the policy. With l = log p - log p_ref,
+Schulman's estimators (joschu.net/blog/kl-approx.html) are k1 = l (unbiased value, may be negative), k2 =
+l^2/2 (biased value, low variance) and k3 = exp(-l) - 1 + l (unbiased value, never negative). Differentiating
+k1 or k3 as they stand gives a wrong gradient, since the expectation also depends on the policy through the
+sampling. Weighted by the importance ratio of the token r = p / p_old (whose value is 1 on policy, but whose
+gradient is not 0) both get the gradient E[l * grad log p] of the KL of the next-token distribution, on and
+off policy (DeepSeek-V3.2, arXiv 2512.02556, §3.1; TRL's `use_bias_correction_kl`). k2 gets it when r is held
+constant; k2 and k3 then have the same gradient at every token. The ratio of a whole sequence is not
+suitable: its gradient at one token is 1/T of the ratio's own, so k1 would lose all but 1/T of its gradient.
+The limits are:
+- The gradient is that of the KL at the prefixes in the batch. How an earlier token changes which prefixes
+  are reached, and with them the KL of later tokens, has no part in it. A critic with the KL in its rewards
+  accounts for that.
+- Off policy, r corrects the choice of the token and not the frequency of its prefix, which stays that of the
+  old policy. r is not bounded, so far off policy the variance is large, and k1 and k3 are unbiased only
+  where the policy gives every token of the reference's support some probability.
 - p_old is the trainer's. Where the sampler's probabilities differ, the KL term is not corrected for it.
-- r is not bounded, so far off policy the variance is large, and k1 and k3 are unbiased only where the
-  policy gives every token of the reference's support some probability.
 """
 
 from __future__ import annotations

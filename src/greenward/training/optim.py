@@ -1,9 +1,4 @@
-"""Optimizers, schedules, limits of memory, and coefficients that adapt.
-
-Numbers that change while a run goes on: KL and entropy coefficients, and the learning rate.
-
-Optimizer steps: AdamW and its learning rates, gradient clipping, and statistics of an update.
-"""
+"""Provides AdamW steps, learning rates, gradient clipping, and KL and entropy coefficients that adapt."""
 
 from __future__ import annotations
 

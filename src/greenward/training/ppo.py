@@ -1,7 +1,4 @@
-"""Advantages from a critic: generalised advantage estimation over the tokens that the policy wrote.
-
-GAE: Schulman et al. 2015, arXiv 1506.02438.
-"""
+"""Computes advantages by a critic with GAE (Schulman et al. 2015, arXiv 1506.02438)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What trainers and callbacks are.
-
-What checkpoints keep of an object, named once: its `state_dict` and the inverse follow from that.
-
-Hooks of a training step: rollouts that are kept, reward models, warnings and planted faults.
-"""
+"""Defines the hooks of a training step, and what checkpoints keep of an object, named once."""
 
 from __future__ import annotations
 

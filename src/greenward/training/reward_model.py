@@ -1,8 +1,7 @@
-"""A learned reward model: the chance that an answer passes all tests, read off hidden states.
+"""Implements a learned reward model: the chance that an answer passes all tests, read off hidden states.
 
-The trunk is a frozen copy of the starting policy, so that what the head learned from an answer stays
-true. Each step predicts before it learns: predictions are about answers that the head has not seen.
-
+The trunk is a frozen copy of the starting policy, so that what the head learned from an answer stays true.
+Each step predicts before it learns: predictions are about answers that the head has not seen.
 Shape suffixes: B answers, F features.
 """
 

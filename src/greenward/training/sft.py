@@ -1,13 +1,8 @@
-"""Supervised training, and rejection sampling by it.
-
-Supervised training on (prompt, completion) pairs: warm start, control arm, users' own data.
+"""Trains by supervision on (prompt, completion) pairs, given ones or the policy's own accepted answers.
 
 The loss is the mean negative log-likelihood of the completions' tokens; prompts are only read. Rejection
-sampling (`rejection.py`) takes the same optimizer step on answers that the policy sampled itself.
-
-Rejection sampling fine-tuning: keep the answers that pass, train on them by supervision, repeat.
-
-One step is one round of expert iteration: RFT (arXiv 2308.01825), STaR (2203.14465), ReST (2308.08998).
+sampling keeps the answers that pass, takes the same optimizer step on them, and repeats. One step is one
+round of expert iteration: RFT (arXiv 2308.01825), STaR (2203.14465), ReST (2308.08998).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of held-out results: of the evaluations of a run directory, or of a series that the log holds.
+"""Tests the held-out results of a run directory's evaluations, or of a series that the log holds.
 
 Evaluations that list their problems are compared paired; of a series only the spread from one value to the
 next says how sure a difference is.

@@ -1,10 +1,4 @@
-"""One run as aligned signals under greenward's names, with its config, checkpoints and answers.
-
-Reads the signals of a run from the files that it left, whoever wrote them.
-
-`read_run_signals` finds the files (`find`), reads them by the format's reader, gives the signals greenward's
-names (`names`) and aligns them by step (`columns`). No reader needs the package of the tracker.
-"""
+"""Reads a run as aligned signals under greenward's names. No reader needs the package of the tracker."""
 
 from __future__ import annotations
 

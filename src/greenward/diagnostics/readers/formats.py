@@ -1,39 +1,22 @@
-"""The formats of logs, how they are found, and how each is read.
+"""Finds the logs and answers of runs and reads them, whatever trainer or tracker wrote them.
 
-What a format of logs is, and what its reader gives: rows, and what else the files say.
-
-Logs of JSON: greenward's own, trainer_state.json, and rows in lines.
-
-Rows may be flat (prime-rl, Tinker cookbook), nested (verl's `{"step": 1, "data": {…}}`) or events
-(`{"step": 1, "name": "kl", "value": 0.1}`). Sources of the formats: transformers/trainer_callback.py
-(TrainerState), verl/utils/tracking.py (FileLogger), tinker_cookbook/utils/ml_log.py (JsonLogger),
-prime_rl/utils/monitor, verifiers/utils/save_utils.py.
-
-What a training printed: TRL's `{'loss': 0.1, …}` lines and verl's `step:1 - actor/entropy:0.6 - …`.
-
-Tables with a column for each signal: CSV and TSV (also SB3's `progress.csv`), and parquet.
-
-The database of Trackio: SQLite with one row of JSON for each logged step, and the runs of one project.
-
-A reader of the wire format of protocol buffers, which event files of TensorBoard and W&B hold.
-
-Event files of TensorBoard: records of TFRecord framing, each an `Event` message with scalars.
-
-Framing: length (uint64), masked CRC-32C of the length, data, masked CRC-32C of the data
-(tensorflow/core/lib/io/record_writer.h); messages: event.proto, summary.proto and tensor.proto.
-
-Runs of W&B that were kept offline: `run-ID.wandb`, a LevelDB log of `Record` messages.
-
-Framing: a header of 7 bytes, then blocks of 32 KiB with records of CRC-32, length, type (1 whole, 2 first,
-3 middle, 4 last) and data (leveldb/doc/log_format.md); messages: wandb/proto/wandb_internal.proto.
-
-Finds the logs of runs in a folder, and the format of a file.
-
-The answers that a run kept, whoever wrote them, as one kind of record.
-
-greenward's `rollouts/step_000012.jsonl`, TRL's `completions/completions_00012.parquet`, verl's `12.jsonl`
-(`trainer.rollout_data_dir`), Tinker cookbook's `iteration_000012/train_rollout_summaries.jsonl`, and
-`traces.jsonl` of prime-rl (`rollouts/step_12/…`) and verifiers.
+- JSON: rows are flat (prime-rl, Tinker cookbook), nested (verl's `{"step": 1, "data": {…}}`) or events
+  (`{"step": 1, "name": "kl", "value": 0.1}`). Sources: transformers/trainer_callback.py (TrainerState),
+  verl/utils/tracking.py (FileLogger), tinker_cookbook/utils/ml_log.py (JsonLogger), prime_rl/utils/monitor,
+  verifiers/utils/save_utils.py.
+- Printed output: TRL's `{'loss': 0.1, …}` lines and verl's `step:1 - actor/entropy:0.6 - …`.
+- Tables with a column for each signal: CSV and TSV (also SB3's `progress.csv`), and parquet.
+- Trackio: SQLite with one row of JSON for each logged step, and the runs of one project.
+- TensorBoard: TFRecord framing, that is length (uint64), masked CRC-32C of the length, data, masked CRC-32C
+  of the data (tensorflow/core/lib/io/record_writer.h); each record is an `Event` message with scalars
+  (event.proto, summary.proto, tensor.proto).
+- W&B offline: `run-ID.wandb`, a LevelDB log: a header of 7 bytes, then blocks of 32 KiB with records of
+  CRC-32, length, type (1 whole, 2 first, 3 middle, 4 last) and data (leveldb/doc/log_format.md); each is a
+  `Record` message (wandb/proto/wandb_internal.proto).
+- Answers: greenward's `rollouts/step_000012.jsonl`, TRL's `completions/completions_00012.parquet`, verl's
+  `12.jsonl` (`trainer.rollout_data_dir`), Tinker cookbook's
+  `iteration_000012/train_rollout_summaries.jsonl`, and `traces.jsonl` of prime-rl (`rollouts/step_12/…`) and
+  verifiers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Names and columns of the logs of other trainers under ours.
+"""Gives greenward's names and scales to what other trainers log, and aligns their series by step.
 
-greenward's names for what other trainers log, each with its scale.
-
-Names are those of TRL (`GRPOTrainer`, transformers' Trainer), verl (`metric_utils.py`, `rollout_corr`),
+The names are those of TRL (`GRPOTrainer`, transformers' Trainer), verl (`metric_utils.py`, `rollout_corr`),
 OpenRLHF, prime-rl, Tinker cookbook and Stable-Baselines3.
-
-The rows of a log as series that are aligned by step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Attention by the compiled kernels over flat tokens: what `attention.py` and `decoding.py` do by torch.
-
-Shape suffixes: those of `native.py`, N groups.
-"""
+"""Computes attention by the compiled kernels. Shape suffixes are those of `native.py`, and N groups."""
 
 from __future__ import annotations
 

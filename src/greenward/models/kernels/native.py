@@ -1,7 +1,7 @@
-"""The compiled kernels as functions of tensors.
+"""Calls the compiled kernels as functions of tensors.
 
-Shape suffixes: M tokens, E hidden size, H query heads, K key/value heads, X = H + 2K, D head dimension,
-B rows being decoded.
+Shape suffixes: M tokens, E hidden size, H query heads, K key/value heads, X = H + 2K, D head dimension, B
+rows being decoded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whether a compiled library agrees with torch: `python -m greenward.models.kernels.self_test LIBRARY`.
-
-It runs in a process of its own, so that a library that crashes is left aside, too.
-"""
+"""Tests a compiled library apart, as it may crash: `python -m greenward.models.kernels.self_test LIBRARY`."""
 
 from __future__ import annotations
 

@@ -1,24 +1,20 @@
-"""Plain data as text and back: the only form in which values leave an answer's process.
+"""Writes plain data as text and reads it back: values leave an answer's process in no other form.
 
-Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and
-the standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, range and bytearray.
-A subclass (Counter, namedtuple, IntEnum …) is reduced to its base. Where numpy is loaded, its scalars
-and arrays count as the plain values and nested lists that they hold. Methods of the
-base classes do all of this, and they are bound when this module is loaded: no method that an answer
-defines or replaces is called. Never pickle, never eval. JSON carries None, bool, short int, finite
-float, str and list as themselves; everything else is an object with one key, its tag.
-
-`decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted`
-keeps sets and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose
-elements that all hash alike and cost the reader seconds. Values in this flat form are at most
-`MAX_DEPTH` deep, so they can be walked by recursion.
-
-Frames: how the three streams of the sandbox are cut into messages.
-
-- The socket between a pool and its worker: length, JSON header, newline, bytes; a frame may carry one
-  open descriptor along. Its bytes exist once in memory, so that a worker can erase them.
+Exact types only: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and the
+standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, range and bytearray. A subclass
+(Counter, namedtuple, IntEnum …) is reduced to its base. Where numpy is loaded, its scalars and arrays count
+as the plain values and nested lists that they hold. Methods of the base classes do all of this, and they are
+bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
+eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
+object with one key, its tag.
+`decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
+and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
+alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
+walked by recursion. Frames cut the three streams of the sandbox into messages:
+- The socket between a pool and its worker: length, JSON header, newline, bytes; a frame may carry one open
+  descriptor along. Its bytes exist once in memory, so that a worker can erase them.
 - The pipe from an answer to its worker: the nonce of the run, length, JSON list (`harness`).
-- The socket between an answer and its test programs: length, JSON list (`remote_calls`).
+- The socket between an answer and its test programs: length, JSON list (`harness.RemoteFunction`).
 """
 
 from __future__ import annotations

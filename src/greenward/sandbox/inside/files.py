@@ -1,9 +1,8 @@
-"""The files of a job: their places, their modules, and folders that hostile code has filled.
-
-The installed original of a module that an answer completes: it can be neither read nor called.
+"""Writes the files of a job, loads their modules, and removes folders that hostile code has filled.
 
 A problem may ask for one function of a module that every answer could import, of the standard library for
-example. The problem's own file, which lacks the function, takes the place of the module then.
+example. The installed original can then be neither read nor called: the problem's own file, without it,
+takes its place.
 """
 
 from __future__ import annotations

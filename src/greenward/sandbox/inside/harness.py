@@ -1,22 +1,15 @@
-"""What runs in the answer's own process: the layers, then the code, then its calls, then the end.
+"""Runs in the answer's own process: it applies the layers, loads the code, makes its calls, and ends.
 
-It writes to one private descriptor, in frames that carry the nonce of this run and a JSON list. A
-frame says what came back, never whether it was right. That every layer is on is reported in memory
-shared with the worker, which is unmapped before the answer's code is loaded.
-
-A problem's test programs run by the same harness, in a process of their own.
-
-Calls of an answer's function from another process; arguments and results cross as plain data.
-
-A problem's test program runs in a process that has never seen an answer and calls a proxy of the
-function; the answer's process serves those calls. What the test program gets is rebuilt from text: no
-object of the answer ever takes part in a test. An iterator stays with the answer, and the test program
-gets a generator that asks for its elements one by one. Changes that the answer makes to its arguments
-do not come back.
-
-A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply is ["value", value],
-["iterator", number], ["opaque", message] or ["raised", class, message, built-in base class]. For a view of a
-dict it is ["keys", elements], ["values", elements] or ["items", elements].
+It writes to one private descriptor, in frames that carry the nonce of this run and a JSON list. A frame says
+what came back, never whether it was right. That every layer is on is reported in memory shared with the
+worker, which is unmapped before the answer's code is loaded.
+A problem's test programs run by the same harness, in a process that has never seen an answer, and call a
+proxy of the function; the answer's process serves those calls. Arguments and results cross as plain data,
+rebuilt from text: no object of the answer ever takes part in a test. An iterator stays with the answer, and
+the test program gets a generator that asks for its elements one by one. Changes that the answer makes to its
+arguments do not come back. A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply
+is ["value", value], ["iterator", number], ["opaque", message] or ["raised", class, message, built-in base
+class]. For a view of a dict it is ["keys", elements], ["values", elements] or ["items", elements].
 """
 
 from __future__ import annotations

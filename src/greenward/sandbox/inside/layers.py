@@ -1,25 +1,15 @@
-"""The layers of isolation: what each is, and the tested stack of them.
+"""Implements the layers of isolation, prepared and tested once in a worker, applied by each answer's process.
 
-Landlock: which files a process may reach, for the rest of its life and its children's.
-
-Needs no privilege, only `no_new_privileges` before it. Everything that the kernel's Landlock can
-restrict is refused unless a rule grants it: files, TCP, abstract Unix sockets and signals to
-processes outside. What it never restricts is left to seccomp: chmod, chown, utime, other sockets;
-before ABI 3 truncate, before ABI 6 signals.
-
-Source: https://docs.kernel.org/userspace-api/landlock.html; linux/landlock.h.
-
-User, process, mount, IPC and network namespaces, entered once by a worker.
-
-Inside, the worker is process 1: its root folder holds the interpreter (read-only) and one small folder
-in memory, and every process that starts there ends with it.
-
-What an answer may read: the standard library, shared libraries, and the packages that a recipe allows.
-
-Packages that are installed beside them (`site-packages`, `dist-packages`, whatever the trainer's own
-`sys.path` names) may hold the very answers: they are left out, wherever they lie.
-
-The layers that an answer's process applies to itself, prepared once in its worker and tested there.
+Landlock decides which files a process and its children may reach, for the rest of their lives. It needs no
+privilege, only `no_new_privileges` before it. Everything that the kernel's Landlock can restrict is refused
+unless a rule grants it: files, TCP, abstract Unix sockets and signals to processes outside. What it never
+restricts is left to seccomp: chmod, chown, utime, other sockets; before ABI 3 truncate, before ABI 6
+signals. Source: https://docs.kernel.org/userspace-api/landlock.html; linux/landlock.h.
+A worker enters user, process, mount, IPC and network namespaces once. Inside it is process 1: its root
+folder holds the interpreter (read-only) and one small folder in memory, and every process that starts there
+ends with it. An answer may read the standard library, shared libraries, and the packages that a recipe
+allows. Other packages that are installed beside them (`site-packages`, `dist-packages`, whatever the
+trainer's own `sys.path` names) may hold the very answers: they are left out, wherever they lie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that read standard input: how they end, and what one process needs to run them again.
+"""Runs programs that read standard input, and ends them as the interpreter does.
 
 One process runs a program on several texts, each in a new `__main__`, if the program's text says that no run
 can leave anything to another (`sharing`).

@@ -1,11 +1,10 @@
-"""Seccomp: which system calls a process may make, for the rest of its life.
+"""Restricts by seccomp which system calls a process may make, for the rest of its life.
 
-An allow-list: a call of the table below is allowed, as it is or on its conditions. Every other one
-fails with EPERM: processes and programs, sockets, signals to others, ptrace and the memory of others,
-mounts, namespaces, keyrings, System V IPC, io_uring, BPF, and what kernels yet to come will offer.
-Needs no privilege, only `no_new_privileges` before it. A second profile, for the commands of workspaces,
-also allows processes and programs (`_PROCESSES`).
-
+The filter is an allow-list: a call of the table below is allowed, as it is or on its conditions. Every other
+one fails with EPERM: processes and programs, sockets, signals to others, ptrace and the memory of others,
+mounts, namespaces, keyrings, System V IPC, io_uring, BPF, and what kernels yet to come will offer. It needs
+no privilege, only `no_new_privileges` before it. A second profile, for the commands of workspaces, also
+allows processes and programs (`_PROCESSES`).
 Sources: man 2 seccomp; https://docs.kernel.org/userspace-api/seccomp_filter.html; linux/bpf_common.h;
 asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
 """

@@ -1,9 +1,8 @@
-"""Whether runs of a program may share a process, judged by its text before it is loaded.
+"""Judges by a program's text, before it is loaded, whether its runs may share a process.
 
 They may if nothing in the text can leave anything to a later run or reach the harness, which knows the
 inputs of later runs and what ends an output. This is a list of what is allowed; a program that uses anything
 else has a process for each run.
-
 - A module is named only to read a listed name from it. Values on the list hold no state that is not set back
   between runs (`programs.RunState`), and take no attribute. What is written in Python takes attributes, so
   it may only be called, never be handed on.

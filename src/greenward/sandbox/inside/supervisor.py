@@ -1,4 +1,4 @@
-"""One job in a child of the worker, supervised from outside: bounded, killed at its limits, cleaned up after.
+"""Runs one job in a child of the worker: bounds it, kills it at its limits, and cleans up after it.
 
 The report holds facts only, and what an answer wrote is passed on unread.
 """

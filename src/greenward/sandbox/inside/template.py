@@ -1,4 +1,4 @@
-"""The memory that every answer's process copies: what is loaded before the fork, and what makes that cheap.
+"""Prepares the memory that every answer's process copies, so that a fork is cheap.
 
 A fork costs by the pages that are copied, by the mappings, and by the pages that parent and child touch
 afterwards. `benchmarks/sandbox.py` measures it.

@@ -1,19 +1,14 @@
-"""The process that forks a child for each job or command.
+"""Implements the worker, the process that forks a child for each job of an answer or command of a workspace.
 
-It is started by the pool without the parent's environment, modules and descriptors, enters
-namespaces of its own where it may, and stays single-threaded. When its parent dies it ends its
-child, removes its folder and exits. It imports the standard library only, because every answer
-inherits what it has loaded.
-
-Arguments, as one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process
-id), `layers` (wanted), `packages` (that answers may import), `search_path` (the trainer's own) and
-`commands` (whether it holds workspaces in place of answers).
-
-Workspaces in a worker: folders that live as long as an episode, and commands that run in them.
-
-A worker runs one command at a time, in a child behind all layers that may start processes. When the command
-has ended, so have all its processes: only files live on. Files are read and written by such a child, too, so
-that no symbolic link leads the worker anywhere.
+The pool starts it without the parent's environment, modules and descriptors. It enters namespaces of its own
+where it may, and stays single-threaded. When its parent dies it ends its child, removes its folder and
+exits. It imports the standard library only, because every answer inherits what it has loaded. Its arguments
+are one JSON object: `socket` (descriptor), `folder` (its own, exists), `parent` (process id), `layers`
+(wanted), `packages` (that answers may import), `search_path` (the trainer's own) and `commands` (whether it
+holds workspaces in place of answers).
+A workspace is a folder that lives as long as an episode. A worker runs one command at a time, in a child
+behind all layers that may start processes. When the command has ended, so have all its processes: only files
+live on. Files are read and written by such a child, too, so that no symbolic link leads the worker anywhere.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
-"""The game of code: programs, predictors and the environment.
-
-Random short programs that print: examples of the rules and of the format, not of good play.
-
-Every program keeps one value in `a`, a number or a word, changes it a few times and prints it. Its first
-line is the prompt of the player who writes the program.
-
-Predictors that need no model, from weak to strong: they measure how difficult programs are.
-
-None of them executes a program: the strongest evaluates the syntax tree of a small part of Python, in
-bounded steps and on bounded values.
-
-The game of code as an environment: a generator writes a program, a predictor says what it prints.
+"""Implements the game of code: a generator writes a program, a predictor says what it prints.
 
 The predictor wins, +1, if it gives the printed text exactly, one newline at the end aside, or if the program
 is not valid; else the generator does. The loser gets -1. A program is valid as `tasks.code_game.judge` says,
 if it ended before the limit of tokens, the predictor can be shown it, and the predictor can say what it
 prints. A game whose program the sandbox could not run is void.
+Random programs are examples of the rules and of the format, not of good play: each keeps one value in `a`, a
+number or a word, changes it a few times and prints it. The first line of such a program is the generator's
+prompt. Scripted predictors, from weak to strong, measure how difficult programs are. None executes a
+program: the strongest evaluates the syntax tree of a small part of Python, in bounded steps and values.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Judges programs that print: whether one is a short deterministic computation, and what it prints.
+"""Judges whether a program is a short deterministic computation, and finds what it prints.
 
-A program may compute, and nothing else. Two barriers keep out what is no computation. First, its syntax
-tree is read: it may import `PURE_MODULES` only, and use neither sets, whose order is not defined, nor the
+A program may compute, and nothing else. Two barriers keep out what is no computation. First, its syntax tree
+is read: it may import `PURE_MODULES` only, and use neither sets, whose order is not defined, nor the
 built-in functions that reach outside, nor attributes that lead to the interpreter, be it by the fields of a
-format, which is therefore a literal, or a name that stands for literals alone. Then it runs in the
-sandbox four times, in interpreters with different hash seeds and different allocators. In all runs but the
-last, the memory before it is filled and freed at random and the seed of `random` is another. In the first one
-the working folder is another, operations are counted, and recursion is not limited; a program that asks for
-the text of a module, or meets the limits of memory or recursion, ends there. A valid program prints the same
-each time. What is kept is no result: a program that only by chance printed the same is judged anew whenever
-it comes again.
+format, which is therefore a literal, or a name that stands for literals alone. Then it runs in the sandbox
+four times, in interpreters with different hash seeds and different allocators. In all runs but the last, the
+memory before it is filled and freed at random and the seed of `random` is another. In the first one the
+working folder is another, operations are counted, and recursion is not limited; a program that asks for the
+text of a module, or meets the limits of memory or recursion, ends there. A valid program prints the same
+each time. Results are not kept: a program that printed the same only by chance is judged anew when it
+returns.
 """
 
 from __future__ import annotations

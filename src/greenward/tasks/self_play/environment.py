@@ -1,8 +1,4 @@
-"""From a position to the tokens that a policy sees, and from its tokens back to a move.
-
-The environment of games: a policy plays itself, earlier versions of itself, and scripted players. A
-`GameSession` is one game against a scripted player, played by texts, for adapters to other frameworks.
-"""
+"""Implements games as an environment: a policy plays itself, its earlier versions, and scripted players."""
 
 from __future__ import annotations
 

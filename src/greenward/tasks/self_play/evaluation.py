@@ -1,11 +1,7 @@
-"""Matches: games of a policy against an opponent, and what it reached in each role.
-
-How far a policy is from an equilibrium: its probabilities at every information set, and best responses.
+"""Evaluates a policy in a game by matches, and by its distance from an equilibrium where the game allows.
 
 An observation is an information set (`Game.observation`). A `Strategy` has the probability of every legal
 action at each; what they lack to 1 is the probability of an illegal move, which forfeits the game.
-
-Evaluation of a policy in a game: matches, and the exact figures that the game allows.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""The games that greenward brings.
+"""Implements TicTacToe, Kuhn Poker (Kuhn 1950), Simple Negotiation, and games of TextArena.
 
-TicTacToe: three in a row on nine cells.
-
-Kuhn Poker: one hand with a deck of three cards (Kuhn 1950).
-
-Simple Negotiation: two players trade two resources whose values are private.
-
-The rules follow TextArena's SimpleNegotiation with two of its resources and with offers of at most five of
-each, so that the legal actions can be listed.
-
-Games of TextArena (Guertler et al. 2025, arXiv 2504.11442) by the protocol of `game.py`.
+In Simple Negotiation two players trade two resources whose values are private. The rules follow TextArena's
+SimpleNegotiation (Guertler et al. 2025, arXiv 2504.11442) with two of its resources and with offers of at
+most five of each, so that the legal actions can be listed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Self-play: from a recipe to its games, opponents, evaluations and league.
-
-Also the evaluation of a model that was trained by self-play, in a folder of its own; models that play games
-outside training, by name; and the gradient of each role of a game apart, which says how much each contributes
-to an update (shape suffix: P parameters).
-"""
+"""Trains by self-play from a recipe, and finds and evaluates models that play. Shape suffix: P parameters."""
 
 from __future__ import annotations
 

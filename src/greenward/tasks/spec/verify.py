@@ -1,12 +1,8 @@
-"""Problems mined from source code: which tests judge them.
-
-Mines problems from source: which tests reach a function, and do they tell it from an empty one?
+"""Mines problems from source trees into a folder: two sides, a manifest, and what was left out and why.
 
 Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, and
-neither an empty body nor one that returns a constant passes. An original that depends on no package must also
-pass in workers that have loaded nothing, as it is judged later.
-
-From source trees to a folder of problems: two sides, a manifest, and what was left out and why.
+neither an empty body nor one that returns a constant passes. An original that depends on no package must
+also pass in workers that have loaded nothing, as it is judged later.
 """
 
 from __future__ import annotations

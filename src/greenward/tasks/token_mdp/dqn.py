@@ -1,14 +1,11 @@
-"""Replay memory of Q-learning: transitions, n-step returns, uniform and prioritised draws.
-
-Deep Q-learning from top to bottom: network, target, agent, and the loop over a gymnasium environment.
+"""Implements deep Q-learning: replay memory, network, target, agent, and the loop over an environment.
 
     y = r_1 + γ r_2 + … + γ^(n-1) r_n + γ^n max_a Q_target(s_n, a)        loss = Huber(y - Q(s, a))
 
-DQN (Mnih et al., Nature 518, 2015), Double (van Hasselt et al., arXiv 1509.06461), dueling (Wang et al.,
-1511.06581), prioritised replay (Schaul et al., 1511.05952) and n-step returns, together as in Rainbow (Hessel
+It combines DQN (Mnih et al., Nature 518, 2015), Double (van Hasselt et al., arXiv 1509.06461), dueling (Wang
+et al., 1511.06581), prioritised replay (Schaul et al., 1511.05952) and n-step returns, as in Rainbow (Hessel
 et al., 1710.02298). `AgentConfig` documents every setting. Which actions are legal is part of every
 observation: neither exploration nor a maximum looks at others.
-
 Shape suffixes: B transitions or environments, D entries of an observation, A actions, H hidden size.
 """
 

@@ -1,9 +1,4 @@
-"""Observations: a problem embedding (256), a code embedding (256) and metadata (8), as in `LAYOUT`.
-
-All are deterministic: hashed n-grams and facts about the tests, the same in every process.
-
-The three kinds of embeddings of an observation: hashed, learned (token ids), or of a code model.
-"""
+"""Builds observations, alike in every process: problem (256), code (256) and metadata (8), as in `LAYOUT`."""
 
 from __future__ import annotations
 

@@ -1,23 +1,14 @@
-"""The typed grammar of small Python functions.
+"""Implements the token MDP's actions, Python lexemes, and the typed grammar that says which may follow.
 
-The actions of the token MDP: Python lexemes and operations; programs as sequences of them.
-
-The productions of a typed grammar of small Python functions: what each lexeme does to each symbol.
-
-Symbols are tuples:
-
+The grammar of small functions is LL(1): a parser is a stack of symbols, and each lexeme replaces the first
+symbol that has a production for it; symbols above it must be able to vanish. Expressions carry the type that
+is wanted and the type that has been read so far, so that every prefix can become a program without an error
+of types, within the lexemes that are left. Symbols are tuples:
     ("E", goal, level)           an expression of a type that the goal accepts
     ("P" | "R", goal, T, level)  what may follow once a T was read; "P" allows an index or a method, too
     ("T", lexeme, action)        this lexeme
 
 Levels of an expression, from loose to tight: full (with `if … else`), condition, comparison, sum, operand.
-
-An incremental parser of small Python functions: which lexemes may come next.
-
-The grammar (`productions`) is LL(1): a parser is a stack of symbols, and each lexeme replaces the first
-symbol that has a production for it; symbols above it must be able to vanish. Expressions carry the type that
-is wanted and the type that has been read so far, so that every prefix can become a program without an error
-of types, within the lexemes that are left.
 """
 
 from __future__ import annotations

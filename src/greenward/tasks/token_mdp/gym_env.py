@@ -1,13 +1,8 @@
-"""The token MDP behind gymnasium's interfaces: one environment, and many side by side.
+"""Offers the token MDP by gymnasium's interfaces: importing this module registers `greenward/TokenMDP-v0`.
 
-Importing this module registers `greenward/TokenMDP-v0`.
-
-    import gymnasium, greenward.tasks.token_mdp.gym_env
-
-    environment = gymnasium.make("greenward/TokenMDP-v0", problems="classic_training")
-
-`info["action_mask"]` are the legal actions, and `info["reason"]` says why an episode is over. Programs run in
-the sandbox, never in this process; the environments of one `make_vec` call are graded together.
+`gymnasium.make("greenward/TokenMDP-v0", problems="classic_training")` makes one environment, `make_vec` many
+side by side, which are graded together. `info["action_mask"]` are the legal actions, and `info["reason"]`
+says why an episode is over. Programs run in the sandbox, never in this process.
 """
 
 from __future__ import annotations

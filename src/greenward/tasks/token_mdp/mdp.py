@@ -1,12 +1,8 @@
-"""The token MDP itself: a program that is being written, what may come next, and how likely each is.
-
-Rewards of a written program: `code_quality`, `sparse`, `curriculum`, or a function of the user's own.
+"""Implements the token MDP: programs that are being written, what may come next, and their rewards.
 
 A correct program earns at least 30 by `code_quality`, and any other one less than 14: no invalid, empty or
 constant program can be worth more. Progress is shaping by a potential, which adds γ Φ(s') - Φ(s) to the
 reward of each step and therefore changes no optimal policy (Ng, Harada and Russell, 1999).
-
-Rounds of episodes: many programs are written side by side, graded together, and scored.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Problems of the token MDP.
+"""Provides the problems of the token MDP: types, visible tests, and the proof that they can be solved.
 
-Small functions of one to three arguments, generated from templates: each with visible and hidden tests.
-
-They are training material beside the classic problems, and the programs from which the token prior of
-`kind: dqn` is counted. None does what a given other problem asks for: what equals one of those on 40 inputs
-is left out.
-
-Problems of the token MDP: types of the signature, visible tests, and the proof that they can be solved.
+Small functions of one to three arguments are generated from templates, each with visible and hidden tests.
+They are training material beside the classic problems, and the programs from which the token prior of `kind:
+dqn` is counted. None equals a given other problem: what agrees with one on 40 inputs is left out.
 """
 
 from __future__ import annotations

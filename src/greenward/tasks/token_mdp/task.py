@@ -1,11 +1,4 @@
-"""The token MDP as a training: its problems, evaluation and replay.
-
-The animated replay of episodes in which programs were written token by token: one HTML file, no script.
-
-The training of `kind: dqn`: problems with hidden tests, the agent, its evaluation, and random search.
-
-Evaluates a run of `kind: dqn` on problems: one greedy program for each, and some with epsilon.
-"""
+"""Trains `kind: dqn`, evaluates it beside random search, and writes replays (one HTML file, no script)."""
 
 from __future__ import annotations
 
