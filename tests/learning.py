@@ -15,13 +15,14 @@ from greenward.config.training import AlgorithmConfig, GRPOAlgorithmConfig, PPOA
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
+from greenward.models.scoring import TokenScores
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.batch import BatchTotals, TrainingBatch
-from greenward.training.losses import ImportanceCorrection, LossOutput, policy_loss
+from greenward.training.losses import LossOutput, Objective, policy_loss
 from greenward.training.optim import KLCoefficient
-from greenward.training.ppo import CriticEstimator
+from greenward.training.ppo import CriticEstimator, PPOTrainer
 from greenward.training.trainer import RLTrainer
 
 
@@ -79,11 +80,15 @@ def judged_episode(
 
 
 def make_trainer(
-    policy: Any, algorithm: AlgorithmConfig | None, training: TrainingConfig, **parts: Any
+    policy: Any,
+    algorithm: AlgorithmConfig | None,
+    training: TrainingConfig,
+    kind: type[RLTrainer] = RLTrainer,
+    **parts: Any,
 ) -> RLTrainer:
     parts = {"max_completion_tokens": 8, **parts}
     config = algorithm or GRPOAlgorithmConfig()
-    return RLTrainer(policy, NoCollector(), ESTIMATORS["grpo"], config, training, **parts)  # type: ignore[arg-type]
+    return kind(policy, NoCollector(), ESTIMATORS["grpo"], config, training, **parts)  # type: ignore[arg-type]
 
 
 class PPOAgent:
@@ -117,6 +122,7 @@ class PPOAgent:
             policy,
             config,
             training_config,
+            PPOTrainer,
             reference=reference,
             kl_in_loss=not kl.in_reward,
             kl_coefficient=coefficient,
@@ -150,18 +156,11 @@ def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmConfig)
         inputs.sampler_logprobs_BT,
         inputs.old_logprobs_BT,
         inputs.ref_logprobs_BT,
+        totals=totals,
     )
-    importance = algorithm.importance
-    return policy_loss(
-        inputs.logprobs_BT,
-        batch,
-        totals,
-        loss=algorithm.loss,
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        importance=importance and ImportanceCorrection(**importance.model_dump()),
+    objective = Objective.of(
+        algorithm,
         kl_coefficient=algorithm.kl.coefficient,
-        kl_estimator=algorithm.kl.estimator,
         entropy_coefficient=algorithm.entropy_coefficient,
-        entropy_BT=inputs.entropy_BT,
     )
+    return policy_loss(TokenScores(inputs.logprobs_BT, inputs.entropy_BT), batch, objective)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from greenward.rollouts.episode import Episode
 from greenward.training import distributed
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.optim import KLCoefficient
-from greenward.training.ppo import CriticEstimator
+from greenward.training.ppo import CriticEstimator, PPOTrainer
 from greenward.training.sft import Example, SFTTrainer
 from greenward.training.trainer import RLTrainer
 from learning import NoCollector, judged_episode, make_turn, tiny_policy
@@ -62,12 +63,12 @@ def train(kind: str, **settings: Any) -> Result:
         {"learning_rate": 3e-3, "micro_batch_sequences": 3, "max_steps": len(BATCHES), "max_grad_norm": 0.1}
     )
     reference = policy.frozen_copy()
-    own: dict[str, Any] = {}
+    make: Any = RLTrainer
     critic = None
     if kind == "ppo":
         algorithm: Any = PPOAlgorithmConfig.model_validate(settings)
         critic = Critic(policy, separate_trunk=algorithm.critic.trunk == "separate")
-        own = {"critic": critic, "critic_config": algorithm.critic, "kl_in_loss": False}
+        make = partial(PPOTrainer, critic=critic, critic_config=algorithm.critic, kl_in_loss=False)
     else:
         algorithm = GRPOAlgorithmConfig.model_validate(settings)
     if distributed.is_sharded():
@@ -86,7 +87,7 @@ def train(kind: str, **settings: Any) -> Result:
         )
     else:
         estimator = ESTIMATORS[algorithm.advantage]
-    trainer = RLTrainer(
+    trainer = make(
         policy,
         NoCollector(),  # type: ignore[arg-type]
         estimator,
@@ -94,7 +95,6 @@ def train(kind: str, **settings: Any) -> Result:
         training,
         max_completion_tokens=LIMIT,
         reference=reference if algorithm.kl.coefficient else None,
-        **own,
     )
     metrics = [trainer.update(batch, estimator(batch), step) for step, batch in enumerate(BATCHES)]
     result = {"weights": policy.state_dict(), "trainer": trainer.state_dict()}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from greenward.config.training import GRPOAlgorithmConfig, KLConfig
-from greenward.training.batch import BatchTotals
+from greenward.training.batch import BatchTotals, TrainingBatch
 from greenward.training.losses import KL_ESTIMATORS, LOSSES, LossOutput, value_loss
 from learning import LossInputs, loss_of
 
@@ -209,14 +209,16 @@ def test_kl_is_reported_and_scaled_by_its_coefficient(estimator: str) -> None:
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
 RETURNS = torch.tensor([[1.0, 1.0, -1.0], [0.0, 1.0, 9.0]])
 VALUE_MASK = torch.tensor([[True, True, True], [True, True, False]])
-VALUE_TOTALS = BatchTotals(sequences=2, tokens=5, max_completion_tokens=3)
+VALUE_BATCH = TrainingBatch(
+    torch.zeros(2, 3), VALUE_MASK, values_BT=OLD, returns_BT=RETURNS, totals=BatchTotals(2, 5, 3)
+)
 VALUES = torch.tensor([[0.1, 0.5, 0.5], [0.05, 1.5, 100.0]])
 
 
 def test_clipped_error_is_the_larger_one_and_stops_the_gradient() -> None:
     """By hand, clip 0.2: tokens 2 and 5 have moved past the clip towards their returns."""
     values = VALUES.clone().requires_grad_()
-    output = value_loss(values, OLD, RETURNS, VALUE_MASK, VALUE_TOTALS, clip=0.2)
+    output = value_loss(values, VALUE_BATCH, clip=0.2)
     errors = [0.9**2, max(0.5**2, 0.8**2), max(1.5**2, 1.2**2), 0.05**2, max(0.5**2, 0.8**2)]
     assert output.loss.item() == pytest.approx(sum(errors) / 2 / 5)
     assert output.sums["value/loss"].item() == pytest.approx(sum(errors) / 2)
@@ -227,6 +229,6 @@ def test_clipped_error_is_the_larger_one_and_stops_the_gradient() -> None:
 
 
 def test_without_clip_it_is_half_the_mean_squared_error_over_trained_tokens() -> None:
-    output = value_loss(VALUES, OLD, RETURNS, VALUE_MASK, VALUE_TOTALS, clip=None)
+    output = value_loss(VALUES, VALUE_BATCH, clip=None)
     assert output.loss.item() == pytest.approx(((VALUES - RETURNS)[VALUE_MASK] ** 2).mean().item() / 2)
     assert output.sums["value/clipped"].item() == 0

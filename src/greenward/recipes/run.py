@@ -103,7 +103,7 @@ from greenward.training.distributed import shard, whole_copy
 from greenward.training.faults import Fault, FaultTargets, edit_examples, make_faults, recorded_truth
 from greenward.training.loop import Trainer, TrainingLoop, WeightAverage
 from greenward.training.optim import KLCoefficient
-from greenward.training.ppo import CriticEstimator
+from greenward.training.ppo import CriticEstimator, PPOTrainer
 from greenward.training.protocols import Callback, RolloutWriter
 from greenward.training.reward_model import RewardModel, RewardModelCallback
 from greenward.training.sft import RejectionTrainer, SFTTrainer
@@ -425,10 +425,12 @@ def _policy_gradient(
     reference = None
     if kl.coefficient > 0:
         reference = frozen if frozen and not kl.refresh_every else policy.frozen_copy()
-    own: dict[str, Any] = {}
+    make: Callable[..., RLTrainer] = RLTrainer
+    critics: tuple[torch.nn.Module, ...] = ()
     if isinstance(recipe, PPORecipe):
         config = recipe.algorithm.critic
         critic = Critic(policy, separate_trunk=config.trunk == "separate")
+        critics = tuple(critic.children())
         estimator: Estimator = CriticEstimator(
             policy,
             critic,
@@ -438,7 +440,9 @@ def _policy_gradient(
             micro_batch_sequences=recipe.training.micro_batch_sequences,
             reference=reference,
         )
-        own = {"kl_in_loss": not recipe.algorithm.kl.in_reward, "critic": critic, "critic_config": config}
+        make = partial(
+            PPOTrainer, kl_in_loss=not recipe.algorithm.kl.in_reward, critic=critic, critic_config=config
+        )
     elif isinstance(recipe, SelfPlayRecipe):
         estimator = RoleGradientNorms(
             RoleBaselineEstimator(
@@ -456,8 +460,8 @@ def _policy_gradient(
         tools = recipe.environment.tools if isinstance(recipe, GRPORecipe) else None
         if tools and tools.call_reward:
             estimator = CompletionRewardEstimator(estimator)
-    shard(policy, *(own["critic"].children() if "critic" in own else ()))
-    trainer = RLTrainer(
+    shard(policy, *critics)
+    trainer = make(
         policy,
         collector,
         estimator,
@@ -467,7 +471,6 @@ def _policy_gradient(
         kl_coefficient=kl_coefficient,
         reference=reference,
         seed=recipe.seed,
-        **own,
     )
     return f"{algorithm.loss} training", trainer
 

@@ -7,7 +7,7 @@ prompt once. Names carry shapes: B rows, T completion positions, right-padded.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,8 @@ class Minibatch:
         """The `training_batches` of at most `size` rows, which are kept for further passes."""
         if size not in self._laid_out:
             self._laid_out.clear()
-            self._laid_out[size] = list(training_batches(self.rows, size, device))
+            batches = training_batches(self.rows, size, device)
+            self._laid_out[size] = [replace(one, totals=self.totals) for one in batches]
         return self._laid_out[size]
 
 
@@ -81,7 +82,8 @@ class TrainingBatch:
     first update on these rows; None means that this *is* the first update. `sampler_logprobs_BT` are those
     that the rollout engine reported, `values_BT` and `returns_BT` the critic's before the update and what it
     learns. `tokens` are the same rows laid out for the policy, group-major, `rows` where they come from, and
-    `temperature` is the one that all of them were sampled at.
+    `temperature` is the one that all of them were sampled at. `totals` are those of the minibatch, by which
+    losses are divided.
     """
 
     advantages_BT: Tensor
@@ -94,6 +96,7 @@ class TrainingBatch:
     tokens: GroupBatch | None = None
     rows: Sequence[TrainingRow] = ()
     temperature: float = 1.0
+    totals: BatchTotals | None = None
 
     @property
     def laid_out(self) -> GroupBatch:

@@ -413,7 +413,8 @@ class GradientExplosion(LaterFault):
 
     def __init__(self, config: GradientExplosionConfig, targets: FaultTargets) -> None:
         super().__init__(config, targets)
-        self._training, self._critic_config = targets.trainer.training, targets.trainer.critic_config
+        self._training = targets.trainer.training
+        self._critic_config = getattr(targets.trainer, "critic_config", None)
 
     def on_step_begin(self, step: int) -> None:
         since = step - self._config.after_step - 1
@@ -427,7 +428,8 @@ class GradientExplosion(LaterFault):
         critic = self._critic_config
         if critic is not None and critic.learning_rate is not None:
             rate = {"learning_rate": factor * critic.learning_rate}
-            self._trainer.critic_config = critic.model_copy(update=rate)
+            trainer: Any = self._trainer  # that of PPO
+            trainer.critic_config = critic.model_copy(update=rate)
 
 
 class ResidentMemory:

@@ -32,6 +32,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from greenward.config.training import AlgorithmConfig
+from greenward.models.scoring import TokenScores
 from greenward.training.batch import BatchTotals, TrainingBatch
 
 
@@ -192,45 +194,61 @@ LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
 )
 
 
-def policy_loss(
-    logprobs_BT: Tensor,
-    batch: TrainingBatch,
-    totals: BatchTotals,
-    *,
-    loss: str,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    importance: ImportanceCorrection | None = None,
-    kl_coefficient: float = 0.0,
-    kl_estimator: str = "k3",
-    entropy_coefficient: float = 0.0,
-    entropy_BT: Tensor | None = None,
-) -> LossOutput:
-    """The loss called `loss` in `LOSSES` on one micro-batch, with KL and entropy terms.
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised at each token: surrogate + `kl_coefficient` * KL - `entropy_coefficient` * entropy.
 
-    `logprobs_BT` and `entropy_BT` carry gradients; the latter is the entropy in nats of the whole
-    next-token distribution that each token was drawn from, and needed for `entropy_coefficient` above 0.
-    At each token the loss is surrogate + `kl_coefficient` * KL estimate - `entropy_coefficient` *
-    entropy; all three are averaged alike. The surrogate is multiplied by the weights of `importance`, if it
-    is given; the other terms are not. The mismatch that it corrects is measured in any case. The KL
-    estimate is weighted by the ratio of each token, also where the surrogate's ratio is of the sequence.
-    `kl_coefficient` above 0 needs `batch.ref_logprobs_BT`.
+    `loss` is a name in `LOSSES`; `clip_low` and `clip_high` are its bounds on the ratio. The surrogate is
+    multiplied by the weights of `importance`, if it is given; the other terms are not.
     """
-    parts = LOSSES[loss]
+
+    loss: str
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    importance: ImportanceCorrection | None = None
+    kl_coefficient: float = 0.0
+    kl_estimator: str = "k3"
+    entropy_coefficient: float = 0.0
+
+    @classmethod
+    def of(
+        cls, algorithm: AlgorithmConfig, *, kl_coefficient: float, entropy_coefficient: float
+    ) -> Objective:
+        """That of a recipe, with the present coefficients."""
+        importance = algorithm.importance
+        return cls(
+            algorithm.loss,
+            algorithm.clip_low,
+            algorithm.clip_high,
+            None if importance is None else ImportanceCorrection(**importance.model_dump()),
+            kl_coefficient,
+            algorithm.kl.estimator,
+            entropy_coefficient,
+        )
+
+
+def policy_loss(scores: TokenScores, batch: TrainingBatch, objective: Objective) -> LossOutput:
+    """The loss of one micro-batch: its share of the loss of its minibatch (`batch.totals`).
+
+    `scores` carry gradients; their entropy is that in nats of the whole next-token distribution that each
+    token was drawn from, and needed for an entropy coefficient above 0. All terms are averaged alike. The
+    mismatch of sampler and trainer is measured whether or not it is corrected. The KL estimate is weighted by
+    the ratio of each token, also where the surrogate's ratio is of the sequence; a KL coefficient above 0
+    needs `batch.ref_logprobs_BT`.
+    """
+    parts, low, high = LOSSES[objective.loss], objective.clip_low, objective.clip_high
     mask_BT = batch.mask_BT.bool()
 
     def within(values_BT: Tensor) -> Tensor:
         """Padding may hold anything, infinities included: 0 there keeps every product finite."""
         return values_BT.masked_fill(~mask_BT, 0.0)
 
-    logprobs_BT = within(logprobs_BT)
+    logprobs_BT = within(scores.logprobs_BT)
     old_BT = logprobs_BT.detach() if batch.old_logprobs_BT is None else within(batch.old_logprobs_BT)
     token_log_ratio_BT = logprobs_BT - old_BT
     ratio_BT = parts.log_ratio(token_log_ratio_BT, mask_BT).exp()
-    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, clip_low, clip_high)
-    sums = _ratio_sums(
-        token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, clip_low, clip_high
-    )
+    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, low, high)
+    sums = _ratio_sums(token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, low, high)
     maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
@@ -239,22 +257,23 @@ def policy_loss(
         sums["importance/kl"] = importance_BT - 1 - log_importance_BT
         sums["importance/difference"] = log_importance_BT.abs()
         maxima["importance/max_difference"] = log_importance_BT.abs()
-        if importance is not None:
-            weights_BT, outside_BT = importance(log_importance_BT, mask_BT)
+        if objective.importance is not None:
+            weights_BT, outside_BT = objective.importance(log_importance_BT, mask_BT)
             values_BT = values_BT * weights_BT
             sums["importance/outside"] = outside_BT.float()
             sums["importance/mean_corrected"] = weights_BT
-    if kl_coefficient > 0:
+    if objective.kl_coefficient > 0:
         assert batch.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
         log_ratio_BT = logprobs_BT - within(batch.ref_logprobs_BT)
-        kl_BT = KL_ESTIMATORS[kl_estimator](log_ratio_BT, token_log_ratio_BT.exp())
-        values_BT = values_BT + kl_coefficient * kl_BT
+        kl_BT = KL_ESTIMATORS[objective.kl_estimator](log_ratio_BT, token_log_ratio_BT.exp())
+        values_BT = values_BT + objective.kl_coefficient * kl_BT
         sums["kl"] = kl_BT
-    if entropy_coefficient > 0:
-        assert entropy_BT is not None, "an entropy coefficient above 0 needs entropy_BT"
-        values_BT = values_BT - entropy_coefficient * within(entropy_BT)
+    if objective.entropy_coefficient > 0:
+        assert scores.entropy_BT is not None, "an entropy coefficient above 0 needs entropies"
+        values_BT = values_BT - objective.entropy_coefficient * within(scores.entropy_BT)
+    assert batch.totals is not None, "a loss is a share of that of a minibatch"
     return LossOutput(
-        loss=parts.average(values_BT * mask_BT, mask_BT, totals),
+        loss=parts.average(values_BT * mask_BT, mask_BT, batch.totals),
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
         maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )
@@ -287,31 +306,29 @@ def _ratio_sums(
     }
 
 
-def value_loss(
-    values_BT: Tensor,
-    old_values_BT: Tensor,
-    returns_BT: Tensor,
-    mask_BT: Tensor,
-    totals: BatchTotals,
-    *,
-    clip: float | None,
-) -> LossOutput:
+def value_loss(values_BT: Tensor, batch: TrainingBatch, *, clip: float | None) -> LossOutput:
     """Half the squared error of the values, averaged over the trained tokens of the whole batch.
 
     With `clip` c, the error of a token is the larger one of (V - R)^2 and (V_old + clip(V - V_old, ±c)
     - R)^2, as in the PPO2 of OpenAI Baselines: a value that has moved more than c towards its return
     has no gradient any more. The sums are `value/loss` and `value/clipped`, the share of such tokens.
     """
+    old_values_BT, returns_BT, totals = batch.values_BT, batch.returns_BT, batch.totals
+    assert old_values_BT is not None and returns_BT is not None, "a critic needs its estimator"
+    assert totals is not None, "a loss is a share of that of a minibatch"
     error_BT = (values_BT - returns_BT).square()
-    clipped_BT = torch.zeros_like(mask_BT)
+    clipped_BT = torch.zeros_like(batch.mask_BT)
     if clip is not None:
         near_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
         near_error_BT = (near_BT - returns_BT).square()
         clipped_BT = near_error_BT > error_BT
         error_BT = torch.max(error_BT, near_error_BT)
-    half_BT = (error_BT / 2).masked_fill(~mask_BT, 0.0)
+    half_BT = (error_BT / 2).masked_fill(~batch.mask_BT, 0.0)
     return LossOutput(
         loss=half_BT.sum() / max(totals.tokens, 1),
-        sums={"value/loss": half_BT.detach().sum(), "value/clipped": (clipped_BT & mask_BT).float().sum()},
+        sums={
+            "value/loss": half_BT.detach().sum(),
+            "value/clipped": (clipped_BT & batch.mask_BT).float().sum(),
+        },
         maxima={},
     )

@@ -1,24 +1,36 @@
-"""Computes advantages by a critic with GAE (Schulman et al. 2015, arXiv 1506.02438)."""
+"""PPO: advantages from a critic, and the trainer of a policy and its critic.
+
+Generalised advantage estimation: Schulman et al. 2015, arXiv 1506.02438.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from greenward.common.seeding import step_seed
 from greenward.config.training import CriticConfig, PPOKLConfig
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken, per_token
-from greenward.training.batch import TrainingBatch, TrainingRow, row_scores
-from greenward.training.losses import KL_ESTIMATORS
-from greenward.training.optim import KLCoefficient
+from greenward.training.batch import Minibatch, RowGroup, TrainingBatch, TrainingRow, row_scores
+from greenward.training.losses import KL_ESTIMATORS, value_loss
+from greenward.training.optim import (
+    KLCoefficient,
+    SeparateGradients,
+    UpdateStatistics,
+    casting_once,
+    clip_gradients,
+)
+from greenward.training.trainer import RLTrainer
 
 NOISE_MARGIN = 4.0
 """How much larger than that of rewards the variance of advantages may be before whitening shrinks them."""
@@ -264,3 +276,130 @@ def generalised_advantages(
 def discounted_returns(rewards_T: np.ndarray, *, discount: float) -> np.ndarray:
     """The reward still to come at each of the T steps, that of the step included, float64."""
     return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)
+
+
+@dataclass(eq=False, kw_only=True)
+class PPOTrainer(RLTrainer):
+    """Trains a policy, and a critic on the returns that its estimator gives.
+
+    The critic's gradient is clipped apart from the policy's. On a trunk that both share, each of the two
+    gradients is clipped by its own norm and their sum is applied, so that neither can shrink the other. Where
+    the policy takes no step, because `max_step_kl` has ended its update or it has done all its passes, the
+    critic goes on with the weights that are its own: a shared trunk rests, since moving it would move the
+    policy. `critic_config` is read anew at each step.
+    """
+
+    critic: Critic
+    critic_config: CriticConfig
+    _saved: ClassVar = RLTrainer._saved | {"critic": "critic"}
+
+    def _further_parameters(self) -> list[Sequence[Tensor]]:
+        self._critic_parameters = [p for p in self.critic.parameters() if p.requires_grad]
+        self._shared_trunk = self._policy_parameters if self.critic.reads_policy else []
+        return [self._critic_parameters]
+
+    def _further_rates(self) -> list[float]:
+        return [self.critic_config.learning_rate or self.training.learning_rate]
+
+    def _learn(
+        self,
+        groups: list[RowGroup],
+        split: Callable[..., list[Minibatch]],
+        step: int,
+        statistics: UpdateStatistics,
+    ) -> bool:
+        """As without a critic, but rows are shuffled: their baseline is not that of a group."""
+        groups = [[row] for group in groups for row in group]
+        passes = self.algorithm.updates_per_batch
+        critic_passes = self.critic_config.updates_per_batch or passes
+        stopped_early = False
+        for number in range(max(passes, critic_passes)):
+            if number == 0 or self.algorithm.minibatches > 1:
+                batches = split(groups, shuffle_seed=step_seed(self.seed, step, f"minibatches/{number}"))
+            for minibatch in batches:
+                learning = _Learning(
+                    policy=number < passes and not stopped_early,
+                    critic=number < critic_passes,
+                    first_pass=number == 0,
+                )
+                stopped_early |= not self._joint_step(minibatch, statistics, learning)
+        return stopped_early
+
+    def _joint_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
+        """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
+        with casting_once(self.policy):
+            value_gradients, found = self._limit.fit(
+                lambda: self._accumulate_both(batch, learning), len(batch.rows)
+            )
+        statistics.extend(found)
+        within = not learning.policy or self._is_within(found)
+        self._step(value_gradients, statistics, policy=learning.policy and within, critic=learning.critic)
+        return within
+
+    def _accumulate_both(
+        self, batch: Minibatch, learning: _Learning
+    ) -> tuple[SeparateGradients, UpdateStatistics]:
+        """The gradients of a minibatch, those of the value loss on a shared trunk apart, and statistics."""
+        self._optimizer.zero_grad()
+        trunk = self._shared_trunk if learning.policy else []
+        value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
+        reads = self.critic.reads_policy
+        for micro in batch.laid_out(self._limit.size, self.policy.device):
+            scores = hidden_SE = None
+            if learning.policy:
+                scores = micro.scores(self.policy, entropy=True, hidden=reads)
+                hidden_SE = scores.hidden_SE
+            elif reads:
+                with torch.no_grad():
+                    hidden_SE = self.policy.completion_hidden(micro.laid_out)
+            if learning.critic:
+                values_BT = self.critic(micro.laid_out, hidden_SE)
+                value = value_loss(values_BT, micro, clip=self.critic_config.clip)
+                loss = self.critic_config.loss_weight * value.loss
+                with value_gradients:
+                    self._loss_scale(loss).backward(retain_graph=bool(trunk))
+                losses.append(loss.detach())
+                statistics.add(value, micro.mask_BT)
+            if scores is not None:
+                losses.append(self._backward(scores, micro, statistics, first_pass=learning.first_pass))
+        if learning.policy:
+            statistics.losses.append(torch.stack(losses).sum())
+        elif learning.first_pass:  # the policy's update has ended early: the metric is of all answers
+            self._measure_entropy(batch.rows, statistics)
+        return value_gradients, statistics
+
+    def _step(
+        self, value_gradients: SeparateGradients, statistics: UpdateStatistics, *, policy: bool, critic: bool
+    ) -> None:
+        """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
+        norms: dict[str, float] = {}
+        max_norm = self.training.max_grad_norm
+        self._loss_scale.unscale([*self._policy_parameters, *self._critic_parameters])
+        if policy:
+            norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
+        else:
+            for parameter in self._policy_parameters:
+                parameter.grad = None
+        if critic:
+            trunk = value_gradients.parameters
+            with value_gradients:
+                self._loss_scale.unscale(trunk)
+                parameters = [*(trunk if policy else ()), *self._critic_parameters]
+                norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
+        if policy:
+            value_gradients.merge()
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        if norms:
+            if finite:
+                self._optimizer.step()
+            statistics.add_step(norms, applied=finite)
+            self._loss_scale.update(finite=finite)
+        self._optimizer.zero_grad()
+
+
+class _Learning(NamedTuple):
+    """What a minibatch changes, and whether its rows are read for the first time."""
+
+    policy: bool
+    critic: bool
+    first_pass: bool

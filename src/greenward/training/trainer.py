@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,8 +16,7 @@ from torch import Tensor
 from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.config.sections import TrainingConfig
-from greenward.config.training import AlgorithmConfig, CriticConfig
-from greenward.models.heads import Critic
+from greenward.config.training import AlgorithmConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.episode import Episode
@@ -34,13 +34,12 @@ from greenward.training.batch import (
 )
 from greenward.training.collector import Collector
 from greenward.training.loop import StepRecord
-from greenward.training.losses import ImportanceCorrection, LossOutput, policy_loss, value_loss
+from greenward.training.losses import Objective, policy_loss
 from greenward.training.optim import (
     EntropyCoefficient,
     KLCoefficient,
     LossScale,
     MicroBatchLimit,
-    SeparateGradients,
     UpdateStatistics,
     adamw,
     casting_once,
@@ -60,13 +59,8 @@ class RLTrainer(Stateful):
     and becomes `renewed_from`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
     `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
 
-    A `critic` learns the returns that its estimator gives. Its gradient is clipped apart from the
-    policy's. On a trunk that both share, each of the two gradients is clipped by its own norm and their
-    sum is applied, so that neither can shrink the other. Where the policy takes no step, because
-    `max_step_kl` has ended its update or it has done all its passes, the critic goes on with the weights
-    that are its own: a shared trunk rests, since moving it would move the policy.
-
-    `algorithm`, `critic_config`, `training`, `collector` and `estimator` are read anew at each step.
+    `algorithm`, `training`, `collector` and `estimator` are read anew at each step. With a critic:
+    `greenward.training.ppo.PPOTrainer`.
     """
 
     policy: Policy
@@ -79,8 +73,6 @@ class RLTrainer(Stateful):
     kl_coefficient: KLCoefficient | None = None
     reference: Policy | None = None
     kl_in_loss: bool = True
-    critic: Critic | None = None
-    critic_config: CriticConfig | None = None
     seed: int = 0
     _saved: ClassVar = {
         "collector": "collector",
@@ -90,11 +82,10 @@ class RLTrainer(Stateful):
         "entropy": "_entropy_coefficient",
         "limit": "_limit",
         "loss_scale": "_loss_scale",
-        "critic": "critic",
     }
 
     def __post_init__(self) -> None:
-        policy, critic, training, kl = self.policy, self.critic, self.training, self.algorithm.kl
+        policy, training, kl = self.policy, self.training, self.algorithm.kl
         if kl.coefficient > 0 and self.reference is None:
             raise ConfigError(
                 f"algorithm.kl.coefficient is {kl.coefficient}, but there is no reference policy.",
@@ -109,9 +100,7 @@ class RLTrainer(Stateful):
             self.algorithm.entropy_coefficient, target=self.algorithm.entropy_target
         )
         self._policy_parameters = [p for p in policy.parameters() if p.requires_grad]
-        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad] if critic else []
-        self._shared_trunk = self._policy_parameters if critic is not None and critic.reads_policy else []
-        groups = [self._policy_parameters, *([self._critic_parameters] if critic is not None else [])]
+        groups: list[Sequence[Tensor]] = [self._policy_parameters, *self._further_parameters()]
         self._optimizer = adamw(groups, betas=training.adam_betas, weight_decay=training.weight_decay)
         self._limit = MicroBatchLimit(training.micro_batch_sequences)
         self._loss_scale = LossScale(policy.dtype)
@@ -135,7 +124,7 @@ class RLTrainer(Stateful):
         learning rate. An optimizer step whose gradient is not finite is skipped and counted in
         `updates/non_finite`. With `algorithm.max_step_kl`, the first minibatch on which the policy has moved
         further than that from the one before the update ends the policy's update, and no step of the policy
-        is taken on it (as in Spinning Up); the critic's passes are not affected.
+        is taken on it (as in Spinning Up).
         """
         algorithm = self.algorithm
         rate = self._set_learning_rates(step)
@@ -145,30 +134,16 @@ class RLTrainer(Stateful):
         trained = [group for group in groups if group and (all_groups or has_signal(group))]
         if not all_groups:
             left_out += [row for group in groups if not has_signal(group) for row in group]
-        passes, count = algorithm.updates_per_batch, algorithm.minibatches
-        critic_passes = (self.critic_config.updates_per_batch or passes) if self.critic_config else 0
-        groups = self._with_fixed_logprobs(groups, off_policy=passes * count > 1, all_groups=all_groups)
-        if self.critic is not None:  # its baseline is not of the group, which may therefore be split
-            groups = [[row] for group in groups for row in group]
+        off_policy = algorithm.updates_per_batch * algorithm.minibatches > 1
+        groups = self._with_fixed_logprobs(groups, off_policy=off_policy, all_groups=all_groups)
         self._measure_entropy(left_out, statistics)
-        stopped_early = False
-        for number in range(max(passes, critic_passes)):
-            if number == 0 or count > 1:  # shuffled anew for each pass; whole groups are in order at first
-                in_order = number == 0 and self.critic is None
-                batches = minibatches(
-                    groups,
-                    count=count,
-                    max_completion_tokens=self.max_completion_tokens,
-                    all_groups=all_groups,
-                    shuffle_seed=None if in_order else step_seed(self.seed, step, f"minibatches/{number}"),
-                )
-            for minibatch in batches:
-                learning = _Learning(
-                    policy=number < passes and not stopped_early,
-                    critic=number < critic_passes,
-                    is_first_pass=number == 0,
-                )
-                stopped_early |= not self._optimizer_step(minibatch, statistics, learning)
+        split = partial(
+            minibatches,
+            count=algorithm.minibatches,
+            max_completion_tokens=self.max_completion_tokens,
+            all_groups=all_groups,
+        )
+        stopped_early = self._learn(groups, split, step, statistics)
         self.policy.version += statistics.policy_steps > 0
         metrics = {
             "learning_rate": rate,
@@ -180,6 +155,27 @@ class RLTrainer(Stateful):
         if algorithm.max_step_kl is not None:
             metrics["updates/stopped_early"] = float(stopped_early)
         return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
+
+    def _learn(
+        self,
+        groups: list[RowGroup],
+        split: Callable[..., list[Minibatch]],
+        step: int,
+        statistics: UpdateStatistics,
+    ) -> bool:
+        """The passes over the minibatches; whether they ended early because the policy moved too far."""
+        stopped_early = False
+        for number in range(self.algorithm.updates_per_batch):
+            if number == 0:  # in order; shuffled anew for each further pass
+                batches = split(groups)
+            elif self.algorithm.minibatches > 1:
+                batches = split(groups, shuffle_seed=step_seed(self.seed, step, f"minibatches/{number}"))
+            for minibatch in batches:
+                if not stopped_early:
+                    stopped_early = not self._optimizer_step(minibatch, statistics, first_pass=number == 0)
+                elif number == 0:
+                    self._measure_entropy(minibatch.rows, statistics)  # the metric is of all answers
+        return stopped_early
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -198,9 +194,7 @@ class RLTrainer(Stateful):
         factor = learning_rate_factor(
             training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
         )
-        rates = [training.learning_rate]
-        if self.critic_config is not None:
-            rates.append(self.critic_config.learning_rate or training.learning_rate)
+        rates = [training.learning_rate, *self._further_rates()]
         set_learning_rates(self._optimizer, [rate * factor for rate in rates])
         return training.learning_rate * factor
 
@@ -234,112 +228,63 @@ class RLTrainer(Stateful):
         found = self._limit.fit(lambda: row_scores(score, rows, self._limit.size, policy.device), len(rows))
         return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}
 
-    def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
-        """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
+    def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, *, first_pass: bool) -> bool:
+        """One step on a minibatch; False, and no step, if the policy has moved too far."""
         with casting_once(self.policy):
-            value_gradients, found = self._limit.fit(
-                lambda: self._accumulate(batch, learning), len(batch.rows)
-            )
+            found = self._limit.fit(lambda: self._accumulate(batch, first_pass), len(batch.rows))
         statistics.extend(found)
-        limit = self.algorithm.max_step_kl
-        within = not learning.policy or limit is None or not found.mean("approx_kl") > limit
-        self._step(value_gradients, statistics, policy=learning.policy and within, critic=learning.critic)
+        within = self._is_within(found)
+        self._loss_scale.unscale(self._policy_parameters)
+        if within:
+            norm = clip_gradients(self._policy_parameters, self.training.max_grad_norm)
+            if math.isfinite(norm):
+                self._optimizer.step()
+            statistics.add_step({"policy": norm}, applied=math.isfinite(norm))
+            self._loss_scale.update(finite=math.isfinite(norm))
+        self._optimizer.zero_grad()
         return within
 
-    def _accumulate(
-        self, batch: Minibatch, learning: _Learning
-    ) -> tuple[SeparateGradients, UpdateStatistics]:
-        """The gradients of a minibatch, those of the value loss on a shared trunk apart, and statistics."""
+    def _is_within(self, statistics: UpdateStatistics) -> bool:
+        """Whether the policy has moved no further than `max_step_kl` on a minibatch."""
+        limit = self.algorithm.max_step_kl
+        return limit is None or not statistics.mean("approx_kl") > limit
+
+    def _accumulate(self, batch: Minibatch, first_pass: bool) -> UpdateStatistics:
+        """The gradients of a minibatch, added up over its micro-batches, and statistics."""
         self._optimizer.zero_grad()
-        trunk = self._shared_trunk if learning.policy else []
-        value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
+        statistics, losses = UpdateStatistics(), []
         for micro in batch.laid_out(self._limit.size, self.policy.device):
-            scores, hidden_SE = self._forward(micro, learning.policy)
-            if learning.critic:
-                value = self._value_loss(micro, batch, hidden_SE)
-                with value_gradients:
-                    self._loss_scale(value.loss).backward(retain_graph=bool(trunk))
-                losses.append(value.loss.detach())
-                statistics.add(value, micro.mask_BT)
-            if scores is not None:
-                output = self._policy_loss(micro, batch, scores)
-                self._loss_scale(output.loss).backward()
-                losses.append(output.loss.detach())
-                statistics.add(output, micro.mask_BT)
-                if learning.is_first_pass:
-                    statistics.add_entropy(scores, micro.mask_BT)
-        if learning.policy:
-            statistics.losses.append(torch.stack(losses).sum())
-        elif learning.is_first_pass:  # the policy's update has ended early: the metric is of all answers
-            self._measure_entropy(batch.rows, statistics)
-        return value_gradients, statistics
+            scores = micro.scores(self.policy, entropy=True)
+            losses.append(self._backward(scores, micro, statistics, first_pass=first_pass))
+        statistics.losses.append(torch.stack(losses).sum())
+        return statistics
 
-    def _step(
-        self, value_gradients: SeparateGradients, statistics: UpdateStatistics, *, policy: bool, critic: bool
-    ) -> None:
-        """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
-        norms: dict[str, float] = {}
-        max_norm = self.training.max_grad_norm
-        self._loss_scale.unscale([*self._policy_parameters, *self._critic_parameters])
-        if policy:
-            norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
-        else:
-            for parameter in self._policy_parameters:
-                parameter.grad = None
-        if critic and self.critic_config is not None:
-            trunk = value_gradients.parameters
-            with value_gradients:
-                self._loss_scale.unscale(trunk)
-                parameters = [*(trunk if policy else ()), *self._critic_parameters]
-                norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
-        if policy:
-            value_gradients.merge()
-        finite = all(math.isfinite(norm) for norm in norms.values())
-        if norms:
-            if finite:
-                self._optimizer.step()
-            statistics.add_step(norms, applied=finite)
-            self._loss_scale.update(finite=finite)
-        self._optimizer.zero_grad()
+    def _backward(
+        self, scores: TokenScores, micro: TrainingBatch, statistics: UpdateStatistics, *, first_pass: bool
+    ) -> Tensor:
+        """The gradient of the policy's loss on a micro-batch; the loss."""
+        output = policy_loss(scores, micro, self.objective())
+        self._loss_scale(output.loss).backward()
+        statistics.add(output, micro.mask_BT)
+        if first_pass:
+            statistics.add_entropy(scores, micro.mask_BT)
+        return output.loss.detach()
 
-    def _forward(self, micro: TrainingBatch, policy_learns: bool) -> tuple[TokenScores | None, Tensor | None]:
-        """The policy's scores if it learns, and the hidden states for a critic that reads them."""
-        reads = self.critic is not None and self.critic.reads_policy
-        if policy_learns:
-            scores = micro.scores(self.policy, entropy=True, hidden=reads)
-            return scores, scores.hidden_SE
-        with torch.no_grad():
-            return None, self.policy.completion_hidden(micro.laid_out) if reads else None
-
-    def _policy_loss(self, micro: TrainingBatch, batch: Minibatch, scores: TokenScores) -> LossOutput:
-        algorithm, importance = self.algorithm, self.algorithm.importance
-        return policy_loss(
-            scores.logprobs_BT.float(),
-            micro,
-            batch.totals,
-            loss=algorithm.loss,
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            importance=None if importance is None else ImportanceCorrection(**importance.model_dump()),
+    def objective(self) -> Objective:
+        """What is minimised, with the present coefficients."""
+        return Objective.of(
+            self.algorithm,
             kl_coefficient=self._kl_coefficient.value if self._kl_in_loss else 0.0,
-            kl_estimator=algorithm.kl.estimator,
             entropy_coefficient=self._entropy_coefficient.value,
-            entropy_BT=scores.entropy_BT,
         )
 
-    def _value_loss(self, micro: TrainingBatch, batch: Minibatch, hidden_SE: Tensor | None) -> LossOutput:
-        critic, section = self.critic, self.critic_config
-        assert critic is not None and section is not None
-        assert micro.values_BT is not None and micro.returns_BT is not None, "a critic needs its estimator"
-        output = value_loss(
-            critic(micro.laid_out, hidden_SE),
-            micro.values_BT,
-            micro.returns_BT,
-            micro.mask_BT,
-            batch.totals,
-            clip=section.clip,
-        )
-        return replace(output, loss=section.loss_weight * output.loss)
+    def _further_parameters(self) -> list[Sequence[Tensor]]:
+        """The parameters of what is trained beside the policy, with learning rates of their own."""
+        return []
+
+    def _further_rates(self) -> list[float]:
+        """The learning rates of `_further_parameters`, without the schedule."""
+        return []
 
     @torch.no_grad()
     def _measure_entropy(self, rows: Sequence[TrainingRow], statistics: UpdateStatistics) -> None:
@@ -359,11 +304,3 @@ class RLTrainer(Stateful):
             if "entropy" in metrics:
                 self._entropy_coefficient.update(metrics["entropy"])
         return used
-
-
-class _Learning(NamedTuple):
-    """What a minibatch changes, and whether its rows are read for the first time."""
-
-    policy: bool
-    critic: bool
-    is_first_pass: bool
