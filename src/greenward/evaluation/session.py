@@ -233,7 +233,7 @@ class EvaluationSession(ABC):
 class SampleGrading(EvaluationSession):
     """A file or folder of answers to a suite, ready to be graded.
 
-    `extract` says whether programs are taken out of the answers' texts (`evalplus_files.extracted`), and
+    `extract` says whether programs are taken out of the answers' texts (`evaluation.store.extracted`), and
     `notes` what was done. With `skip_bad_rows`, answers to problems that were skipped are left out. Raises
     `ProblemError` for an unknown suite and for answers that cannot be read.
     """
@@ -624,7 +624,7 @@ def evaluate_in_memory(
     options: AnswerOptions,
     grading: GradingOptions,
 ) -> dict[str, Any]:
-    """Evaluates a policy, or a model by name, on problems or a suite; the record of `engine.evaluate`.
+    """Evaluates a policy, or a model by name, on problems or a suite; the record of `evaluation.evaluate`.
 
     Raises `ConfigError` for a model behind a server, and for options that do not apply.
     """

@@ -351,8 +351,8 @@ def load_problems(
 
     Of the generated `families`, `modules` and `vulnerabilities`, `part` is returned; what `load_suite` takes
     is returned whole. With `bugs:` before it, the result is candidates for the repair of its programs, more
-    of each than `bugs.per_problem`; `grading.bugs` finds those that do have a bug. With `planted:` before
-    the folder of a package, the same for its modules and tests. Raises `ProblemError`.
+    of each than `bugs.per_problem`; `grading.verification` finds those that do have a bug. With `planted:`
+    before the folder of a package, the same for its modules and tests. Raises `ProblemError`.
     """
     if part not in get_args(Part):
         raise ProblemError(f"part: expected {' or '.join(get_args(Part))}, found {part!r:.100}.")

@@ -265,8 +265,8 @@ def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> P
 
     Each has a `buggy_code` with one bug, the tag `bug:<kind>`, the tests of its original, and as task id that
     of the original, `#` and a number. The kinds alternate in an order that follows from the seed and the
-    problem. Which bugs change what a program computes is not known yet (`grading.bugs` finds out). Problems
-    whose reference is missing, is not Python or has no mutant are left out.
+    problem. Which bugs change what a program computes is not known yet (`grading.verification` finds out).
+    Problems whose reference is missing, is not Python or has no mutant are left out.
     """
     candidates = (_candidates(problem, per_problem, seed) for problem in problems)
     return problems.with_problems(chain.from_iterable(candidates), name=f"{problems.name}/bugs")
@@ -278,7 +278,7 @@ def original_id(problem: Problem) -> str:
 
 
 def bug_kind(problem: Problem) -> str:
-    """The kind of the bug, a key of `operators.KINDS`, or the suite's name for it; empty when unknown."""
+    """The kind of the bug, a key of `KINDS`, or the suite's name for it; empty when unknown."""
     return next((tag[len(KIND_TAG) :] for tag in problem.tags if tag.startswith(KIND_TAG)), "")
 
 
@@ -326,7 +326,7 @@ def _starter(code: str, entry_point: str) -> str:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A program with one bug and the kind of the bug, a key of `operators.KINDS`."""
+    """A program with one bug and the kind of the bug, a key of `KINDS`."""
 
     kind: str
     code: str

@@ -150,7 +150,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     """Repair problems of a package with tests for unittest: a bug of a shipped kind in one of its modules.
 
     Which bugs a test finds, and whether the package passes without them, only its tests tell
-    (`grading.bugs`). Raises `ProblemError` for a folder without Python files or without such tests.
+    (`grading.verification`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
     root = Path(folder)
     found = read_python_files(root) if root.is_dir() else ()

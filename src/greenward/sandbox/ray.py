@@ -121,7 +121,7 @@ class JobActor:
             self._failure = remote.write_error(error)
 
     def answer(self, request: remote.Json) -> remote.Json:
-        """The reply to a request (`wire`)."""
+        """The reply to a request (`remote.write_request`)."""
         return self._failure if self._server is None else self._server.answer(request)
 
 

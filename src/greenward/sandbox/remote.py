@@ -429,7 +429,7 @@ class JobServer(Closing["JobServer"]):
         self.isolation = self._executors[0].isolation
 
     def answer(self, request: Any) -> Json:
-        """The reply to a request (`wire`)."""
+        """The reply to a request (`write_request`)."""
         try:
             results = self.run(read_request(request))
         except SandboxError as error:

@@ -378,7 +378,7 @@ class NoNamespaces(WorkerNotStarted):
 class WorkerProcess:
     """A started worker on `layers` of isolation; its `folder` need not exist. Raises `WorkerNotStarted`.
 
-    With `commands` it holds workspaces (`commands.Workspaces`), else it runs answers.
+    With `commands` it holds workspaces (`inside.worker.Workspaces`), else it runs answers.
 
     After `wait_ready`, `layers` are those that its self-test found to hold, and `missing` gives the
     reason for each other one.

@@ -20,8 +20,6 @@ from greenward.common.errors import ConfigError
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.training import distributed
-from greenward.training import distributed as sharding
-from greenward.training import distributed as zero3
 from greenward.training.losses import LossOutput
 from greenward.training.protocols import Stateful
 
@@ -109,11 +107,11 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW with one group for each list of parameters; their learning rates are set before each step."""
     if hasattr(groups[0][0], "_z3_optimizer"):
-        return zero3.optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
+        return distributed.optimizer_of(groups[0][0], betas=betas, weight_decay=weight_decay)
     parameter_groups = [{"params": list(parameters)} for parameters in groups]
     optimizer = torch.optim.AdamW(parameter_groups, betas=betas, weight_decay=weight_decay, fused=True)
     if any(map(distributed.is_part, chain(*groups))):
-        sharding.whole_states(optimizer)
+        distributed.whole_states(optimizer)
     return optimizer
 
 
@@ -132,7 +130,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [gradient.to_local() for gradient in gradients if distributed.is_part(gradient)]
     if parameters and hasattr(parameters[0], "_z3_optimizer"):
-        parts = zero3.gradients_of(parameters[0])
+        parts = distributed.gradients_of(parameters[0])
         torch._foreach_mul_(parts, distributed.size())
     whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
     distributed.add_up(whole)

@@ -161,7 +161,7 @@ class _Harness:
     def _text_of(self, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
         """The text of what one call returned or raised. Leaving the program ends the job.
 
-        Without a position it is the reply to a test program (`remote_calls`).
+        Without a position it is the reply to a test program.
         """
         try:
             value = act()
