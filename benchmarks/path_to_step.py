@@ -40,6 +40,8 @@ def files_called() -> dict[str, dict[str, None]]:
         code = frame.f_code
         if over or event not in ("call", "return") or not code.co_filename.startswith(PACKAGE):
             return
+        if not code.co_filename.endswith(".py"):
+            return  # a template
         depth = vars(importing).get("depth", 0)
         if code.co_name == "<module>":
             importing.depth = depth + (1 if event == "call" else -1)

@@ -20,8 +20,7 @@ from greenward.problems.generated import (
     shape_of,
     split,
 )
-from greenward.problems.mutation import original_id
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Problem, ProblemSet, original_id
 
 WORDS = ("Ada", "b2", "code", "Dog", "eel", "FIVE", "go", "hi-fi", "ion", "jazz", "noon", "Rust", "x", "")
 

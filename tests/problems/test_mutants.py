@@ -10,8 +10,8 @@ import pytest
 
 from greenward.problems import mutation
 from greenward.problems.catalog import SHIPPED, load_suite
-from greenward.problems.mutation import KINDS, bug_kind, mutants, normalised, original_id, repair_candidates
-from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.problems.mutation import KINDS, bug_kind, mutants, normalised, repair_candidates
+from greenward.problems.problem import Case, Problem, ProblemSet, original_id
 
 # kind: (a line of a program, the same line as people get it wrong)
 ONE_LINE = {

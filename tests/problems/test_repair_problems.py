@@ -10,8 +10,7 @@ from greenward.common.errors import ProblemError
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems, load_quixbugs, load_suite
 from greenward.problems.formats import load_json, save_json
-from greenward.problems.mutation import original_id
-from greenward.problems.problem import Case, Check, Problem
+from greenward.problems.problem import Case, Check, Problem, original_id
 
 ROW = {
     "task_id": "Python/0",

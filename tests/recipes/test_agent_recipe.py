@@ -11,7 +11,8 @@ import pytest
 from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
 from greenward.config.sections import SupervisedConfig
-from greenward.environments.agent import AgentPrompts, demonstration, parse_call, run_call, tools_of
+from greenward.environments.agent import AgentPrompts, demonstration, parse_call, run_call
+from greenward.environments.prompts import tools_of
 from greenward.grading.edits import editable_files
 from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.catalog import load_problems

@@ -13,7 +13,7 @@ from greenward.evaluation.suites import find_suite
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import check_source
-from greenward.problems.mutation import original_id
+from greenward.problems.problem import original_id
 from greenward.recipes.run import train
 from greenward.runs.reading import read_metrics
 from greenward.tasks.corpus import generated_examples

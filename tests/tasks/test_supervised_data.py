@@ -9,7 +9,7 @@ import pytest
 from greenward.common.errors import GreenwardError, ProblemError
 from greenward.config.loading import convert, load_recipe, parse_recipe
 from greenward.config.sections import SupervisedConfig
-from greenward.environments.agent import answer_form
+from greenward.environments.prompts import answer_form
 from greenward.recipes.run import dry_run, train
 from greenward.tasks.corpus import read_pairs, supervised_examples
 

@@ -137,7 +137,7 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
     if model is None and not chosen["check_references"]:
         raise click.UsageError("name a MODEL (or --check-references alone).")
 
-    from greenward import api
+    import greenward.api as api
 
     source = click.get_current_context().get_parameter_source
     given = {name for name in chosen if source(name) is click.core.ParameterSource.COMMANDLINE}
@@ -196,7 +196,7 @@ def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"]
     greenward grade samples.jsonl --suite humaneval+
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
-    from greenward import api
+    import greenward.api as api
 
     how = {name: chosen[name] for name in (*JUDGING, "k", "skip_bad_rows", "quiet")}
     result = api.grade(samples, suite, extract=extract, output=chosen["out"], **how)
@@ -444,7 +444,7 @@ def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -
     greenward audit my_rewards:matches --column gold=reference
     greenward audit greenward.grading.reward_terms:tests
     """
-    from greenward import api
+    import greenward.api as api
 
     if ":" not in function:
         how = {}  # a recipe says itself how its terms are called

@@ -78,7 +78,7 @@ def train(
     greenward train my.yaml training.max_steps=50 rewards.0.weight=2
     greenward train my.yaml --resume
     """
-    from greenward import api
+    import greenward.api as api
 
     overrides = (*_as_overrides(aliases), *overrides)
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):

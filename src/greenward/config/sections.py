@@ -499,3 +499,8 @@ class TrackingConfig(ConfigSection):
     samples: NonNegativeInt = Field(
         4, description="answers of each evaluation, and of the step before it, that go into tables"
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any tracker is asked for."""
+        return bool(self.tensorboard or self.wandb or self.trackio or self.mlflow)

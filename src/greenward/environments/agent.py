@@ -21,20 +21,18 @@ from functools import partial
 from typing import Any, Literal
 
 from greenward.common.errors import ConfigError, SandboxError
-from greenward.config.recipe import CodeRecipe, ModelRecipe, SupervisedRecipe
 from greenward.config.sections import ToolsConfig
 from greenward.environments.code import CodeEnvironment, ProblemDialogue
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
 from greenward.grading.edits import (
     PATH,
-    AnswerForm,
     Edit,
     EditError,
     apply_edits,
     editable_files,
     parse_blocks,
 )
-from greenward.grading.extraction import Extracted, Style, without_reasoning
+from greenward.grading.extraction import Extracted, without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.testcases import program_changes
@@ -447,31 +445,3 @@ def demonstration(problem: Problem, program: str) -> tuple[tuple[str, str], ...]
     cut = f"sed -i '{kept.count(chr(10)) + 1},$d' {path}; " if kept else f": > {path}; "
     calls = (f"cat {path}", f"{cut}cat >> {path} <<'E'\n{program[len(kept) :]}E\n")
     return tuple((f"<shell>{call}</shell>", output) for call, output in zip(calls, (before, ""), strict=True))
-
-
-def build_renderer(recipe: ModelRecipe, tokenizer: PromptTokenizer) -> PromptRenderer:
-    """How problems are presented to a policy with this tokenizer."""
-    if (tools := tools_of(recipe)) is not None:
-        return AgentPrompts(tokenizer, **prompt_options(recipe), tool_format=tools.format)
-    return PromptRenderer(tokenizer, **prompt_options(recipe), answer=answer_form(recipe))
-
-
-def prompt_options(recipe: ModelRecipe | None, style: Style | None = None) -> dict[str, Any]:
-    """The arguments of `PromptRenderer` that a recipe decides, with another `style` if one is asked for."""
-    if recipe is None:
-        return {"style": style or "auto"}
-    return {
-        "style": style or recipe.model.prompt_style,
-        "system_prompt": recipe.model.system_prompt,
-        "show_failing_test": recipe.problems.bugs.show_failing_test,
-    }
-
-
-def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
-    """What answers are in a recipe."""
-    return recipe.environment.answer if isinstance(recipe, CodeRecipe | SupervisedRecipe) else "function"
-
-
-def tools_of(recipe: ModelRecipe | None) -> ToolsConfig | None:
-    """The tools of a recipe's agent, if it has one."""
-    return recipe.environment.tools if isinstance(recipe, CodeRecipe) else None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from greenward.common.errors import ConfigError
+from greenward.config.recipe import CodeRecipe, ModelRecipe, SupervisedRecipe
+from greenward.config.sections import ToolsConfig
 from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.labels import label_question
@@ -229,3 +231,24 @@ def _says(code: str, specification: str) -> bool:
 
 def _commented(text: str) -> str:
     return "".join(f"# {line}\n" for line in text.strip().splitlines())
+
+
+def prompt_options(recipe: ModelRecipe | None, style: Style | None = None) -> dict[str, Any]:
+    """The arguments of `PromptRenderer` that a recipe decides, with another `style` if one is asked for."""
+    if recipe is None:
+        return {"style": style or "auto"}
+    return {
+        "style": style or recipe.model.prompt_style,
+        "system_prompt": recipe.model.system_prompt,
+        "show_failing_test": recipe.problems.bugs.show_failing_test,
+    }
+
+
+def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
+    """What answers are in a recipe."""
+    return recipe.environment.answer if isinstance(recipe, CodeRecipe | SupervisedRecipe) else "function"
+
+
+def tools_of(recipe: ModelRecipe | None) -> ToolsConfig | None:
+    """The tools of a recipe's agent, if it has one."""
+    return recipe.environment.tools if isinstance(recipe, CodeRecipe) else None

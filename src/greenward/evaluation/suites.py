@@ -18,8 +18,16 @@ from typing import Any, Literal
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.config.sections import SandboxConfig, ToolsConfig
-from greenward.environments.agent import STOP_STRINGS, AgentPrompts, answer_form, prompt_options, tools_of
-from greenward.environments.prompts import PromptRenderer, PromptTokenizer, Style, described_starter
+from greenward.environments.agent import STOP_STRINGS, AgentPrompts
+from greenward.environments.prompts import (
+    PromptRenderer,
+    PromptTokenizer,
+    Style,
+    answer_form,
+    described_starter,
+    prompt_options,
+    tools_of,
+)
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.judge import build_grader
 from greenward.grading.testcases import demand_judgeable

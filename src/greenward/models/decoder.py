@@ -376,3 +376,8 @@ class _SwiGLU(torch.autograd.Function):
         torch.mm(grad_gate.t(), x_ME, out=grad_weight[: len(gate_weight)])
         torch.mm(grad_up.t(), x_ME, out=grad_weight[len(gate_weight) :])
         return grad_x, grad_weight
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether `model`, of any kind, has an adapter, which is then all that is trained and saved of it."""
+    return hasattr(model.adapter if isinstance(model, Decoder) else model, "peft_config")  # which PEFT sets

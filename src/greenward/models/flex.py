@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from greenward.models.attention import SharedPrefixAttention
-from greenward.models.decoder import Attention, Decoder, DecoderShape, pad_to_bucket
-from greenward.models.kernels.attention import KernelAttention, kernels_for
+from greenward.models.decoder import Decoder, DecoderShape, pad_to_bucket
 from greenward.models.kernels.build import are_switched_off
 from greenward.models.kernels.self_test import TOLERANCE, attended, relative_error
 from greenward.models.scoring import GroupBatch
@@ -38,13 +37,6 @@ def flex_serves(decoder: Decoder) -> bool:
         return False
     about = (decoder.compute_dtype, shape.heads, shape.kv_heads, shape.head_dim)
     return _agrees(device, *about, differentiable=torch.is_grad_enabled())
-
-
-def training_attention(decoder: Decoder, batch: GroupBatch) -> Attention:
-    """The `Attention` of training: compiled kernels where they serve, else the operations of torch."""
-    if native := kernels_for(decoder):
-        return KernelAttention(decoder, batch, native)
-    return (FlexAttention if flex_serves(decoder) else SharedPrefixAttention)(decoder, batch)
 
 
 class FlexAttention(SharedPrefixAttention):

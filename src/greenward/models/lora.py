@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.config.sections import LoraConfig
 from greenward.models.checkpoint import published_tensors
-from greenward.models.decoder import Decoder, DecoderLayer
+from greenward.models.decoder import Decoder, DecoderLayer, is_adapted
 
 FOLDER, WEIGHTS_FILE = "adapter", "adapter_model.safetensors"
 """Where a checkpoint holds PEFT's files, beside the merged weights, and the one with the factors."""
@@ -156,11 +156,6 @@ def add_adapter(
     if isinstance(model, Decoder):
         model.adapter = holder
         _connect(model)
-
-
-def is_adapted(model: nn.Module) -> bool:
-    """Whether `model` has an adapter, which is then all that is trained and saved of it."""
-    return hasattr(_holder(model), "peft_config")  # which PEFT sets
 
 
 def set_dropout(model: nn.Module, enabled: bool) -> None:

@@ -24,8 +24,9 @@ from greenward.common.errors import CheckpointError, ConfigError
 from greenward.common.interruption import check
 from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.models import checkpoint, lora
-from greenward.models.decoder import Decoder, DecoderShape, pad_to_bucket
-from greenward.models.flex import training_attention
+from greenward.models.attention import SharedPrefixAttention
+from greenward.models.decoder import Attention, Decoder, DecoderShape, is_adapted, pad_to_bucket
+from greenward.models.kernels.attention import KernelAttention, kernels_for
 from greenward.models.sampler import Decoding, NativeDecoding, Sampler
 from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
 from greenward.models.tokenizer import Tokenizer
@@ -234,7 +235,7 @@ class Policy(Sampler):
         def write(draft: Path) -> None:
             self._write_model(draft)
             self.tokenizer.save(draft)
-            if lora.is_adapted(self.model):
+            if is_adapted(self.model):
                 lora.save_adapter(self.model, draft / lora.FOLDER)
 
         checkpoint.save_folder(Path(folder), write)
@@ -245,7 +246,8 @@ class Policy(Sampler):
 
     def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under the names that Hugging Face uses, one after the other, with an adapter merged."""
-        return lora.merged(self.model, checkpoint.published_tensors(self.model))
+        tensors = checkpoint.published_tensors(self.model)
+        return lora.merged(self.model, tensors) if is_adapted(self.model) else iter(tensors.items())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
@@ -253,11 +255,11 @@ class Policy(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """The weights, exact (float32), for resuming; of an adapted model those of the adapter."""
         model = self.model
-        return lora.adapter_state(model) if lora.is_adapted(model) else model.state_dict()
+        return lora.adapter_state(model) if is_adapted(model) else model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         try:
-            if lora.is_adapted(self.model):
+            if is_adapted(self.model):
                 lora.load_adapter_state(self.model, state)
             else:
                 self.model.load_state_dict(state)
@@ -267,7 +269,7 @@ class Policy(Sampler):
     @property
     def saves_exactly(self) -> bool:
         """Whether `load_weights` restores from a folder of `save` just what `state_dict` gave."""
-        is_decoder = isinstance(self.model, Decoder) and not lora.is_adapted(self.model)
+        is_decoder = isinstance(self.model, Decoder) and not is_adapted(self.model)
         return is_decoder and self.dtype == torch.float32
 
     def load_weights(self, folder: Path | str) -> None:
@@ -280,7 +282,7 @@ class Policy(Sampler):
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the same weights, never trained; frozen weights are shared as above."""
-        if isinstance(self.model, Decoder) and not lora.is_adapted(self.model):
+        if isinstance(self.model, Decoder) and not is_adapted(self.model):
             return self._copy(self.model.in_compute_dtype())
         return self._copy(lora.shared_copy(self.model).requires_grad_(False))
 
@@ -309,9 +311,18 @@ class Policy(Sampler):
         The tokens of all completions follow each other, row by row: `batch.spread` lays out what is
         computed from them over (B, T).
         """
-        attention = training_attention(self.model, batch)
+        attention = self._attention(batch)
         hidden_UE: Tensor = self.model(batch.token_ids_M, attention, predicting_U=batch.predicting_U)
         return hidden_UE.index_select(0, batch.scored_from_S)
+
+    def _attention(self, batch: GroupBatch) -> Attention:
+        """The attention of training: compiled kernels where they serve, else the operations of torch."""
+        if native := kernels_for(self.model):
+            return KernelAttention(self.model, batch, native)
+        from greenward.models.flex import FlexAttention, flex_serves
+
+        kind = FlexAttention if flex_serves(self.model) else SharedPrefixAttention
+        return kind(self.model, batch)
 
     def completion_logprobs(
         self,
@@ -353,7 +364,7 @@ class Policy(Sampler):
                 hidden_UE.index_select(0, batch.scored_from_S) if hidden else None,
             )
 
-        attention = training_attention(self.model, batch)
+        attention = self._attention(batch)
         return self.model(batch.token_ids_M, attention, read, batch.predicting_U)
 
 

@@ -29,12 +29,12 @@ from torch import Tensor
 from greenward.common.errors import GreenwardError
 from greenward.common.interruption import check
 from greenward.models.attention import SharedPrefixAttention, attend
-from greenward.models.decoder import Decoder, DecoderShape, rotate_
+from greenward.models.decoder import Decoder, DecoderShape, is_adapted, rotate_
 from greenward.models.flex import FlexAttention, flex_serves
 from greenward.models.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.models.kernels.build import are_switched_off
 from greenward.models.kernels.native import LANES
-from greenward.models.lora import fix_factors, is_adapted, shared_copy
+from greenward.models.lora import fix_factors, shared_copy
 from greenward.models.products import product, products_for, serving
 from greenward.models.scoring import GroupBatch, Span, bucket_groups
 from greenward.models.tokenizer import Tokenizer

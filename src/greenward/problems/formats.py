@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from greenward.common.errors import ProblemError
-from greenward.problems.mutation import KIND_TAG, original_id
+from greenward.problems.mutation import KIND_TAG
 from greenward.problems.problem import (
     Assertion,
     Case,
@@ -65,6 +65,7 @@ from greenward.problems.problem import (
     Problem,
     ProblemSet,
     Rule,
+    original_id,
 )
 from greenward.problems.python_source import (
     Definition,
@@ -475,7 +476,7 @@ def _to_test_case(case: Case) -> list[Any] | dict[str, Any]:
 PARTS = {
     "prompt": range(1, 11), "test": range(11, 511), "validation": range(511, 601), "train": range(601, 975),
 }  # fmt: skip
-_TASK_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
+MBPP_ID = re.compile(r"mbpp/(\d+)", re.IGNORECASE)
 
 
 def part_of(task_id: str) -> str | None:
@@ -483,7 +484,7 @@ def part_of(task_id: str) -> str | None:
 
     MBPP+ and the sanitized set have the ids of the full set.
     """
-    match = _TASK_ID.fullmatch(task_id)
+    match = MBPP_ID.fullmatch(task_id)
     number = int(match[1]) if match else 0
     return next((part for part, ids in PARTS.items() if number in ids), None)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
-from greenward.problems.problem import Problem, ProblemSet, stable_hash
+from greenward.problems.problem import MUTANT_TAG, Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import function_named, parse, parse_or_none
 
 # What takes the place of a node: another node, or any number of statements.
@@ -250,7 +250,6 @@ def _integer(expression: ast.expr) -> int | None:
 
 
 MAX_MUTANT_CHARS = 64 << 20
-MUTANT_TAG = "mutant"
 KIND_TAG = "bug:"
 
 # Fields of nodes that declare a program's interface and do not compute anything.
@@ -270,11 +269,6 @@ def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> P
     """
     candidates = (_candidates(problem, per_problem, seed) for problem in problems)
     return problems.with_problems(chain.from_iterable(candidates), name=f"{problems.name}/bugs")
-
-
-def original_id(problem: Problem) -> str:
-    """The id of the problem whose program was mutated; a problem's own id if it is no mutant."""
-    return problem.task_id.rpartition("#")[0] if MUTANT_TAG in problem.tags else problem.task_id
 
 
 def bug_kind(problem: Problem) -> str:

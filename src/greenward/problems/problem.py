@@ -315,6 +315,14 @@ class ProblemSet(Sequence[Problem]):
         return ProblemSet(problems, name=name or self.name, skipped=self.skipped)
 
 
+MUTANT_TAG = "mutant"
+
+
+def original_id(problem: Problem) -> str:
+    """The id of the problem whose program was mutated; a problem's own id if it is no mutant."""
+    return problem.task_id.rpartition("#")[0] if MUTANT_TAG in problem.tags else problem.task_id
+
+
 def data_hash(values: Iterable[Any]) -> str:
     """SHA-256, in hex, of plain data and records in their order; it names the data of a result.
 

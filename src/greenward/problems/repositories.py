@@ -15,8 +15,8 @@ import yaml
 
 from greenward.common.errors import ProblemError, RepositoryError, SandboxError
 from greenward.problems.mining import RUNNER, module_of, read_python_files, run_by_runner, sandboxed
-from greenward.problems.mutation import KIND_TAG, MUTANT_TAG, mutants, normalised
-from greenward.problems.problem import Assertion, Problem, ProblemSet, stable_hash
+from greenward.problems.mutation import KIND_TAG, mutants, normalised
+from greenward.problems.problem import MUTANT_TAG, Assertion, Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import FunctionNode, parse_or_none
 from greenward.problems.rows import DATA, Format, Row
 from greenward.runs.repository import MAX_FILE_BYTES, Repository

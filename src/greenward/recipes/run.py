@@ -21,6 +21,7 @@ import torch
 
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, RewardError, TrainingStopped
+from greenward.common.keys import load_keys
 from greenward.config.loading import convert, dump, preset_line
 from greenward.config.recipe import (
     AnyRecipe,
@@ -49,7 +50,6 @@ from greenward.config.sections import (
 from greenward.config.training import DQNTrainingConfig, FaultsConfig
 from greenward.diagnostics.monitor import Alarm, Monitor
 from greenward.diagnostics.signals import CPU_SECONDS
-from greenward.environments.agent import build_renderer
 from greenward.evaluation.suites import HELD_OUT
 from greenward.grading.judge import read_token
 from greenward.grading.reward_terms import make_reward
@@ -88,7 +88,7 @@ from greenward.runs.reading import read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks.code_game.task import CodeGameTasks
 from greenward.tasks.corpus import check_pairs
-from greenward.tasks.problem_task import CodeTasks, Tasks
+from greenward.tasks.problem_task import CodeTasks, Tasks, build_renderer
 from greenward.tasks.self_play.task import RoleGradientNorms, SelfPlayTasks
 from greenward.tasks.token_mdp.task import DQNTasks
 from greenward.training import distributed
@@ -230,7 +230,9 @@ def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Colle
             )
         if data != GENERATED_CORPUS:
             check_pairs(Path(data))
-    check_trackers(recipe.tracking.model_dump())
+    load_keys()
+    if recipe.tracking.is_on:
+        check_trackers(recipe.tracking.model_dump())
     if recipe.sandbox.http is not None:
         read_token(recipe.sandbox.http)
     if isinstance(recipe, ModelRecipe):
@@ -381,7 +383,7 @@ def build_reinforcement(
     collecting.callback(collector.close)
     phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
     faults: list[Fault] = []
-    if isinstance(recipe, PolicyGradientRecipe):
+    if isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         assert isinstance(trainer, RLTrainer)
         targets = FaultTargets(trainer, reward_model, policy.device, training.max_steps)
         faults = make_faults(recipe.faults, targets)
@@ -746,7 +748,9 @@ class Session:
     ) -> bool:
         config = recipe.warm_start
         policy = build_policy(recipe, self.tasks.texts)
-        examples = edit_examples(faults, self.tasks.examples(policy, config))
+        examples = self.tasks.examples(policy, config)
+        if faults.planted:
+            examples = edit_examples(faults, examples)
         whole = whole_copy(policy)
         shard(policy)
         trainer = SFTTrainer(policy, examples, config, seed=recipe.seed)
@@ -778,8 +782,8 @@ class Session:
         callbacks: Sequence[Callback] = (),
         evaluated: Policy | None = None,
     ) -> bool:
-        first = distributed.is_first()
-        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config) if first else []
+        tracked = distributed.is_first() and recipe.tracking.is_on
+        sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config) if tracked else []
         loop = TrainingLoop(
             trainer,
             run,

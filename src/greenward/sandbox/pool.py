@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from greenward.common.errors import Closing, SandboxError
@@ -76,8 +76,6 @@ class LocalExecutor(Closing["LocalExecutor"]):
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="greenward-sandbox")
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        start_for_commands = partial(self._start_process, commands=True)
-        self.workspaces = WorkspacePool(start_for_commands, lambda: self._layers, workers)
         self._running_thread: int | None = None
         self._closed = False
         self._size = workers
@@ -128,6 +126,12 @@ class LocalExecutor(Closing["LocalExecutor"]):
                     self._discard(self._busy.pop())
                 self._running_thread = None
 
+    @cached_property
+    def workspaces(self) -> WorkspacePool:
+        """The workspaces, whose workers start when the first is opened."""
+        start_for_commands = partial(self._start_process, commands=True)
+        return WorkspacePool(start_for_commands, lambda: self._layers, self._size)
+
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
         """A workspace that holds `files` (relative path to text), in workers of their own.
 
@@ -140,7 +144,8 @@ class LocalExecutor(Closing["LocalExecutor"]):
         if self._closed:
             return
         self._closed = True
-        self.workspaces.close()
+        if "workspaces" in vars(self):
+            self.workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
         self._idle, self._busy = [], []

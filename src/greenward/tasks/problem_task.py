@@ -10,10 +10,17 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import CodeRecipe, Recipe
+from greenward.config.recipe import CodeRecipe, ModelRecipe, Recipe
 from greenward.config.sections import EvaluationConfig, SuiteConfig, SupervisedConfig
-from greenward.environments.agent import AgentEnvironment, answer_form, build_renderer, tools_of
+from greenward.environments.agent import AgentEnvironment, AgentPrompts
 from greenward.environments.code import CodeEnvironment
+from greenward.environments.prompts import (
+    PromptRenderer,
+    PromptTokenizer,
+    answer_form,
+    prompt_options,
+    tools_of,
+)
 from greenward.evaluation.evaluate import VerdictMemory, evaluate
 from greenward.evaluation.session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.evaluation.suites import examples_for, find_suite, renderer_for, stable_subset, without
@@ -111,6 +118,13 @@ def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite
             raise ConfigError(f"evaluation.suites names {name} twice.")
         suites[name] = TrackedSuite(name, config, problems, shots, problems.data_hash)
     return tuple(suites.values())
+
+
+def build_renderer(recipe: ModelRecipe, tokenizer: PromptTokenizer) -> PromptRenderer:
+    """How problems are presented to a policy with this tokenizer."""
+    if (tools := tools_of(recipe)) is not None:
+        return AgentPrompts(tokenizer, **prompt_options(recipe), tool_format=tools.format)
+    return PromptRenderer(tokenizer, **prompt_options(recipe), answer=answer_form(recipe))
 
 
 class CodeTasks:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
-from greenward.environments.agent import answer_form, prompt_options
-from greenward.environments.prompts import PromptRenderer
+from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.compare import Selection, best_of_n
 from greenward.grading.edits import AnswerForm
 from greenward.grading.extraction import Extracted
