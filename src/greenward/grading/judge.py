@@ -189,7 +189,9 @@ def with_expected_values(
     for index, result in executor.run(_job(problem) for problem, _ in missing):
         problem, path = missing[index]
         known[problem.task_id] = values = _returned(problem, result)
-        _write(path, values)
+        text = codec.encode(list(vars(values).values()), max_chars=_MAX_CHARS)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
     return problems.with_problems(
         _completed(problem, known[problem.task_id]) if problem.task_id in known else problem
         for problem in problems
@@ -261,12 +263,6 @@ def _completed(problem: Problem, known: _Values) -> Problem:
         cpu_seconds=max(problem.cpu_seconds, TIMES_REFERENCE * known.cpu_seconds),
         reference_seconds=tuple(known.case_seconds),
     )
-
-
-def _write(path: Path, known: _Values) -> None:
-    text = codec.encode(list(vars(known).values()), max_chars=_MAX_CHARS)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
 
 
 def _read(path: Path) -> _Values | None:
@@ -434,9 +430,7 @@ class Grader(Closing["Grader"]):
         def prepare(answer: Answer) -> JobSet[RunResult | None]:
             problem, found = answer[0], _extracted(answer[1])
             jobs = self._jobs(self._plan(problem), problem, found)
-            if isinstance(jobs, Verdict):
-                return JobSet((), lambda _: None)
-            return JobSet(jobs, join_results)
+            return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
 
         return _in_order(
             run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)

@@ -90,7 +90,6 @@ MAX_COMPARED_LINES = 5_000
 MOST_WITHOUT_EFFECT = 0.9  # for known lines at a wrong place
 MAX_DIFF_LINES = 5_000
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
-_PENALTY_PER_CHAR = 0.001
 
 
 @per_answer
@@ -108,7 +107,7 @@ def format_partial(answer: GradedAnswer) -> float:
         outside += len(behind.partition(_TAGS[2])[0].strip())
     if there[-1]:
         outside += len(text.partition(_TAGS[-1])[2].strip())
-    return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
+    return max(0.0, 0.25 * sum(there) - 0.001 * outside)
 
 
 @per_answer

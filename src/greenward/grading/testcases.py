@@ -88,8 +88,7 @@ def read_examples(text: str) -> list[Example]:
     """The examples in a text that are not to be skipped. Raises `ValueError` for one that is malformed."""
     import doctest
 
-    examples = doctest.DocTestParser().get_examples(text)
-    return [one for one in examples if not _flags(one) & doctest.SKIP]
+    return [one for one in doctest.DocTestParser().get_examples(text) if not _flags(one) & doctest.SKIP]
 
 
 def is_met(example: Example, value: Any) -> bool:
@@ -451,12 +450,11 @@ def judge(plan: GradingPlan, result: RunResult) -> Verdict:
     try:
         return _judge(plan, result, verdict)
     except Exception as error:
-        message = f"what the answer returned cannot be judged: {error}"
         return verdict(
             status=Status.WRONG_TYPE,
             tests_passed=(False,) * len(plan.expectations),
             error_class=type(error).__name__,
-            error_message=visible(message, MAX_MESSAGE_CHARS),
+            error_message=visible(f"what the answer returned cannot be judged: {error}", MAX_MESSAGE_CHARS),
         )
 
 
@@ -787,8 +785,7 @@ def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     sources = problem.sources(InProcess)
     _demand_python(problem, sources)
     expectations = [_completes(source, "in_process") for source in sources]
-    expressions = tuple(f"exec({source!r}, globals())" for source in sources)
-    return replace(job, expressions=expressions), expectations
+    return replace(job, expressions=tuple(f"exec({source!r}, globals())" for source in sources)), expectations
 
 
 _MAKERS: dict[type[Test], Callable[[Problem, Job, RunResult | None], _Made]] = {
