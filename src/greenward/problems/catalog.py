@@ -373,8 +373,7 @@ def load_problems(
             )
         return candidates
     if source.startswith(PLANTED):
-        most = 4 * bugs.per_problem
-        return planted_candidates(source[len(PLANTED) :], per_module=most, seed=bugs.seed)
+        return planted_candidates(source[len(PLANTED) :], per_module=4 * bugs.per_problem, seed=bugs.seed)
     if source == FAMILIES:
         return _split_families(families)[part]
     if source == MODULES:

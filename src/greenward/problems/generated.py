@@ -316,8 +316,7 @@ def _draw(kind: Kind, rng: random.Random) -> Any:
     words = rng.choices(_VOCABULARY, k=rng.randint(2, 4))
     if kind is Kind.WORDS:
         return [*words, rng.choice(words)]
-    padding = " " * rng.choice((0, 0, 1, 2))
-    return padding + " ".join(words) + rng.choice(("", "", "!", "  "))
+    return " " * rng.choice((0, 0, 1, 2)) + " ".join(words) + rng.choice(("", "", "!", "  "))
 
 
 def _draw_uneven(kind: Kind, rng: random.Random) -> Any:
@@ -362,8 +361,7 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
     helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
     is_class = stable_hash(f"class/{name}") % 2 == 0
     first = next(iter(chains.values())).operations[0]  # which all have
-    text = _text(helper, first, chains, is_class)
-    file = SourceFile(f"{name}.py", f"{name}.py", text, is_test=False)
+    file = SourceFile(f"{name}.py", f"{name}.py", _text(helper, first, chains, is_class), is_test=False)
     tree = SourceTree(MODULES, "", "Apache-2.0", (file,), ())
     for function in masked_functions(file):
         if isinstance(function, LeftOut) or function.name not in originals:
@@ -446,8 +444,9 @@ def split(problems: ProblemSet, held_out: float, seed: int) -> tuple[ProblemSet,
         if function_of[problem.task_id] in new:
             new_shape = () if shape_of(chains[problem.task_id]) in shapes else (NEW_SHAPE,)
             test.append(replace(problem, tags=(*problem.tags, NEW_FUNCTION, *new_shape)))
-    name = problems.name
-    return ProblemSet(train, name=f"{name}/train"), ProblemSet(test, name=f"{name}/held_out")
+    return ProblemSet(train, name=f"{problems.name}/train"), ProblemSet(
+        test, name=f"{problems.name}/held_out"
+    )
 
 
 def functions_of(chains: Iterable[Composition]) -> list[str]:

@@ -423,13 +423,8 @@ def _hole(text: str, qualified: str) -> Hole | None:
     node = dict(qualified_functions(tree)).get(qualified) if tree else None
     if node is None:
         return None
-    lines = source_lines(text)
-    first = lines[node.lineno - 1]
-    return Hole(
-        "".join(lines[: node.lineno - 1]),
-        "".join(lines[node.end_lineno or 0 :]),
-        _indentation(first),
-    )
+    lines, start = source_lines(text), node.lineno - 1
+    return Hole("".join(lines[:start]), "".join(lines[node.end_lineno or 0 :]), _indentation(lines[start]))
 
 
 def _indented_part(text: str, indentation: int) -> str:

@@ -154,10 +154,8 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     (`grading.bugs`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
     root = Path(folder)
-    found = read_python_files(root) if root.is_dir() else ()
-    files = {
-        path: text for path, text in sorted(found, key=lambda one: one[0].split("/")) if isinstance(text, str)
-    }
+    found = sorted(read_python_files(root) if root.is_dir() else (), key=lambda one: one[0].split("/"))
+    files = {path: text for path, text in found if isinstance(text, str)}
     tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
     names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
     if not names:
