@@ -87,11 +87,8 @@ def line_changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int,
     rest = zip(reversed(old[start:]), reversed(new[start:]), strict=False)
     stop = next((at for at, (one, other) in enumerate(rest) if one != other), min(len(old), len(new)) - start)
     inner = (old[start : len(old) - stop], new[start : len(new) - stop])
-    return [
-        (i + start, j + start, k + start, m + start)
-        for tag, i, j, k, m in SequenceMatcher(None, *inner, autojunk=False).get_opcodes()
-        if tag != "equal"
-    ]
+    codes = SequenceMatcher(None, *inner, autojunk=False).get_opcodes()
+    return [(i + start, j + start, k + start, m + start) for tag, i, j, k, m in codes if tag != "equal"]
 
 
 def apply_edits(

@@ -278,7 +278,6 @@ def _read(path: Path) -> _Values | None:
 
 
 MAX_CODE_CHARS = 1 << 20
-_MAX_PLANS = 50_000
 
 # A problem and the code of an answer to it, None without code, or what was extracted from an answer.
 Answer = tuple[Problem, "str | Extracted | None"]
@@ -432,9 +431,8 @@ class Grader(Closing["Grader"]):
             jobs = self._jobs(self._plan(problem), problem, found)
             return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
 
-        return _in_order(
-            run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
-        )
+        runs = run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
+        return _in_order(runs)
 
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
@@ -523,7 +521,7 @@ class Grader(Closing["Grader"]):
         return known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
 
     def _keep_plan(self, problem: Problem, plan: GradingPlan) -> GradingPlan:
-        if len(self._plans) >= _MAX_PLANS:
+        if len(self._plans) >= 50_000:
             self._plans.clear()
         self._plans[id(problem)] = (problem, plan)  # holding the problem keeps its id its own
         return plan

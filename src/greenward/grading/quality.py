@@ -264,13 +264,8 @@ class _Reader:
                 return text in _OF_INTERPRETER
             case ast.Attribute(value=value, attr=attribute):
                 name = self._full_name(node)
-                return (
-                    name in _REFUSED
-                    or name in _IMPORT
-                    or attribute in _INNER
-                    or name in _ONLY_CALLED
-                    or (attribute == "__subclasses__" and not isinstance(value, ast.Name))
-                )
+                leads = name in _REFUSED or name in _IMPORT or attribute in _INNER or name in _ONLY_CALLED
+                return leads or (attribute == "__subclasses__" and not isinstance(value, ast.Name))
             case ast.Import(names=modules):
                 return any(one.name.partition(".")[0] in _RUN_TEXT for one in modules)
             case ast.ImportFrom(module=module):
@@ -435,7 +430,6 @@ MAX_NESTED, MAX_NESTED_NODES = 30, 20_000
 levels, and 12,000 nodes, each counted once for every call or comprehension around it."""
 _NESTED = (ast.Call, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNFORMATTED = 2  # ruff format could not parse some file; the others are done
-_MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
@@ -453,10 +447,8 @@ def readability() -> RewardFunction:
     known: dict[tuple[str, str, str], float] = {}
 
     def score(answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
-        keys = [
-            (answer.code or "", answer.problem.starter_code, answer.problem.entry_point) for answer in answers
-        ]
-        if len(known) > _MAX_KNOWN:
+        keys = [(one.code or "", one.problem.starter_code, one.problem.entry_point) for one in answers]
+        if len(known) > 5_000:
             known.clear()
         new = {key: _own_code(*key) for key in keys if key not in known}
         known.update(dict.fromkeys(new, 0.0))
@@ -575,10 +567,8 @@ def _lint_together(programs: Sequence[str]) -> list[LintResult]:
             index = int(Path(found["filename"]).stem)
             violations[index].append(Violation(found["code"] or INVALID_SYNTAX, found["location"]["row"]))
         _run(("format", *_SHARED, "."), folder, seconds, accepted=(0, _UNFORMATTED))
-        return [
-            LintResult(tuple(of_one), path.read_bytes().decode())
-            for of_one, path in zip(violations, paths, strict=True)
-        ]
+        formatted = [path.read_bytes().decode() for path in paths]
+        return [LintResult(tuple(one), text) for one, text in zip(violations, formatted, strict=True)]
 
 
 def _run(arguments: Sequence[str], folder: Path, seconds: float, *, accepted: Sequence[int]) -> bytes:
@@ -762,7 +752,9 @@ class _LivenessScan:
             self._blocks += [(block, node, False) for block in _blocks_of(node)]
             return not all(_is_pure(one, self._pure) for one in _heads(node))
         if isinstance(node, ast.Expr):
-            return not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
+            value = node.value
+            is_output = isinstance(value, ast.Call) and dotted_name(value.func) in _OUTPUT
+            return not (_is_pure(value, self._pure) or (is_output and self._output_is_dead))
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return is_class or self._binds(node)
         return True
@@ -799,9 +791,6 @@ class _LivenessScan:
         if not _is_pure(node.value, self._pure):
             return True
         return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-
-    def _is_dead_output(self, node: ast.expr) -> bool:
-        return self._output_is_dead and isinstance(node, ast.Call) and dotted_name(node.func) in _OUTPUT
 
     def _read(self, *nodes: ast.AST) -> None:
         for node in nodes:

@@ -275,9 +275,8 @@ def _edits_of(answer: GradedAnswer) -> list[Edit]:
 
 
 def _has_tags(text: str) -> bool:
-    if len(text) > MAX_ANSWER_CHARS:
-        return False
-    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<solution>", "</solution>")):
+    tags = ("<think>", "</think>", "<solution>", "</solution>")
+    if len(text) > MAX_ANSWER_CHARS or any(text.count(tag) != 1 for tag in tags):
         return False
     return bool(text.partition("<think>")[2].partition("</think>")[0].strip())
 
@@ -471,8 +470,7 @@ def build_rewards(
         )
         if isinstance(term, CustomReward):
             asked = problems[: min(2, recipe.training.prompts_per_step)]
-            term.dry_run(
-                [answer for one in asked for answer in made_up_answers(one, recipe.training.num_generations)]
-            )
+            number = recipe.training.num_generations
+            term.dry_run([answer for one in asked for answer in made_up_answers(one, number)])
         terms.append(term)
     return tuple(terms)

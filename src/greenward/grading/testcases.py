@@ -290,9 +290,8 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
             return True
         if any(map(_SETTINGS.fullmatch, (*folders, name))):
             return False
-        return not is_new or (
-            _TEST.fullmatch(name) is None and only_tests.isdisjoint([*folders_above(path), path])
-        )
+        is_as_tests = _TEST.fullmatch(name) or not only_tests.isdisjoint([*folders_above(path), path])
+        return not (is_new and is_as_tests)
 
     return {path: text for path, text in changed.items() if counts(path)}
 
@@ -460,15 +459,12 @@ def judge(plan: GradingPlan, result: RunResult) -> Verdict:
 
 def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> Verdict:
     results = [result.results[at] if at < len(result.results) else None for at in plan.positions]
-    passed = tuple(
-        one is not None and expectation.is_met_by(one)
-        for expectation, one in zip(plan.expectations, results, strict=True)
-    )
+    pairs = zip(plan.expectations, results, strict=True)
+    passed = tuple(one is not None and expectation.is_met_by(one) for expectation, one in pairs)
     error_class, error_message, first_failure = result.error_class, result.error_message, ""
     # What a test found tells more than that another was not reached.
-    failing = min(
-        (i for i, ok in enumerate(passed) if not ok), key=lambda i: results[i] is None, default=None
-    )
+    not_passed = (i for i, ok in enumerate(passed) if not ok)
+    failing = min(not_passed, key=lambda i: results[i] is None, default=None)
     if failing is not None:
         expectation, failed = plan.expectations[failing], results[failing]
         not_reached = f"{expectation.description}: not reached or not finished"
@@ -641,10 +637,8 @@ _Made = tuple[Job, list[Expectation]]  # the expectations in the order of the te
 
 def _plan_cases(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     calls = tuple(Call(case.args, case.kwargs) for case in problem.cases)
-    expectations = [
-        _case_expectation(problem, number, case, call)
-        for number, (case, call) in enumerate(zip(problem.cases, calls, strict=True), 1)
-    ]
+    numbered = enumerate(zip(problem.cases, calls, strict=True), 1)
+    expectations = [_case_expectation(problem, number, case, call) for number, (case, call) in numbered]
     return replace(job, calls=calls), expectations
 
 
@@ -682,11 +676,8 @@ def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> 
 def _plan_assertions(problem: Problem, job: Job, computed: RunResult | None) -> _Made:
     assertions = [parse_assertion(source, problem.entry_point) for source in problem.sources(Assertion)]
     results = computed.results if computed is not None else ()
-    values = {
-        expression: one.value
-        for expression, one in zip(_to_compute(assertions), results, strict=False)
-        if one.returned and one.plain
-    }
+    pairs = zip(_to_compute(assertions), results, strict=False)
+    values = {expression: one.value for expression, one in pairs if one.returned and one.plain}
     expectations, expressions, checks = [], list[str](), list[str]()
     for source, assertion in zip(problem.sources(Assertion), assertions, strict=True):
         expected = None if assertion is None else _expected_value(assertion, values)
@@ -739,10 +730,8 @@ def _expected_value(assertion: ParsedAssertion, computed: Mapping[str, Any]) -> 
 def _plan_checks(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     checks = problem.sources(Check)
     _demand_python(problem, [problem.check_setup_code, *checks])
-    expectations = [
-        _completes(f"check {number}: {visible(check, 200)}", "check")
-        for number, check in enumerate(checks, 1)
-    ]
+    texts = (f"check {number}: {visible(check, 200)}" for number, check in enumerate(checks, 1))
+    expectations = [_completes(text, "check") for text in texts]
     return replace(job, checks=checks, check_setup=problem.check_setup_code), expectations
 
 
@@ -770,11 +759,10 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
             examples = read_examples(text)
         except ValueError as error:
             raise problem.error(f"a doctest is malformed: {error}.") from None
-        expressions += (f"__example__({number}, {one.source!r})" for one in examples)
-        expectations += (
-            Expectation(visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS), Relation.EXAMPLE, one)
-            for one in examples
-        )
+        for one in examples:
+            expressions.append(f"__example__({number}, {one.source!r})")
+            shown = visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS)
+            expectations.append(Expectation(shown, Relation.EXAMPLE, one))
     if not expectations:
         raise problem.error("its doctests have no example that is not skipped.")
     setup = f"{problem.setup_code}\n{EXAMPLE_SETUP}"
