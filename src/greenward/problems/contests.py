@@ -138,10 +138,8 @@ def _apps(row: Row) -> Problem:
     # Most files put the value into a list of its own.
     if all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
-    cases = tuple(
-        Case(tuple(_with_int_keys(arguments)), *_with_int_keys([value]))
-        for arguments, value in zip(inputs, outputs, strict=True)
-    )
+    pairs = zip(inputs, outputs, strict=True)
+    cases = tuple(Case(tuple(_with_int_keys(given)), *_with_int_keys([value])) for given, value in pairs)
     return suite.with_function(problem, row, "input_output", tests["fn_name"], cases)
 
 

@@ -522,8 +522,7 @@ def _fact_text(folder: Path, name: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    return visible(line.strip(), MAX_FACT_CHARS)
+    return visible(next(filter(None, map(str.strip, text.splitlines())), ""), MAX_FACT_CHARS)
 
 
 _PASSES = "__import__('greenward_tests').passes"
@@ -598,11 +597,8 @@ def files_for(file: SourceFile, tree: SourceTree) -> dict[str, str]:
 def helpers_for(suite: SourceFile, tree: SourceTree) -> dict[str, str]:
     """What the tests of a file may use: files of its folder and of those above it that are no suites."""
     folder = PurePosixPath(suite.shown).parent
-    return {
-        one.place: one.text
-        for one in tree.files
-        if one.is_test and not one.is_suite and folder.is_relative_to(PurePosixPath(one.shown).parent)
-    }
+    found = (one for one in tree.files if one.is_test and not one.is_suite)
+    return {one.place: one.text for one in found if folder.is_relative_to(PurePosixPath(one.shown).parent)}
 
 
 def dependencies(files: Iterable[SourceFile]) -> set[str]:
@@ -642,9 +638,8 @@ CONSTANTS = ("True", "False", "0", "1", "''", "[]", "{}", "()")
 
 def doctest_problem(function: MaskedFunction, tree: SourceTree, context_chars: int) -> Problem:
     """The problem that is judged by the examples of the function's own docstring."""
-    return masked_problem(
-        function, tree, context_chars, tests=(Doctest(function.docstring),), tags=("doctest",)
-    )
+    tests = (Doctest(function.docstring),)
+    return masked_problem(function, tree, context_chars, tests=tests, tags=("doctest",))
 
 
 def suite_problem(

@@ -86,9 +86,8 @@ def _row_problem(row: Row) -> Problem:
             fixed = repository.files(repository.patched(tree, patch), changed) if changed else {}
             with_tests = repository.files(repository.patched(tree, test_patch), tested) if tested else {}
     except RepositoryError as error:
-        raise row.error(
-            "repo", f"could not be read: {error.message.rstrip('.')}", remedy=error.remedy
-        ) from None
+        said = f"could not be read: {error.message.rstrip('.')}"
+        raise row.error("repo", said, remedy=error.remedy) from None
     own = next((path for path in changed if path.endswith(".py") and path in {*base} & {*fixed}), None)
     if own is None:
         raise row.error("patch", "changes no Python file of the repository")
