@@ -26,7 +26,6 @@ TOO_MANY = 429
 _TRANSIENT = frozenset({408, 425, TOO_MANY})  # and all of 5xx
 _CONNECT_SECONDS = 10.0
 _HIDDEN = "***"
-_SHORTEST_SECRET = 8
 
 
 class RequestError(GreenwardError):
@@ -82,7 +81,7 @@ class JsonClient:
         if token is not None and not re.fullmatch(r"[!-~]+", token):
             raise ConfigError("the key of the server holds characters that no key has, such as spaces.")
         self._token = token
-        self._secret = token if token and len(token) >= _SHORTEST_SECRET else None
+        self._secret = token if token and len(token) >= 8 else None
         self._patience = patience or Patience()
         self._max_bytes = max_bytes
         self._context = ssl.create_default_context() if self.url.startswith("https") else None
@@ -108,9 +107,8 @@ class JsonClient:
         Where `parse` raises `ValueError`, `LookupError` or `TypeError`, the request is repeated as after a
         broken answer. Raises `RequestRefused`, and `RequestFailed` when the patience has ended.
         """
-        patience, tries, failures = self._patience, 0, 0
-        if seconds is not None:
-            patience = replace(patience, attempt_seconds=seconds)
+        patience = self._patience if seconds is None else replace(self._patience, attempt_seconds=seconds)
+        tries = failures = 0
         end = time.monotonic() + patience.total_seconds
         while True:
             if (pause := min(self._paused_until, end) - time.monotonic()) > 0:

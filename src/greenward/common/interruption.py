@@ -84,7 +84,7 @@ def stoppable(
     try:
         yield
     finally:
-        work.may_stop = _nowhere
+        work.may_stop = lambda: False
         if watch is not None:
             watch.close()
         for number, handler in previous.items():
@@ -103,10 +103,6 @@ def shown_by(show: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _show = before
-
-
-def _nowhere() -> bool:
-    return False
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

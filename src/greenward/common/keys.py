@@ -19,7 +19,6 @@ KEYS = (
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _LINE = re.compile(r"""\s*(?:export\s+)?(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s#]*))""")
 _IN_URL = re.compile(r"(://[^:@/\s]*:)[^@/\s]+@")
-_SHORTEST = 8
 _MOST_BYTES = 1 << 16  # of `.env`, which may be a stranger's
 
 
@@ -42,6 +41,6 @@ def without_keys(text: str) -> str:
     """The text, with `***` for passwords in URLs and the values of variables that are named like keys."""
     secrets = (value for name, value in os.environ.items() if _SECRET.search(name))
     for value in sorted(secrets, key=len, reverse=True):
-        if len(value) >= _SHORTEST:
+        if len(value) >= 8:
             text = text.replace(value, "***")
     return _IN_URL.sub(r"\1***@", text)

@@ -62,8 +62,7 @@ def with_present_names(config: dict[str, Any]) -> dict[str, Any]:
     for (section, old), new in RENAMED_KEYS.items():
         values = config.get(section)
         if isinstance(values, dict) and old in values:
-            renamed = {new if key == old else key: value for key, value in values.items()}
-            config = {**config, section: renamed}
+            config = {**config, section: {new if key == old else key: values[key] for key in values}}
     return config
 
 
@@ -151,10 +150,8 @@ def _measure(node: yaml.Node, measured: dict[int, tuple[int, int] | None]) -> tu
     if id(node) in measured:
         return measured[id(node)] or refuse("it contains itself")
     measured[id(node)] = None
-    is_mapping = isinstance(node, yaml.MappingNode)
-    inner = [
-        _measure(one, measured) for one in (chain.from_iterable(node.value) if is_mapping else node.value)
-    ]
+    parts = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+    inner = [_measure(one, measured) for one in parts]
     values, levels = 1 + sum(one for one, _ in inner), 1 + max((deep for _, deep in inner), default=0)
     if levels > MAX_NESTING:
         refuse(_TOO_DEEP)
@@ -184,5 +181,4 @@ def check_nesting(value: Any, containers: int) -> None:
     while containers > MAX_NESTING and (level := [one for one in level if isinstance(one, (list, dict))]):
         if (depth := depth + 1) > MAX_NESTING:
             raise ValueError(_TOO_DEEP)
-        entries = (one.values() if isinstance(one, dict) else one for one in level)
-        level = list(chain.from_iterable(entries))
+        level = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level))

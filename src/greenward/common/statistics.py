@@ -169,8 +169,7 @@ def fit_recalibration(logits: Floats, outcomes: Floats, *, prior_weight: float =
     else:
         if not prior_weight:
             return None
-    slope_error = float(np.sqrt(np.linalg.inv(curvature)[0, 0]))
-    return Recalibration(float(weights[0]), float(weights[1]), slope_error)
+    return Recalibration(float(weights[0]), float(weights[1]), float(np.sqrt(np.linalg.inv(curvature)[0, 0])))
 
 
 ALPHA = 0.05  # two-sided

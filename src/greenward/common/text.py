@@ -21,8 +21,6 @@ def visible(text: str, max_chars: int | None = None) -> str:
     text = text.replace("\r\n", "\n")
     if max_chars is not None and len(text) > max_chars:
         text = text[: max_chars - 1] + "…"
-    return _MAYBE_HIDDEN.sub(_replaced, text)
-
-
-def _replaced(character: re.Match[str]) -> str:
-    return REPLACEMENT if unicodedata.category(character[0]) in _HIDDEN_CATEGORIES else character[0]
+    return _MAYBE_HIDDEN.sub(
+        lambda one: REPLACEMENT if unicodedata.category(one[0]) in _HIDDEN_CATEGORIES else one[0], text
+    )

@@ -92,7 +92,9 @@ def with_preset(
                 remedy="Name a model, or set preset to v100, a100, h100 or cpu.",
             )
         elif asked == AUTO and key != "model.dtype":  # for which auto is a value of its own
-            text = replace(text, data=_without(text.data, *map(str, path)))
+            section, own = map(str, path)
+            others = {other: value for other, value in text.data[section].items() if other != own}
+            text = replace(text, data={**text.data, section: others})
     if given or (pretrained and machine):
         text = text.with_value(("preset",), name, place, {})
     if given or recorded:
@@ -107,10 +109,6 @@ def _value(data: Any, key: str, *, absent: Any = None) -> Any:
             return None if data is None else absent
         data = data[part]
     return data
-
-
-def _without(data: dict[str, Any], section: str, key: str) -> dict[str, Any]:
-    return {**data, section: {name: value for name, value in data[section].items() if name != key}}
 
 
 def preset_line(recipe: BaseRecipe) -> str | None:
@@ -168,19 +166,15 @@ class RecipeText:
 
         The place of `path` itself where the message names no key that was given.
         """
-        words = re.findall(r"[\w.]+", message)
-        named = [
-            place
-            for key, place in self.places.items()
-            if key[: len(path)] == path and {str(key[-1]), dotted(key)} & set(words)
-        ]
+        words = set(re.findall(r"[\w.]+", message))
+        below = {key: place for key, place in self.places.items() if key[: len(path)] == path}
+        named = [place for key, place in below.items() if {str(key[-1]), dotted(key)} & words]
         return min(named, key=lambda place: not place.startswith(_OVERRIDE), default=self.place_of(path))
 
     def is_overridden(self, path: KeyPath) -> bool:
         """Whether an override gives the value at `path` or a part of it."""
-        return any(
-            place.startswith(_OVERRIDE) for key, place in self.places.items() if key[: len(path)] == path
-        )
+        places = (place for key, place in self.places.items() if key[: len(path)] == path)
+        return any(place.startswith(_OVERRIDE) for place in places)
 
     def with_override(self, text: str, defaults: Mapping[str, Any]) -> RecipeText:
         """The recipe with `a.b.c=value` applied, the value as YAML; see `with_value`.
@@ -189,8 +183,7 @@ class RecipeText:
         value that is not YAML.
         """
         key, equals, value = text.partition("=")
-        parts = [part.strip() for part in key.split(".")]
-        if not equals or not all(parts):
+        if not equals or not all(map(str.strip, key.split("."))):
             raise ConfigError(
                 f"Override {text!r}: expected key=value, for example training.max_steps=50.",
                 remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
@@ -198,9 +191,8 @@ class RecipeText:
         place = f"{_OVERRIDE}{describe(text)}"
         data = RecipeText.read(value, place).data
         path = key_path(text)
-        return self.with_value(
-            ("model", "id") if path == ("model",) and isinstance(data, str) else path, data, place, defaults
-        )
+        path = ("model", "id") if path == ("model",) and isinstance(data, str) else path
+        return self.with_value(path, data, place, defaults)
 
     def with_value(self, path: KeyPath, value: Any, place: str, defaults: Mapping[str, Any]) -> RecipeText:
         """The recipe with `value` at `path`, which `place` gives.
@@ -619,7 +611,8 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     Raises `ConfigError` for a list with gaps, a range that ends before it begins, a value or a swept key that
     is given twice, and more than `MAX_RUNS` runs.
     """
-    given = [_key(override) for override in overrides]
+    paths = (dotted(key_path(override)) for override in overrides)
+    given = ["model.id" if path == "model" else path for path in paths]
     texts = [_values(override) for override in overrides]
     overrides = [
         override
@@ -670,11 +663,6 @@ def resolved_grid(
         if same != run:
             raise ConfigError(f"{same.folder} and {run.folder} come to the same settings: leave one out.")
     return resolved
-
-
-def _key(override: str) -> str:
-    key = dotted(key_path(override))
-    return "model.id" if key == "model" else key
 
 
 def _values(override: str) -> list[str]:

@@ -140,8 +140,7 @@ def run_call(workspace: Workspace, call: ToolCall, default_path: str, most_chars
                 _cut(done.output, most_chars) + (f"[{ended}]\n" if ended else ""),
                 done.outcome is Outcome.COMPLETED and not done.exit_code,
             )
-        changed = _patched(workspace, call, default_path)
-        return f"Changed: {', '.join(changed)}.\n", True
+        return f"Changed: {', '.join(_patched(workspace, call, default_path))}.\n", True
     except (EditError, SandboxError) as error:
         if isinstance(error, WorkspaceError) and error.outcome is Outcome.INFRASTRUCTURE:
             raise
@@ -153,7 +152,8 @@ def _patched(workspace: Workspace, call: ToolCall, default_path: str) -> list[st
     if "blocks" in call.arguments:
         edits = parse_blocks(call.arguments["blocks"])
     else:
-        search, replace = (_whole_lines(call.arguments[name]) for name in ("search", "replace"))
+        texts = [call.arguments[name] for name in ("search", "replace")]
+        search, replace = (text if not text or text.endswith("\n") else f"{text}\n" for text in texts)
         edits = [Edit(call.arguments["path"], search, replace)]
     paths = list(dict.fromkeys((edit.path or default_path).removeprefix("./") for edit in edits))
     try:
@@ -166,10 +166,6 @@ def _patched(workspace: Workspace, call: ToolCall, default_path: str) -> list[st
     changed = apply_edits(files, edits, default_path)
     workspace.write({path: text or "" for path, text in changed.items()})
     return list(changed)
-
-
-def _whole_lines(text: str) -> str:
-    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
@@ -279,10 +275,8 @@ class AgentPrompts(PromptRenderer):
         if self.style == "completion":
             return tuple(self._tokenizer.encode(f"\n<output>\n{output}</output>\n"))
         native = self.format == "native"
-        message = {
-            "role": TOOL if native else "user",
-            "content": output if native else f"<output>\n{output}</output>",
-        }
+        content = output if native else f"<output>\n{output}</output>"
+        message = {"role": TOOL if native else "user", "content": content}
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
 
@@ -303,10 +297,9 @@ class AgentEnvironment(CodeEnvironment):
 
     def _metrics(self, dialogues: Sequence[Any]) -> dict[str, list[float]]:
         kept = [one for one in dialogues if one.verdict.status.family is not Family.INFRASTRUCTURE]
-        calls = [call for one in kept for call in one.succeeded]
         return {
             "tools/calls": [float(len(one.succeeded)) for one in kept],
-            "tools/success_rate": list(map(float, calls)),
+            "tools/success_rate": [float(succeeded) for one in kept for succeeded in one.succeeded],
             "tools/submitted": [float(one.submitted) for one in kept],
         }
 
@@ -402,12 +395,10 @@ class AgentDialogue(ProblemDialogue):
         ended = self.completions[-1].stop_reason is StopReason.END
         self._tell(output, self.renderer.output_ids(self.problem, output, ended=ended))
         written, most = sum(len(one.token_ids) for one in self.completions), self.tools.max_tokens
-        if (
-            len(self.succeeded) >= self.tools.max_calls
-            or self.workspace.seconds >= self.tools.seconds
-            or (most is not None and written + self.sampling.max_tokens > most)
-            or len(self._ids) + self.sampling.max_tokens > self.max_positions
-        ):
+        more = self.sampling.max_tokens
+        has_room = len(self._ids) + more <= self.max_positions and (most is None or written + more <= most)
+        is_spent = len(self.succeeded) >= self.tools.max_calls or self.workspace.seconds >= self.tools.seconds
+        if is_spent or not has_room:
             self._end()
 
     def _end(self) -> None:

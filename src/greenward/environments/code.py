@@ -58,9 +58,8 @@ class CodeEnvironment:
         self._judge(dialogues)
         for term in self.reward_terms:
             term.begin(step)
-        rewards = combine(
-            self.reward_terms, [dialogue.graded_answer() for dialogue in dialogues], self.grader
-        )
+        answers = [dialogue.graded_answer() for dialogue in dialogues]
+        rewards = combine(self.reward_terms, answers, self.grader)
         episodes = []
         for dialogue, reward in zip(dialogues, rewards, strict=True):
             terms, total = dict(reward.terms), reward.total
@@ -254,12 +253,8 @@ class CodeDialogue(ProblemDialogue):
     def _feedback_ids(self, verdict: Verdict) -> tuple[int, ...] | None:
         """What follows a wrong answer; None where the episode is over."""
         stop_reason = self.completions[-1].stop_reason
-        if (
-            len(self.answers) == self.max_turns
-            or verdict.passed
-            or verdict.status.family is Family.INFRASTRUCTURE
-            or stop_reason is StopReason.LENGTH
-        ):
+        is_last = len(self.answers) == self.max_turns or stop_reason is StopReason.LENGTH
+        if is_last or verdict.passed or verdict.status.family is Family.INFRASTRUCTURE:
             return None
         feedback = self.renderer.feedback_ids(self.problem, verdict, ended=stop_reason is StopReason.END)
         fits = len(self._ids) + len(feedback) + self.sampling.max_tokens <= self.max_positions

@@ -62,7 +62,6 @@ _EDIT_HEADING = {"search_replace": "# Edit:\n", "diff": "# Diff:\n"}
 
 FEEDBACK = "A test fails: {failure}"
 EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
-_AGAIN = "\nAnswer again with edits of the original program."
 
 
 PromptTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
@@ -91,9 +90,8 @@ class PromptRenderer:
                 remedy="Set model.prompt_style=completion, or use an instruction-tuned model.",
             )
         self._tokenizer = tokenizer
-        self.style: Style = (
-            style if style != "auto" else ("chat" if tokenizer.chat_template else "completion")
-        )
+        usual: Style = "chat" if tokenizer.chat_template else "completion"
+        self.style: Style = usual if style == "auto" else style
         self._system_prompt = system_prompt
         self._show_failing_test = show_failing_test
         self.answer = answer
@@ -127,7 +125,7 @@ class PromptRenderer:
         if self.style == "completion":
             heading = edit_heading or f"# Right:\n{problem.starter_code}"
             return tuple(self._tokenizer.encode(f"\n{_commented(feedback)}{heading}"))
-        feedback += _AGAIN if edit_heading else ""
+        feedback += "\nAnswer again with edits of the original program." if edit_heading else ""
         message = {"role": "user", "content": feedback}
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 

@@ -97,11 +97,8 @@ def _same_numbers(words: list[str], wanted: list[str]) -> bool:
 
 def close(actual: Any, expected: Any, *, relative: float, absolute: float) -> bool:
     """Whether two numbers lie within the tolerances, as in `math.isclose`; False for anything else."""
-    return (
-        type(actual) in _NUMBERS
-        and type(expected) in _NUMBERS
-        and _is_close(_exact(actual), _exact(expected), relative, absolute)
-    )
+    are_numbers = type(actual) in _NUMBERS and type(expected) in _NUMBERS
+    return are_numbers and _is_close(_exact(actual), _exact(expected), relative, absolute)
 
 
 def count_values(value: Any, *, at_most: float = math.inf) -> int:

@@ -78,11 +78,8 @@ def line_changes(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int,
     rest = zip(reversed(old[start:]), reversed(new[start:]), strict=False)
     stop = next((at for at, (one, other) in enumerate(rest) if one != other), min(len(old), len(new)) - start)
     inner = (old[start : len(old) - stop], new[start : len(new) - stop])
-    return [
-        (i + start, j + start, k + start, m + start)
-        for tag, i, j, k, m in SequenceMatcher(None, *inner, autojunk=False).get_opcodes()
-        if tag != "equal"
-    ]
+    codes = SequenceMatcher(None, *inner, autojunk=False).get_opcodes()
+    return [(i + start, j + start, k + start, m + start) for tag, i, j, k, m in codes if tag != "equal"]
 
 
 def apply_edits(
@@ -139,9 +136,7 @@ def _edited(path: str, files: Mapping[str, str], edits: Sequence[tuple[int, Edit
         if edit.replace and not edit.replace.endswith("\n") and stop < len(body):
             message = f"Edit {number} ends {path} without a newline in the middle of the file."
             raise EditError(Status.EDIT_MALFORMED, message)
-        if stop == len(body) and any(
-            text and not text.endswith("\n") for text in (edit.search, edit.replace)
-        ):
+        if stop == len(body) and any(text and text[-1] != "\n" for text in (edit.search, edit.replace)):
             is_unterminated = False  # the edit says itself how the file ends
         parts += (body[end:start], edit.replace)
         begin, end, last = start, stop, number
@@ -306,8 +301,7 @@ def _printed(block: Edit) -> str:
         raise ValueError("a SEARCH/REPLACE block holds whole lines and no line number")
     taken = {len(next(filter(None, one.groups()))) for text in texts for one in _MARKER.finditer(text)}
     length = next(length for length in range(_USUAL, 100) if length not in taken)
-    path = f"{block.path}\n" if _is_plain_path(block.path) else f"### `{block.path}`\n"
-    above = path if block.path else ""
+    above = f"{block.path}\n" if _is_plain_path(block.path) else f"### `{block.path}`\n" if block.path else ""
     return (
         f"{above}{'<' * length} SEARCH\n{block.search}{'=' * length}\n{block.replace}{'>' * length} REPLACE\n"
     )
@@ -330,12 +324,8 @@ def _path_above(text: str, start: int, end: int, files: Collection[str], *, crea
         bare = line.lstrip("#").strip().rstrip(":").strip("*`")
         bare = bare[found.end() :].strip("*`") if (found := _SAYS_FILE.match(bare)) else bare
         path = next((one for one in (line, bare) if one in files or _is_plain_path(one)), "")
-        if (
-            files
-            and path not in files
-            and not (found or creates)
-            and os.path.splitext(path)[1] not in endings
-        ):
+        has_ending = os.path.splitext(path)[1] in endings
+        if files and path not in files and not (found or creates or has_ending):
             path = ""
         if path or not is_fence:
             return path
@@ -528,12 +518,10 @@ def _name(text: str) -> str:
     quoted = _QUOTED.fullmatch(name)  # git's way to write other characters: the escapes of C
     if quoted is None:
         raise _malformed_diff(f"the file name {name[:80]!r} cannot be read")
-    return _ESCAPE.sub(_byte, quoted[1].encode("utf-8", "replace")).decode("utf-8", "replace")
-
-
-def _byte(escape: re.Match[bytes]) -> bytes:
-    code = escape[1]
-    return bytes([_ESCAPED[code[0]] if len(code) == 1 else int(code, 8)])
+    return _ESCAPE.sub(
+        lambda one: bytes([_ESCAPED[one[1][0]] if len(one[1]) == 1 else int(one[1], 8)]),
+        quoted[1].encode("utf-8", "replace"),
+    ).decode("utf-8", "replace")
 
 
 def _printed_name(side: str, path: str | None) -> str:

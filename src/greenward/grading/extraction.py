@@ -158,8 +158,6 @@ def _fenced_blocks(text: str, *, dedent: bool = True) -> list[tuple[str, str]]:
 
 def _joined(lines: list[str], dedent: bool) -> str:
     """The lines of a block, if asked for without the indentation that all of them have."""
-    if not dedent or not all(
-        line[0] in " \t" for line in lines if line.strip()
-    ):  # dedent would empty blank lines of texts
-        return "\n".join(lines) + "\n"
-    return textwrap.dedent("\n".join(lines)) + "\n"
+    block = "\n".join(lines) + "\n"
+    is_indented = all(line[0] in " \t" for line in lines if line.strip())
+    return textwrap.dedent(block) if dedent and is_indented else block  # it would empty blank lines of texts

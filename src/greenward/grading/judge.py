@@ -176,7 +176,9 @@ def with_expected_values(
     for index, result in executor.run(_job(problem) for problem, _ in missing):
         problem, path = missing[index]
         known[problem.task_id] = values = _returned(problem, result)
-        _write(path, values)
+        text = codec.encode(list(vars(values).values()), max_chars=_MAX_CHARS)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
     return problems.with_problems(
         _completed(problem, known[problem.task_id]) if problem.task_id in known else problem
         for problem in problems
@@ -250,12 +252,6 @@ def _completed(problem: Problem, known: _Values) -> Problem:
     )
 
 
-def _write(path: Path, known: _Values) -> None:
-    text = codec.encode(list(vars(known).values()), max_chars=_MAX_CHARS)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    write_atomically(path, json.dumps({"sha256": digest, "content": text}).encode())
-
-
 def _read(path: Path) -> _Values | None:
     """What a cached file holds; None if there is none, or one that is not what was written."""
     try:
@@ -269,7 +265,6 @@ def _read(path: Path) -> _Values | None:
 
 
 MAX_CODE_CHARS = 1 << 20
-_MAX_PLANS = 50_000
 
 # A problem and the code of an answer to it, None without code, or what was extracted from an answer.
 Answer = tuple[Problem, "str | Extracted | None"]
@@ -421,13 +416,10 @@ class Grader(Closing["Grader"]):
         def prepare(answer: Answer) -> JobSet[RunResult | None]:
             problem, found = answer[0], _extracted(answer[1])
             jobs = self._jobs(self._plan(problem), problem, found)
-            if isinstance(jobs, Verdict):
-                return JobSet((), lambda _: None)
-            return JobSet(jobs, join_results)
+            return JobSet((), lambda _: None) if isinstance(jobs, Verdict) else JobSet(jobs, join_results)
 
-        return _in_order(
-            run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
-        )
+        runs = run_unique(self.executor, answers, lambda answer: (id(answer[0]), answer[1]), prepare)
+        return _in_order(runs)
 
     def run_programs(self, codes: Sequence[str]) -> list[RunResult]:
         """Runs each program as `__main__` and reports how it ended and what it printed, in order."""
@@ -516,7 +508,7 @@ class Grader(Closing["Grader"]):
         return known[1] if known is not None else self._keep_plan(problem, make_plan(problem))
 
     def _keep_plan(self, problem: Problem, plan: GradingPlan) -> GradingPlan:
-        if len(self._plans) >= _MAX_PLANS:
+        if len(self._plans) >= 50_000:
             self._plans.clear()
         self._plans[id(problem)] = (problem, plan)  # holding the problem keeps its id its own
         return plan

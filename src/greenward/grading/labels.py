@@ -149,20 +149,14 @@ def evidence(label: Label, answer: LabelAnswer, code: str) -> float | None:
     if not label.lines:
         return None
     changed, lines = set(label.lines), code.split("\n")
-    overlap = len(changed & answer.lines)
-    f1 = 2 * overlap / (len(changed) + len(answer.lines))
+    f1 = 2 * len(changed & answer.lines) / (len(changed) + len(answer.lines))
     called = {name for number in changed if number <= len(lines) for name in called_in(lines[number - 1])}
     if not called:
         return f1
-    known = {ending for name in called for ending in _endings(name)}
+    parts = [name.split(".") for name in called]
+    known = {".".join(one[start:]) for one in parts for start in range(len(one))}  # `a.b.c`, `b.c` and `c`
     there = [sink in known for sink in answer.sinks]
     return 0.7 * f1 + 0.3 * (sum(there) / len(there) if there else 0.0)
-
-
-def _endings(name: str) -> list[str]:
-    """`a.b.c`, `b.c` and `c`."""
-    parts = name.split(".")
-    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 @per_answer

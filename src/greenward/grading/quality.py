@@ -183,7 +183,12 @@ class _Reader:
 
     def __init__(self, nodes: list[ast.AST]) -> None:
         self._nodes = nodes
-        self._imported = dict(_imports(nodes))
+        self._imported: dict[str, str] = {}  # under another name
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                self._imported |= {one.asname: one.name for one in node.names if one.asname}
+            elif isinstance(node, ast.ImportFrom):
+                self._imported |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
         used_by: dict[_Vertex, list[_Vertex]] = defaultdict(list)
         is_open, is_assembled = list[_Vertex](), list[_Vertex]()
         bindings = list(_bindings(nodes))
@@ -207,9 +212,8 @@ class _Reader:
 
     def hides_code(self) -> bool:
         shown = {one for node in self._nodes for one in self._shown(node)}
-        return self._imports_what_it_writes() or any(
-            self._hides(node) for node in self._nodes if node not in shown
-        )
+        hidden = (self._hides(node) for node in self._nodes if node not in shown)
+        return self._imports_what_it_writes() or any(hidden)
 
     def _imports_what_it_writes(self) -> bool:
         if not any(map(self._writes_file, self._nodes)):
@@ -244,19 +248,13 @@ class _Reader:
             case ast.Name():
                 name = self._full_name(node)
                 only_called = name in _ONLY_CALLED and name not in self._own
-                is_inner = name.rpartition(".")[2] in _INNER
-                return name in _REFUSED or name in _IMPORT or is_inner or only_called
+                return name in _REFUSED or name in _IMPORT or name.rpartition(".")[2] in _INNER or only_called
             case ast.Constant(value=str(text)):
                 return text in _OF_INTERPRETER
             case ast.Attribute(value=value, attr=attribute):
                 name = self._full_name(node)
-                return (
-                    name in _REFUSED
-                    or name in _IMPORT
-                    or attribute in _INNER
-                    or name in _ONLY_CALLED
-                    or (attribute == "__subclasses__" and not isinstance(value, ast.Name))
-                )
+                leads = name in _REFUSED or name in _IMPORT or attribute in _INNER or name in _ONLY_CALLED
+                return leads or (attribute == "__subclasses__" and not isinstance(value, ast.Name))
             case ast.Import(names=modules):
                 return any(one.name.partition(".")[0] in _RUN_TEXT for one in modules)
             case ast.ImportFrom(module=module):
@@ -314,11 +312,8 @@ class _Reader:
             return arguments[1:2]
         if name in _BY_NAME or name.endswith("__getattribute__"):
             return arguments
-        return (
-            arguments[:1]
-            if isinstance(function, ast.Attribute) and self._is_namespace(function.value)
-            else ()
-        )
+        is_entry = isinstance(function, ast.Attribute) and self._is_namespace(function.value)
+        return arguments[:1] if is_entry else ()
 
     def _is_hidden_name(self, node: ast.expr) -> bool:
         """Whether an expression is a text that the program assembles, or the name of what runs text."""
@@ -365,23 +360,12 @@ def _is_new_text(node: ast.AST) -> bool:
     inside = list(ast.walk(node))
     names = sum(isinstance(one, ast.Name) for one in inside)
     called = sum(isinstance(one, ast.Call) and isinstance(one.func, ast.Name) for one in inside)
-    makes_text = isinstance(node, (ast.BinOp, ast.Call, ast.JoinedStr))
-    return makes_text and names == called and _holds_text(node)
+    return isinstance(node, (ast.BinOp, ast.Call, ast.JoinedStr)) and names == called and _holds_text(node)
 
 
 def _holds_text(node: ast.AST) -> bool:
-    return any(
-        isinstance(one, ast.Constant) and isinstance(one.value, (str, bytes)) for one in ast.walk(node)
-    )
-
-
-def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """(name in the program, full name) of what is imported under another name."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from ((one.asname, one.name) for one in node.names if one.asname)
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
+    constants = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+    return any(isinstance(one, (str, bytes)) for one in constants)
 
 
 def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[list[str], ast.expr | None]]:
@@ -405,9 +389,8 @@ def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[list[str], ast.expr | 
 
 
 def _stored(target: ast.AST) -> list[str]:
-    return [
-        one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    ]
+    names = (one for one in ast.walk(target) if isinstance(one, ast.Name))
+    return [one.id for one in names if isinstance(one.ctx, ast.Store)]
 
 
 def _spread(names: Iterable[_Vertex], used_by: Mapping[_Vertex, Iterable[_Vertex]]) -> set[_Vertex]:
@@ -430,14 +413,12 @@ INVALID_SYNTAX = "invalid-syntax"
 _COUNTS_ANYWHERE = ("C901", INVALID_SYNTAX)
 _SHARED = ("--isolated", "--no-cache", "--quiet", "--target-version", "py310")
 _CHECK = ("check", *_SHARED, "--ignore-noqa", "--exit-zero", "--output-format", "json", "--select")
-_FORMAT = ("format", *_SHARED)
 _SECONDS, _SECONDS_PER_PROGRAM = 10.0, 1.0
 MAX_NESTED, MAX_NESTED_NODES = 30, 20_000
 """Of calls and comprehensions in one another, which ruff parses anew at each level: real files have up to 18
 levels, and 12,000 nodes, each counted once for every call or comprehension around it."""
 _NESTED = (ast.Call, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNFORMATTED = 2  # ruff format could not parse some file; the others are done
-_MAX_KNOWN = 5_000
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 
@@ -455,10 +436,8 @@ def readability() -> RewardFunction:
     known: dict[tuple[str, str, str], float] = {}
 
     def score(answers: Sequence[GradedAnswer], grader: Grader) -> Scores:
-        keys = [
-            (answer.code or "", answer.problem.starter_code, answer.problem.entry_point) for answer in answers
-        ]
-        if len(known) > _MAX_KNOWN:
+        keys = [(one.code or "", one.problem.starter_code, one.problem.entry_point) for one in answers]
+        if len(known) > 5_000:
             known.clear()
         new = {key: _own_code(*key) for key in keys if key not in known}
         known.update(dict.fromkeys(new, 0.0))
@@ -480,8 +459,7 @@ def _own_code(code: str, starter_code: str, entry_point: str) -> tuple[LiveCode,
     if tree is None or _SWITCHES_FORMATTING_OFF.search(code) or hides_code(tree) or _is_too_nested(tree):
         return None
     lines = _NEWLINE.split(code)
-    starts = code.startswith(starter_code)
-    given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if starts else 0
+    given = min(len(_NEWLINE.findall(starter_code)), len(lines)) if code.startswith(starter_code) else 0
     live = remove_dead_code(tree, lines, entry_point, given)
     own = [line for number, line in _lines_of_code(live.code) if number > given]
     return (live, given, own) if own else None
@@ -577,11 +555,9 @@ def _lint_together(programs: Sequence[str]) -> list[LintResult]:
         for found in json.loads(_run((*_CHECK, ",".join(RULES), "."), folder, seconds, accepted=(0,))):
             index = int(Path(found["filename"]).stem)
             violations[index].append(Violation(found["code"] or INVALID_SYNTAX, found["location"]["row"]))
-        _run((*_FORMAT, "."), folder, seconds, accepted=(0, _UNFORMATTED))
-        return [
-            LintResult(tuple(of_one), path.read_bytes().decode())
-            for of_one, path in zip(violations, paths, strict=True)
-        ]
+        _run(("format", *_SHARED, "."), folder, seconds, accepted=(0, _UNFORMATTED))
+        formatted = [path.read_bytes().decode() for path in paths]
+        return [LintResult(tuple(one), text) for one, text in zip(violations, formatted, strict=True)]
 
 
 def _run(arguments: Sequence[str], folder: Path, seconds: float, *, accepted: Sequence[int]) -> bytes:
@@ -672,12 +648,11 @@ class _LivenessScan:
         self._waiting: dict[str, list[ast.stmt]] = {}
         self._woken: list[ast.stmt] = []
         self._around: dict[ast.stmt, ast.stmt] = {}  # the compound statement of one that makes it live
-        self._blocks: list[tuple[Sequence[ast.stmt], ast.stmt | None, bool]] = []
+        self._blocks: list[tuple[Sequence[ast.stmt], ast.stmt | None, bool]] = [(tree.body, None, False)]
 
     def run(self, names: set[str]) -> None:
         """Finds what is live if `names` are."""
         self._names = set(names)
-        self._blocks = [(self._tree.body, None, False)]
         while self._woken or self._blocks:
             if self._woken:
                 self._mark(self._woken.pop())
@@ -699,7 +674,8 @@ class _LivenessScan:
         text = [
             fillers.get(number, line) if number in gone else line
             for number, line in enumerate(lines, start=1)
-            if number <= self._given or (_holds_code(line) and (number not in gone or number in fillers))
+            if number <= self._given
+            or (line.lstrip()[:1] not in ("", "#") and (number not in gone or number in fillers))
         ]
         return LiveCode("\n".join(text) + "\n", dead)
 
@@ -765,7 +741,9 @@ class _LivenessScan:
             self._blocks += [(block, node, False) for block in _blocks_of(node)]
             return not all(_is_pure(one, self._pure) for one in _heads(node))
         if isinstance(node, ast.Expr):
-            return not (_is_pure(node.value, self._pure) or self._is_dead_output(node.value))
+            value = node.value
+            is_output = isinstance(value, ast.Call) and dotted_name(value.func) in _OUTPUT
+            return not (_is_pure(value, self._pure) or (is_output and self._output_is_dead))
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return is_class or self._binds(node)
         return True
@@ -802,9 +780,6 @@ class _LivenessScan:
         if not _is_pure(node.value, self._pure):
             return True
         return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-
-    def _is_dead_output(self, node: ast.expr) -> bool:
-        return self._output_is_dead and isinstance(node, ast.Call) and dotted_name(node.func) in _OUTPUT
 
     def _read(self, *nodes: ast.AST) -> None:
         for node in nodes:
@@ -936,9 +911,4 @@ def _own_lines(node: ast.stmt) -> range:
 
 
 def _first_line(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", ())
-    return min([node.lineno, *(one.lineno for one in decorators)])
-
-
-def _holds_code(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])

@@ -90,7 +90,6 @@ MAX_COMPARED_LINES = 5_000
 MOST_WITHOUT_EFFECT = 0.9  # for known lines at a wrong place
 MAX_DIFF_LINES = 5_000
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
-_PENALTY_PER_CHAR = 0.001
 
 
 @per_answer
@@ -108,7 +107,7 @@ def format_partial(answer: GradedAnswer) -> float:
         outside += len(behind.partition(_TAGS[2])[0].strip())
     if there[-1]:
         outside += len(text.partition(_TAGS[-1])[2].strip())
-    return max(0.0, 0.25 * sum(there) - _PENALTY_PER_CHAR * outside)
+    return max(0.0, 0.25 * sum(there) - 0.001 * outside)
 
 
 @per_answer
@@ -276,9 +275,8 @@ def _edits_of(answer: GradedAnswer) -> list[Edit]:
 
 
 def _has_tags(text: str) -> bool:
-    if len(text) > MAX_ANSWER_CHARS:
-        return False
-    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<solution>", "</solution>")):
+    tags = ("<think>", "</think>", "<solution>", "</solution>")
+    if len(text) > MAX_ANSWER_CHARS or any(text.count(tag) != 1 for tag in tags):
         return False
     return bool(text.partition("<think>")[2].partition("</think>")[0].strip())
 
@@ -472,8 +470,7 @@ def build_rewards(
         )
         if isinstance(term, CustomReward):
             asked = problems[: min(2, recipe.training.prompts_per_step)]
-            term.dry_run(
-                [answer for one in asked for answer in made_up_answers(one, recipe.training.num_generations)]
-            )
+            number = recipe.training.num_generations
+            term.dry_run([answer for one in asked for answer in made_up_answers(one, number)])
         terms.append(term)
     return tuple(terms)

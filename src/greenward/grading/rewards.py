@@ -102,11 +102,8 @@ def combine(terms: Sequence[RewardTerm], answers: Sequence[GradedAnswer], grader
 
     Raises `RewardError` for a term that gives the wrong number of scores or a score that is not finite.
     """
-    judged = [
-        index
-        for index, answer in enumerate(answers)
-        if answer.verdict.status.family is not Family.INFRASTRUCTURE
-    ]
+    families = [answer.verdict.status.family for answer in answers]
+    judged = [index for index, family in enumerate(families) if family is not Family.INFRASTRUCTURE]
     totals = [0.0] * len(answers)
     by_name: list[dict[str, float]] = [{} for _ in answers]
     extra: list[dict[str, Any]] = [{} for _ in answers]

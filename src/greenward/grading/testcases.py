@@ -75,8 +75,7 @@ def read_examples(text: str) -> list[Example]:
     """The examples in a text that are not to be skipped. Raises `ValueError` for one that is malformed."""
     import doctest
 
-    examples = doctest.DocTestParser().get_examples(text)
-    return [one for one in examples if not _flags(one) & doctest.SKIP]
+    return [one for one in doctest.DocTestParser().get_examples(text) if not _flags(one) & doctest.SKIP]
 
 
 def is_met(example: Example, value: Any) -> bool:
@@ -278,9 +277,8 @@ def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem)
             return True
         if any(map(_SETTINGS.fullmatch, (*folders, name))):
             return False
-        return not is_new or (
-            _TEST.fullmatch(name) is None and only_tests.isdisjoint([*folders_above(path), path])
-        )
+        is_as_tests = _TEST.fullmatch(name) or not only_tests.isdisjoint([*folders_above(path), path])
+        return not (is_new and is_as_tests)
 
     return {path: text for path, text in changed.items() if counts(path)}
 
@@ -438,26 +436,22 @@ def judge(plan: GradingPlan, result: RunResult) -> Verdict:
     try:
         return _judge(plan, result, verdict)
     except Exception as error:
-        message = f"what the answer returned cannot be judged: {error}"
         return verdict(
             status=Status.WRONG_TYPE,
             tests_passed=(False,) * len(plan.expectations),
             error_class=type(error).__name__,
-            error_message=visible(message, MAX_MESSAGE_CHARS),
+            error_message=visible(f"what the answer returned cannot be judged: {error}", MAX_MESSAGE_CHARS),
         )
 
 
 def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> Verdict:
     results = [result.results[at] if at < len(result.results) else None for at in plan.positions]
-    passed = tuple(
-        one is not None and expectation.is_met_by(one)
-        for expectation, one in zip(plan.expectations, results, strict=True)
-    )
+    pairs = zip(plan.expectations, results, strict=True)
+    passed = tuple(one is not None and expectation.is_met_by(one) for expectation, one in pairs)
     error_class, error_message, first_failure = result.error_class, result.error_message, ""
     # What a test found tells more than that another was not reached.
-    failing = min(
-        (i for i, ok in enumerate(passed) if not ok), key=lambda i: results[i] is None, default=None
-    )
+    not_passed = (i for i, ok in enumerate(passed) if not ok)
+    failing = min(not_passed, key=lambda i: results[i] is None, default=None)
     if failing is not None:
         expectation, failed = plan.expectations[failing], results[failing]
         not_reached = f"{expectation.description}: not reached or not finished"
@@ -630,10 +624,8 @@ _Made = tuple[Job, list[Expectation]]  # the expectations in the order of the te
 
 def _plan_cases(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     calls = tuple(Call(case.args, case.kwargs) for case in problem.cases)
-    expectations = [
-        _case_expectation(problem, number, case, call)
-        for number, (case, call) in enumerate(zip(problem.cases, calls, strict=True), 1)
-    ]
+    numbered = enumerate(zip(problem.cases, calls, strict=True), 1)
+    expectations = [_case_expectation(problem, number, case, call) for number, (case, call) in numbered]
     return replace(job, calls=calls), expectations
 
 
@@ -671,11 +663,8 @@ def _case_expectation(problem: Problem, number: int, case: Case, call: Call) -> 
 def _plan_assertions(problem: Problem, job: Job, computed: RunResult | None) -> _Made:
     assertions = [parse_assertion(source, problem.entry_point) for source in problem.sources(Assertion)]
     results = computed.results if computed is not None else ()
-    values = {
-        expression: one.value
-        for expression, one in zip(_to_compute(assertions), results, strict=False)
-        if one.returned and one.plain
-    }
+    pairs = zip(_to_compute(assertions), results, strict=False)
+    values = {expression: one.value for expression, one in pairs if one.returned and one.plain}
     expectations, expressions, checks = [], list[str](), list[str]()
     for source, assertion in zip(problem.sources(Assertion), assertions, strict=True):
         expected = None if assertion is None else _expected_value(assertion, values)
@@ -728,10 +717,8 @@ def _expected_value(assertion: ParsedAssertion, computed: Mapping[str, Any]) -> 
 def _plan_checks(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     checks = problem.sources(Check)
     _demand_python(problem, [problem.check_setup_code, *checks])
-    expectations = [
-        _completes(f"check {number}: {visible(check, 200)}", "check")
-        for number, check in enumerate(checks, 1)
-    ]
+    texts = (f"check {number}: {visible(check, 200)}" for number, check in enumerate(checks, 1))
+    expectations = [_completes(text, "check") for text in texts]
     return replace(job, checks=checks, check_setup=problem.check_setup_code), expectations
 
 
@@ -759,11 +746,10 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
             examples = read_examples(text)
         except ValueError as error:
             raise problem.error(f"a doctest is malformed: {error}.") from None
-        expressions += (f"__example__({number}, {one.source!r})" for one in examples)
-        expectations += (
-            Expectation(visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS), Relation.EXAMPLE, one)
-            for one in examples
-        )
+        for one in examples:
+            expressions.append(f"__example__({number}, {one.source!r})")
+            shown = visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS)
+            expectations.append(Expectation(shown, Relation.EXAMPLE, one))
     if not expectations:
         raise problem.error("its doctests have no example that is not skipped.")
     setup = f"{problem.setup_code}\n{EXAMPLE_SETUP}"
@@ -774,8 +760,7 @@ def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:
     sources = problem.sources(InProcess)
     _demand_python(problem, sources)
     expectations = [_completes(source, "in_process") for source in sources]
-    expressions = tuple(f"exec({source!r}, globals())" for source in sources)
-    return replace(job, expressions=expressions), expectations
+    return replace(job, expressions=tuple(f"exec({source!r}, globals())" for source in sources)), expectations
 
 
 _MAKERS: dict[type[Test], Callable[[Problem, Job, RunResult | None], _Made]] = {

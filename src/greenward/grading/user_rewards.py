@@ -110,18 +110,16 @@ def ground_truth(problem: Problem, form: GroundTruth) -> str:
     if form == "json-lines":
         return "\n".join(map(_json, cases))
     name = {"fn_name": problem.entry_point} if problem.entry_point else {}
-    return _json(
-        {**name, "inputs": [case["input"] for case in cases], "outputs": [case["output"] for case in cases]}
-    )
+    inputs, outputs = ([case[key] for case in cases] for key in ("input", "output"))
+    return _json({**name, "inputs": inputs, "outputs": outputs})
 
 
 def _test_cases(problem: Problem) -> list[dict[str, Any]]:
     """{input, output} of each case: a list of arguments and a value, or what is read and printed."""
     if runs := problem.tests_of(StdioCase):
         return [{"input": run.stdin, "output": run.stdout} for run in runs]
-    return [
-        {"input": list(case.args), "output": case.expected} for case in problem.cases if case.raises is None
-    ]
+    cases = (case for case in problem.cases if case.raises is None)
+    return [{"input": list(case.args), "output": case.expected} for case in cases]
 
 
 def _json(value: Any) -> str:
@@ -176,9 +174,8 @@ class FunctionProcess:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         folder = None
         if hostile_input:
-            folder = cleanup.enter_context(
-                tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
-            )
+            temporary = tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
+            folder = cleanup.enter_context(temporary)
             environment["TMPDIR"] = folder
         self._channel, theirs = socket.socketpair()
         main = (
@@ -688,10 +685,8 @@ def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:
         (f"```python\n{wrong}```\n", wrong, Verdict(Status.FAILED, (False,) * tests)),
         ("I do not know the answer to this question.", None, Verdict(Status.NO_CODE, (False,) * tests)),
     )
-    return [
-        GradedAnswer(problem, problem.starter_code or problem.prompt, text, code, verdict)
-        for text, code, verdict in (kinds[index % len(kinds)] for index in range(number))
-    ]
+    prompt = problem.starter_code or problem.prompt
+    return [GradedAnswer(problem, prompt, *kinds[index % len(kinds)]) for index in range(number)]
 
 
 def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply, Handler]:

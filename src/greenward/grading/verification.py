@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Literal
 
@@ -116,11 +117,10 @@ def load_verified(
     if not made and not (section.bugs.show_failing_test and any(problem.buggy_code for problem in problems)):
         return problems
     with build_grader(recipe.sandbox) as grader:
+        problems = grader.complete(problems)
         if not made:
-            return with_failing_tests(grader.complete(problems), grader)
-        found = verified_bugs(
-            grader.complete(problems), grader, per_problem=section.bugs.per_problem
-        ).problems
+            return with_failing_tests(problems, grader)
+        found = verified_bugs(problems, grader, per_problem=section.bugs.per_problem).problems
         if source.startswith(PLANTED) and (failing := failing_references(found[:1], grader)):
             raise ProblemError(f"{source}: the package fails its own tests without a bug: {failing[0]}")
     if not found:
@@ -153,12 +153,8 @@ def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemS
     """
     if not recipe.problems.verify_references:
         return
-    given = [
-        p
-        for problems in problem_sets
-        for p in problems
-        if p.reference and not p.task_id.startswith((ID_PREFIX, f"{MODULES}/"))
-    ]
+    made = (ID_PREFIX, f"{MODULES}/")
+    given = [p for p in chain(*problem_sets) if p.reference and not p.task_id.startswith(made)]
     if failing := failing_references(given, grader):
         missing = sorted({name for line in failing for name in re.findall(r"No module named '(\w+)", line)})
         first = (

@@ -195,5 +195,4 @@ def is_writable(folder: Path) -> bool:
 
 def reaches_hub(environ: Mapping[str, str] = os.environ, seconds: float = 3.0) -> bool:
     """Whether the Hugging Face hub (HF_ENDPOINT) answers in time, be it with a refusal."""
-    url = environ.get("HF_ENDPOINT", "https://huggingface.co")
-    return http_status(url, seconds, "HEAD") is not None
+    return http_status(environ.get("HF_ENDPOINT", "https://huggingface.co"), seconds, "HEAD") is not None

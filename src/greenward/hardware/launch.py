@@ -205,18 +205,14 @@ def render(recipe: str, runs: Sequence[GridRun], output: Path | None, options: S
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     environment.filters["join_quoted"] = shlex.join
     named = re.sub(r"[^\w.-]+", "_", Path(recipe).stem, flags=re.ASCII)
+    places = [[] if output is None else ["--output", str(output / run.folder)] for run in runs]
     return environment.get_template("job.sh.j2").render(
         options=options,
         name=f"greenward-{named}",
         array=len(runs) > 1,
-        runs=[_arguments(recipe, run, output) for run in runs],
+        runs=[["--resume", *at, "--", recipe, *run.overrides] for at, run in zip(places, runs, strict=True)],
         program=_program(options),
     )
-
-
-def _arguments(recipe: str, run: GridRun, output: Path | None) -> list[str]:
-    place = [] if output is None else ["--output", str(output / run.folder)]
-    return ["--resume", *place, "--", recipe, *run.overrides]
 
 
 def _program(options: SlurmOptions) -> list[str]:

@@ -260,9 +260,7 @@ def _assertions(name: str, reference: str, rows: list[tuple[tuple[Any, ...], Any
     """The cases as assert statements where a call must not be compared as it is; else nothing."""
     calls = [(f"{name}({', '.join(map(repr, arguments))})", arguments, value) for arguments, value in rows]
     if name == "sqrt":
-        return tuple(
-            f"assert abs({call} - {value!r}) <= {arguments[-1]!r}" for call, arguments, value in calls
-        )
+        return tuple(f"assert abs({call} - {value!r}) <= {given[-1]!r}" for call, given, value in calls)
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(parse(reference))):
         return tuple(f"assert list({call}) == {value!r}" for call, _, value in calls)
     return ()
@@ -366,8 +364,7 @@ def load_problems(
             )
         return candidates
     if source.startswith(PLANTED):
-        most = 4 * bugs.per_problem
-        return planted_candidates(source[len(PLANTED) :], per_module=most, seed=bugs.seed)
+        return planted_candidates(source[len(PLANTED) :], per_module=4 * bugs.per_problem, seed=bugs.seed)
     if source == FAMILIES:
         return _split_families(families)[part]
     if source == MODULES:

@@ -102,7 +102,6 @@ class _ContestSuite:
 
 _IN_LIST = Comparison(tolerance=0.0, tuple_is_list=True, rule="equal_or_in_list")
 _APPS_SUITE = _ContestSuite("Apps", f"{_preamble('time', 'fractions')}{_NUMPY}", 4.0, _IN_LIST)
-_TACO_SUITE = replace(_APPS_SUITE, suite="Taco")
 _LIVECODEBENCH_SUITE = _ContestSuite(
     "LiveCodeBench", _preamble(), 6.0, Comparison(tolerance=0.0, tuple_is_list="outermost")
 )
@@ -119,7 +118,7 @@ def apps_rows(folder: Path) -> Iterator[Row]:
 
 
 def _apps(row: Row) -> Problem:
-    suite = _APPS_SUITE if "problem_id" in row.values else _TACO_SUITE
+    suite = _APPS_SUITE if "problem_id" in row.values else replace(_APPS_SUITE, suite="Taco")
     tests = _json(row, "input_output", row.values.get("input_output"))
     if not isinstance(tests, dict):
         raise row.error("input_output", "must be an object with inputs and outputs")
@@ -139,10 +138,8 @@ def _apps(row: Row) -> Problem:
     # Most files put the value into a list of its own.
     if all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
-    cases = tuple(
-        Case(tuple(_with_int_keys(arguments)), *_with_int_keys([value]))
-        for arguments, value in zip(inputs, outputs, strict=True)
-    )
+    pairs = zip(inputs, outputs, strict=True)
+    cases = tuple(Case(tuple(_with_int_keys(given)), *_with_int_keys([value])) for given, value in pairs)
     return suite.with_function(problem, row, "input_output", tests["fn_name"], cases)
 
 
@@ -153,8 +150,7 @@ def _livecodebench(row: Row) -> Problem:
     problem = _LIVECODEBENCH_SUITE.problem(row, row.text("question_id"), "question_content")
     kinds = {test.get("testtype") for test in tests}
     if kinds == {"stdin"}:
-        runs = tuple(StdioCase(test["input"], test["output"]) for test in tests)
-        return replace(problem, tests=runs)
+        return replace(problem, tests=tuple(StdioCase(test["input"], test["output"]) for test in tests))
     if kinds != {"functional"}:
         raise row.error("public_test_cases", f"has tests of the types {sorted(map(str, kinds))}")
     metadata = _json(row, "metadata", row.values.get("metadata"))

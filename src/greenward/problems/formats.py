@@ -565,7 +565,6 @@ def _with_unix_line_ends(value: Any) -> Any:
 
 
 RELATIVE_TOLERANCE = 1e-7
-_FLOAT_TOLERANCE = 1e-6
 
 _EVALPLUS_PROGRAMS = read_programs("evalplus_programs.txt")
 
@@ -582,7 +581,10 @@ def _evalplus_problem(row: Row) -> Problem:
         raise row.error("base_input", "is empty: nothing would judge an answer")
     reference = prompt + row.text("canonical_solution")
     tree = row.python("canonical_solution", reference, problem="is not Python after the prompt")
-    tolerance = _tolerance(row)
+    atol = row.values.get("atol")
+    if isinstance(atol, bool) or not isinstance(atol, (int, float)) or not 0 <= atol < 1:
+        raise row.error("atol", f"must be a number from 0 to 1, found {atol!r}")
+    tolerance = float(atol) or 1e-6
     oracle = oracle_for(task_id, entry_point, tolerance)
     is_mbpp = task_id.startswith("Mbpp/")
     rule = RULES.get(entry_point, "equal") if is_mbpp else "equal"
@@ -630,21 +632,13 @@ def _inputs(row: Row, field: str, task_id: str) -> list[tuple[Any, ...]]:
         raise row.error(field, f"does not have the shape that {task_id} has in EvalPlus: {error}") from None
 
 
-def _tolerance(row: Row) -> float:
-    value = row.values.get("atol")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise row.error("atol", f"must be a number from 0 to 1, found {value!r}")
-    return float(value) or _FLOAT_TOLERANCE
-
-
 def with_types(task_id: str, arguments: list[Any]) -> tuple[Any, ...]:
     """The arguments of one call with the types that they had before JSON.
 
     Raises `TypeError`, `ValueError`, `AttributeError` or `IndexError` if the arguments do not have the shape
     that those of the problem have.
     """
-    restore = _RESTORE.get(task_id, tuple)
-    return tuple(restore(arguments))
+    return tuple(_RESTORE.get(task_id, tuple)(arguments))
 
 
 def _list_of(restore_one: Restore) -> Restore:
@@ -669,11 +663,6 @@ def _deep_tuple(value: Any) -> Any:
     return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
 
 
-def _set_or_empty_dict(value: Any) -> Any:
-    """Mbpp/115 asks whether all are empty dictionaries; those that are not were sets."""
-    return set(value) if isinstance(value, list) and value else {}
-
-
 # What restores the list of arguments, and the ids of the problems of MBPP for which it does.
 _MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
     (_list_of(tuple), (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424)),
@@ -686,7 +675,8 @@ _MBPP_RESTORE: tuple[tuple[Restore, tuple[int, ...]], ...] = (
     (_by_position(_list_of(tuple)), (75, 413, 444, 753)),
     (_by_position(None, tuple), (106, 750)),
     (_by_position(lambda values: {key: tuple(value) for key, value in values.items()}), (722,)),
-    (_by_position(_list_of(_set_or_empty_dict)), (115,)),
+    # Mbpp/115 asks whether all are empty dictionaries; those that are not were sets.
+    (_by_position(_list_of(lambda value: set(value) if isinstance(value, list) and value else {})), (115,)),
     (_by_position(float, complex), (124,)),
     (_by_position(complex), (252,)),
 )

@@ -224,7 +224,11 @@ def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Probl
         pairs = list(zip(inputs, _small_outputs(chain, inputs) or (), strict=False))
         if not _is_useful(chain, pairs):
             continue
-        pairs += _revealing_pairs(chain, pairs, pool)
+        # A wrong variant that would pass gets a further pair, on which it fails.
+        for _, expressions in chain.wrong_variants():
+            if not any(chain.fails(expressions, *pair) for pair in pairs):
+                further = ((one, output) for one in pool for output in _small_outputs(chain, [one]) or ())
+                pairs += islice((pair for pair in further if chain.fails(expressions, *pair)), 1)
         yield Problem(
             task_id=chain.task_id,
             prompt=chain.specification,
@@ -235,18 +239,6 @@ def _useful_problems(chains: Sequence[Composition], seed: int) -> Iterator[Probl
             comparison=Comparison(tolerance=0.0),
             tags=("families", f"depth_{len(chain.operations)}"),
         )
-
-
-def _revealing_pairs(
-    chain: Composition, pairs: Sequence[tuple[Any, Any]], pool: Sequence[Any]
-) -> list[tuple[Any, Any]]:
-    """Further (input, output) pairs, on which the wrong variants fail that pass on all of `pairs`."""
-    revealing: list[tuple[Any, Any]] = []
-    for _, expressions in chain.wrong_variants():
-        if not any(chain.fails(expressions, *pair) for pair in (*pairs, *revealing)):
-            further = ((value, output) for value in pool for output in _small_outputs(chain, [value]) or ())
-            revealing += islice((pair for pair in further if chain.fails(expressions, *pair)), 1)
-    return revealing
 
 
 def _small_outputs(chain: Composition, inputs: Sequence[Any]) -> list[Any] | None:
@@ -302,8 +294,7 @@ def _draw(kind: Kind, rng: random.Random) -> Any:
     words = rng.choices(_VOCABULARY, k=rng.randint(2, 4))
     if kind is Kind.WORDS:
         return [*words, rng.choice(words)]
-    padding = " " * rng.choice((0, 0, 1, 2))
-    return padding + " ".join(words) + rng.choice(("", "", "!", "  "))
+    return " " * rng.choice((0, 0, 1, 2)) + " ".join(words) + rng.choice(("", "", "!", "  "))
 
 
 def _draw_uneven(kind: Kind, rng: random.Random) -> Any:
@@ -348,8 +339,7 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
     helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
     is_class = stable_hash(f"class/{name}") % 2 == 0
     first = next(iter(chains.values())).operations[0]  # which all have
-    text = _text(helper, first, chains, is_class)
-    file = SourceFile(f"{name}.py", f"{name}.py", text, is_test=False)
+    file = SourceFile(f"{name}.py", f"{name}.py", _text(helper, first, chains, is_class), is_test=False)
     tree = SourceTree(MODULES, "", "Apache-2.0", (file,), ())
     for function in masked_functions(file):
         if isinstance(function, LeftOut) or function.name not in originals:
@@ -357,9 +347,8 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
         original, chain = originals[function.name], chains[function.name]
         call = f"{helper.capitalize()}({{}}).{function.name}()" if is_class else f"{function.name}({{}})"
         examples = (f">>> {call.format(repr(one.args[0]))}\n{one.expected!r}\n" for one in original.cases)
-        made = masked_problem(
-            function, tree, CONTEXT_CHARS, tests=(Doctest("".join(examples)),), tags=original.tags[2:]
-        )
+        tests = (Doctest("".join(examples)),)
+        made = masked_problem(function, tree, CONTEXT_CHARS, tests=tests, tags=original.tags[2:])
         wrong = [
             function.reference.replace(f"return {chain.expressions[1]}\n", f"return {expressions[1]}\n")
             for position, expressions in chain.wrong_variants()
@@ -452,7 +441,13 @@ def functions_of(chains: Iterable[Composition]) -> list[str]:
             digest = parent[digest]
         return digest
 
-    by_pool = [_digests(chains, number, pool) for number, pool in enumerate(_pools())]
+    half, ordinary = POOL_SIZE // 2, {kind: input_pool(kind, _POOL_SEED) for kind in Kind}
+    pools = (
+        {kind: pool[:half] for kind, pool in ordinary.items()},
+        {kind: pool[half:] for kind, pool in ordinary.items()},
+        {kind: input_pool(kind, _POOL_SEED, uneven=True)[:half] for kind in Kind},
+    )
+    by_pool = [_digests(chains, number, pool) for number, pool in enumerate(pools)]
     for first, *others in zip(*by_pool, strict=True):
         for other in others:
             kept, merged = sorted((root(first), root(other)))
@@ -463,15 +458,6 @@ def functions_of(chains: Iterable[Composition]) -> list[str]:
 def shape_of(chain: Composition) -> tuple[str, ...]:
     """The templates of the operations, sorted: neither their order nor their constants matter."""
     return tuple(sorted(operation.template for operation in chain.operations))
-
-
-def _pools() -> Iterator[Mapping[Kind, Sequence[Any]]]:
-    """Two halves of a pool of ordinary inputs, and half of an uneven one."""
-    half = POOL_SIZE // 2
-    ordinary = {kind: input_pool(kind, _POOL_SEED) for kind in Kind}
-    yield {kind: pool[:half] for kind, pool in ordinary.items()}
-    yield {kind: pool[half:] for kind, pool in ordinary.items()}
-    yield {kind: input_pool(kind, _POOL_SEED, uneven=True)[:half] for kind in Kind}
 
 
 def _digests(chains: Sequence[Composition], number: int, pool: Mapping[Kind, Sequence[Any]]) -> list[str]:

@@ -44,7 +44,6 @@ from greenward.problems.python_source import (
     source_lines,
 )
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _ACTIONS = (ast.If, ast.For, ast.While, ast.With, ast.Expr)
 _FEW_LINES = 2  # that are shown as a whole, unless they do something
 
@@ -66,8 +65,7 @@ class _Part:
 
 def context_of(function: MaskedFunction, most_chars: int) -> str:
     """The text before the starter code: at most `most_chars`, but for the lines that open the classes."""
-    lines = source_lines(function.file.text)
-    parts = list(_parts(syntax_tree(function.file), function, lines))
+    parts = list(_parts(syntax_tree(function.file), function, source_lines(function.file.text)))
     left = most_chars - sum(len(part.shown) for part in parts)
     nearest_first = sorted(parts, key=lambda part: (not part.is_import, part.distance))
     for text_of in (lambda part: part.short, lambda part: part.whole):
@@ -90,7 +88,7 @@ def _parts(parent: ast.Module | ast.ClassDef, function: MaskedFunction, lines: l
                 yield _Part("", "", 0, is_import=False, is_inside=True, shown=opening)
                 yield from _parts(node, function, lines)
             continue
-        is_import = isinstance(node, _IMPORTS)
+        is_import = isinstance(node, (ast.Import, ast.ImportFrom))
         is_short = end - start <= _FEW_LINES and not isinstance(node, _ACTIONS)
         whole = "".join(lines[start:end])
         short = whole if is_import or is_short else _summary(node, lines)
@@ -183,13 +181,11 @@ def masked_functions(file: SourceFile) -> Iterator[MaskedFunction | LeftOut]:
         return
     count = Counter(qualified for qualified, _ in found)
     for qualified, node in found:
-        start, fingerprint = first_line(node), ""
+        start = first_line(node)
         reason = "defined more than once" if count[qualified] > 1 else _unsuitable(node)
-        if not reason:
-            fingerprint = _fingerprint(node)
-            reason = "" if fingerprint else "nested too deeply"
-        if reason:
-            yield LeftOut(f"{file.shown}:{start + 1} {qualified}", reason)
+        fingerprint = "" if reason else _fingerprint(node)
+        if not fingerprint:
+            yield LeftOut(f"{file.shown}:{start + 1} {qualified}", reason or "nested too deeply")
             continue
         doc = node.body[0]
         parameters = [*node.args.posonlyargs, *node.args.args]
@@ -217,11 +213,7 @@ def _unsuitable(node: FunctionNode) -> str:
     if ast.get_docstring(node) is None:
         return "no docstring"
     statements = node.body[1:]
-    if (
-        not statements
-        or all(map(_is_trivial, statements))
-        or _ABSTRACT & set(map(_name, node.decorator_list))
-    ):
+    if all(map(_is_trivial, statements)) or _ABSTRACT & set(map(_name, node.decorator_list)):
         return "nothing to implement"
     first, last = node.body[0], statements[0]
     signature = [node.returns, *(one for one in ast.walk(node.args) if hasattr(one, "end_lineno"))]
@@ -230,9 +222,7 @@ def _unsuitable(node: FunctionNode) -> str:
         return "body on the line of its docstring"
     if (node.end_lineno or 0) - (first.end_lineno or 0) > MAX_BODY_LINES:
         return "body too long"
-    if len(ast.get_docstring(node) or "") > MAX_DOCSTRING_CHARS:
-        return "docstring too long"
-    return ""
+    return "docstring too long" if len(ast.get_docstring(node) or "") > MAX_DOCSTRING_CHARS else ""
 
 
 def _is_trivial(statement: ast.stmt) -> bool:
@@ -522,8 +512,7 @@ def _fact_text(folder: Path, name: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    return visible(line.strip(), MAX_FACT_CHARS)
+    return visible(next(filter(None, map(str.strip, text.splitlines())), ""), MAX_FACT_CHARS)
 
 
 _PASSES = "__import__('greenward_tests').passes"
@@ -563,18 +552,15 @@ def suites_of(file: SourceFile, tree: SourceTree) -> list[str]:
     names = dict.fromkeys((file.module.replace(".", "_"), file.module.rpartition(".")[2], file.top))
     found = [f"test.test_{name}" for name in names if (folder / f"test_{name}.py").is_file()]
     for name in names:
-        found += (
-            f"test.test_{name}.{one.stem}" for one in sorted((folder / f"test_{name}").glob("test_*.py"))
-        )
+        within = sorted((folder / f"test_{name}").glob("test_*.py"))
+        found += (f"test.test_{name}.{one.stem}" for one in within)
     return found
 
 
 def needs_pytest(file: SourceFile) -> bool:
     """Whether the tests of a file are for pytest: it imports that, or has tests outside of classes."""
-    tree = _parsed(file)
-    return any(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in tree.body) or any(
-        name.partition(".")[0] == "pytest" for name in _imported(file)
-    )
+    functions = (one.name for one in _parsed(file).body if isinstance(one, ast.FunctionDef))
+    return "pytest" in dependencies([file]) or any(name.startswith("test") for name in functions)
 
 
 def files_for(file: SourceFile, tree: SourceTree) -> dict[str, str]:
@@ -590,7 +576,10 @@ def files_for(file: SourceFile, tree: SourceTree) -> dict[str, str]:
         one = waiting.pop()
         if one.place not in found:
             found[one.place] = one.text
-            needed = (tree.by_place[place] for place in _needed(one) if place in tree.by_place)
+            names = (*_imported(one), one.module)  # of modules; the packages that hold them are needed, too
+            paths = (path for name in names for path in accumulate(name.split("."), "{}/{}".format))
+            places = (place for path in paths for place in (f"{path}.py", f"{path}/__init__.py"))
+            needed = (tree.by_place[place] for place in places if place in tree.by_place)
             waiting += (other for other in needed if not tree.library or other.top == file.top)
     return dict(sorted(found.items()))
 
@@ -598,23 +587,13 @@ def files_for(file: SourceFile, tree: SourceTree) -> dict[str, str]:
 def helpers_for(suite: SourceFile, tree: SourceTree) -> dict[str, str]:
     """What the tests of a file may use: files of its folder and of those above it that are no suites."""
     folder = PurePosixPath(suite.shown).parent
-    return {
-        one.place: one.text
-        for one in tree.files
-        if one.is_test and not one.is_suite and folder.is_relative_to(PurePosixPath(one.shown).parent)
-    }
+    found = (one for one in tree.files if one.is_test and not one.is_suite)
+    return {one.place: one.text for one in found if folder.is_relative_to(PurePosixPath(one.shown).parent)}
 
 
 def dependencies(files: Iterable[SourceFile]) -> set[str]:
     """The packages and modules at top level that files import."""
     return {name.partition(".")[0] for file in files for name in _imported(file)}
-
-
-def _needed(file: SourceFile) -> Iterator[str]:
-    """The places where imported modules may lie, with the packages that hold them."""
-    for name in (*_imported(file), file.module):
-        for path in accumulate(name.split("."), "{}/{}".format):
-            yield from (f"{path}.py", f"{path}/__init__.py")
 
 
 @lru_cache(maxsize=4096)
@@ -649,9 +628,8 @@ CONSTANTS = ("True", "False", "0", "1", "''", "[]", "{}", "()")
 
 def doctest_problem(function: MaskedFunction, tree: SourceTree, context_chars: int) -> Problem:
     """The problem that is judged by the examples of the function's own docstring."""
-    return masked_problem(
-        function, tree, context_chars, tests=(Doctest(function.docstring),), tags=("doctest",)
-    )
+    tests = (Doctest(function.docstring),)
+    return masked_problem(function, tree, context_chars, tests=tests, tags=("doctest",))
 
 
 def suite_problem(
@@ -681,7 +659,6 @@ def masked_problem(
     known = {*(one.top for one in tree.files), *sys.stdlib_module_names, "greenward_tests"}
     used = [tree.by_place[path] for path in (*files, *test_files) if path in tree.by_place]
     needed = {*dependencies(used), *(["pytest"] if "::" in tests.get("setup_code", "") else [])}
-    kind = "method" if "." in function.qualified else "function"
     return Problem(
         task_id=f"{tree.name}/{function.file.module}.{function.qualified}",
         prompt=function.said,
@@ -692,7 +669,7 @@ def masked_problem(
         context=context_of(function, context_chars),
         starter_code=function.starter,
         reference=function.file.text,
-        tags=(kind, *tags),
+        tags=("method" if "." in function.qualified else "function", *tags),
         columns={
             "origin": f"{tree.name} {tree.version}".strip() + f", {function.where.partition(' ')[0]}",
             "licence": tree.licence,

@@ -110,8 +110,7 @@ def _in_statement(node: ast.stmt) -> Iterator[tuple[str, Replacement]]:
                     yield "dropped_guard" if isinstance(node.body[-1], _JUMPS) else "dropped_branch", []
             yield "negated_condition", _changed(node, test=_negated(node.test))
         case ast.Return(value=ast.expr() as value):
-            is_plain = isinstance(value, (ast.Name, ast.Constant))
-            yield "missing_return", [] if is_plain else [ast.Expr(value)]
+            yield "missing_return", [] if isinstance(value, (ast.Name, ast.Constant)) else [ast.Expr(value)]
         case ast.Break() | ast.Continue():
             yield "wrong_jump", [ast.Continue() if isinstance(node, ast.Break) else ast.Break()]
             yield "wrong_jump", []
@@ -172,8 +171,7 @@ def _in_expression(node: ast.AST) -> Iterator[tuple[str, Replacement]]:
             for kind, operators in (("boundary", _BOUNDARY), ("comparison_operator", _COMPARISON)):
                 for position, operator in enumerate(ops):
                     if type(operator) in operators:
-                        changed = _exchanged(ops, position, operators[type(operator)]())
-                        yield kind, _changed(node, ops=changed)
+                        yield kind, _changed(node, ops=_exchanged(ops, position, operators[type(operator)]()))
         case ast.comprehension(ifs=ifs):
             for position, condition in enumerate(ifs):
                 yield "negated_condition", _changed(node, ifs=_exchanged(ifs, position, _negated(condition)))
@@ -368,10 +366,9 @@ def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
     return [*before[:index], *inserted, *before[index + 1 :]] or [ast.Pass()]
 
 
-_Place = tuple[ast.AST, ast.AST, str, int | None, tuple[str, ...]]
-
-
-def _places_below(owner: ast.AST, names: dict[str, None]) -> Iterator[_Place]:
+def _places_below(
+    owner: ast.AST, names: dict[str, None]
+) -> Iterator[tuple[ast.AST, ast.AST, str, int | None, tuple[str, ...]]]:
     """(node, owner, field, index, names bound there) below a node, each node before those inside it.
 
     Adds to `names` what is bound on the way.
@@ -397,9 +394,8 @@ def _places_below(owner: ast.AST, names: dict[str, None]) -> Iterator[_Place]:
 
 
 def _bound_by(target: ast.AST) -> Iterator[str]:
-    return (
-        part.id for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    )
+    names = (part for part in ast.walk(target) if isinstance(part, ast.Name))
+    return (part.id for part in names if isinstance(part.ctx, ast.Store))
 
 
 def _is_excluded(node: ast.AST) -> bool:

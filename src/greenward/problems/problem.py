@@ -429,13 +429,8 @@ def _hole(text: str, qualified: str) -> Hole | None:
     node = dict(qualified_functions(tree)).get(qualified) if tree else None
     if node is None:
         return None
-    lines = source_lines(text)
-    first = lines[node.lineno - 1]
-    return Hole(
-        "".join(lines[: node.lineno - 1]),
-        "".join(lines[node.end_lineno or 0 :]),
-        _indentation(first),
-    )
+    lines, start = source_lines(text), node.lineno - 1
+    return Hole("".join(lines[:start]), "".join(lines[node.end_lineno or 0 :]), _indentation(lines[start]))
 
 
 def _indented_part(text: str, indentation: int) -> str:
@@ -472,17 +467,11 @@ def _definition(code: str, name: str, indentation: str | None = None) -> str | N
     }
     inside_strings = {line for first, last in strings for line in range(first + 1, last + 1)}
     own = _indentation(lines[0])
-    return "".join(
-        line if number in inside_strings else _indented_anew(line, own, indentation)
-        for number, line in enumerate(lines, node.lineno)
-    )
+    for at, line in enumerate(lines):
+        if line.strip() and node.lineno + at not in inside_strings:
+            lines[at] = indentation + (line[len(own) :] if line.startswith(own) else line.lstrip(" \t"))
+    return "".join(lines)
 
 
 def _indentation(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
-
-
-def _indented_anew(line: str, own: str, indentation: str) -> str:
-    if not line.strip():
-        return line
-    return indentation + (line[len(own) :] if line.startswith(own) else line.lstrip(" \t"))

@@ -85,9 +85,8 @@ def _row_problem(row: Row) -> Problem:
             fixed = repository.files(repository.patched(tree, patch), changed) if changed else {}
             with_tests = repository.files(repository.patched(tree, test_patch), tested) if tested else {}
     except RepositoryError as error:
-        raise row.error(
-            "repo", f"could not be read: {error.message.rstrip('.')}", remedy=error.remedy
-        ) from None
+        said = f"could not be read: {error.message.rstrip('.')}"
+        raise row.error("repo", said, remedy=error.remedy) from None
     own = next((path for path in changed if path.endswith(".py") and path in {*base} & {*fixed}), None)
     if own is None:
         raise row.error("patch", "changes no Python file of the repository")
@@ -153,10 +152,8 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     (`grading.verification`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
     root = Path(folder)
-    found = read_python_files(root) if root.is_dir() else ()
-    files = {
-        path: text for path, text in sorted(found, key=lambda one: one[0].split("/")) if isinstance(text, str)
-    }
+    found = sorted(read_python_files(root) if root.is_dir() else (), key=lambda one: one[0].split("/"))
+    files = {path: text for path, text in found if isinstance(text, str)}
     tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
     names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
     if not names:

@@ -30,8 +30,6 @@ MAX_UNPACKED_RATIO = 100  # unpacked bytes for each byte of a larger one
 MAX_BAD_ROWS = 10_000  # that are skipped
 _MAX_REREAD = 16  # times its length that a file is parsed in vain, by rows that end many lines later
 
-_WHITESPACE = " \t\r\n"
-
 
 class BadRow(ProblemError):
     """One row of a file that cannot be used, while others may."""
@@ -147,8 +145,7 @@ def read_rows(
         parse_float=None if non_finite else _finite,
         object_pairs_hook=_with_different_keys,
     )
-    line = 1
-    counted_to = 0
+    line, counted_to = 1, 0
     try:
         for number, (position, value) in enumerate(_elements(text, decoder), start=1):
             line += text.count("\n", counted_to, position)
@@ -364,7 +361,7 @@ def _with_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _WHITESPACE:
+    while position < len(text) and text[position] in " \t\r\n":
         position += 1
     return position
 
@@ -380,16 +377,13 @@ DATA = Path(__file__).with_name("data")
 def read_sections(name: str) -> dict[str, list[str]]:
     """The lines of each section of a text file, which a line `## HEADING` begins."""
     parts = re.split(r"^## (.+)\n", (DATA / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {
-        heading: content.strip("\n").split("\n")
-        for heading, content in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    sections = zip(parts[1::2], parts[2::2], strict=True)
+    return {heading: content.strip("\n").split("\n") for heading, content in sections}
 
 
 def read_table(name: str) -> dict[str, list[list[str]]]:
     """As `read_sections`, with each line as its cells, between which ` | ` stands."""
-    sections = read_sections(name).items()
-    return {heading: [line.split(" | ") for line in lines] for heading, lines in sections}
+    return {heading: [line.split(" | ") for line in lines] for heading, lines in read_sections(name).items()}
 
 
 def read_programs(name: str) -> dict[str, str]:

@@ -259,7 +259,9 @@ class EndpointEngine:
                 if isinstance(answer, RequestError):
                     failed = answer
                     continue
-                group.append(_completion(answer))
+                ids = np.array(TextTokenizer().encode(answer.text), dtype=np.int64)
+                stop = StopReason.LENGTH if answer.truncated else StopReason.END
+                group.append(Completion(ids, np.zeros(len(ids), dtype=np.float32), stop, 0))
                 if on_group and len(group) == sizes[group_of[number]]:
                     on_group(group_of[number], group)
         if failed:
@@ -268,12 +270,6 @@ class EndpointEngine:
 
     def sync(self, policy: Policy) -> None:
         """Nothing: the server has its own weights."""
-
-
-def _completion(answer: Answer) -> Completion:
-    ids = np.array(TextTokenizer().encode(answer.text), dtype=np.int64)
-    stop = StopReason.LENGTH if answer.truncated else StopReason.END
-    return Completion(ids, np.zeros(len(ids), dtype=np.float32), stop, 0)
 
 
 def _answer(found: Any) -> Answer:

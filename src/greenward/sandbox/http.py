@@ -37,7 +37,6 @@ from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
 from greenward.sandbox.remote import HostLost, JobServer, RemoteExecutor
 
 JOBS_PATH, RUN_CODE_PATH = "/run_jobs", "/run_code"
-_MAX_REPLY_BYTES = 1 << 30
 _COMPILE_SECONDS = 10.0  # SandboxFusion asks for it; Python has nothing to compile
 _SPARE_SECONDS = 5.0  # for the way there and back
 _PROGRAM = """\
@@ -74,7 +73,7 @@ class HttpHost:
 
     def __init__(self, url: str, token: str | None = None, packages: Sequence[str] = ()) -> None:
         patience = Patience(attempts=1, total_seconds=float("inf"))  # what is lost runs on another server
-        self._client = JsonClient(url, token=token, patience=patience, max_bytes=_MAX_REPLY_BYTES)
+        self._client = JsonClient(url, token=token, patience=patience, max_bytes=1 << 30)
         self.name, self._packages, self._is_foreign = self._client.url, list(packages), False
 
     def call(self, request: remote.Json, seconds: float) -> Any:
@@ -138,7 +137,6 @@ OUTPUT_BYTES = 1 << 20
 HEAD_SECONDS = 10.0  # from the opening of a connection to the end of its first head, with the token
 _IDLE_SECONDS = 60.0  # a connection that sends or takes nothing for so long is closed
 _BODY_SECONDS, _BODY_BYTES_PER_SECOND = 30.0, 1 << 18  # a body must come within both together
-_RETRY_AFTER = "1"
 
 
 class _Connections:
@@ -279,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = forms.get(self.path, self._unknown)(self._body())
         except _Refused as error:
             status, content = error.args[0], {"detail": error.args[1]}
-            headers = {"Retry-After": _RETRY_AFTER} if status == 429 else {}
+            headers = {"Retry-After": "1"} if status == 429 else {}
             self.close_connection = True  # the body may not have been read
         except OSError:
             raise
@@ -410,9 +408,8 @@ def _program(request: Any, memory_bytes: int) -> Job:
 
 def _as_in_sandbox_fusion(result: RunResult) -> remote.Json:
     outcome, code = result.outcome, _return_code(result)
-    run_status = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}.get(
-        outcome, "Finished"
-    )
+    others = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}
+    run_status = others.get(outcome, "Finished")
     status = "SandboxError" if run_status == "Error" else "Success" if code == 0 else "Failed"
     reason = f"{result.error_class or outcome.value}: {result.error_message}\n" if code else ""
     return {

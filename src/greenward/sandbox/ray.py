@@ -155,9 +155,8 @@ class RayWorker:
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost`."""
-        reply = self._get(
-            self._actor.ask.remote(header, payload, seconds), seconds + GRACE_SECONDS + _TRANSFER_SECONDS
-        )
+        most = seconds + GRACE_SECONDS + _TRANSFER_SECONDS
+        reply = self._get(self._actor.ask.remote(header, payload, seconds), most)
         if reply is None:
             raise WorkerLost
         return tuple(reply)

@@ -67,8 +67,9 @@ def write_job(job: Job) -> tuple[Json, int]:
         calls = [call.text for call in job.calls]
     except PlainDataError as error:
         raise SandboxError(f"the inputs of a job are not plain data: {error}.") from None
-    files = [*job.files.values(), *filter(None, job.changes.values())]
-    if (chars := sum(map(len, [*_texts(job), *files, *calls]))) > MAX_JOB_CHARS:
+    texts = [job.code, job.preamble, job.setup_code, job.check_setup, *job.files.values(), *calls]
+    texts += [*job.expressions, *job.checks, *job.stdins, *filter(None, job.changes.values())]
+    if (chars := sum(map(len, texts))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
     parts = {one.name: getattr(job, one.name) for one in fields(Job)}
     mappings = {"limits": asdict(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
@@ -134,14 +135,8 @@ def _tuples(parts: Json) -> Json:
     return {name: tuple(part) if type(part) is list else part for name, part in parts.items()}
 
 
-def _texts(job: Job) -> list[str]:
-    texts = [job.code, job.preamble, job.setup_code, job.check_setup]
-    return [*texts, *job.expressions, *job.checks, *job.stdins]
-
-
 def _read_job(calls: list[str], limits: Json, files: Json, changes: Json, **parts: Any) -> Job:
-    inputs = (decode(call) for call in calls)
-    arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in inputs)
+    arguments = tuple(Call(tuple(args), kwargs) for args, kwargs in map(decode, calls))
     mappings: Json = {"limits": Limits(**limits), "files": dict(files), "changes": dict(changes)}
     job = Job(**_tuples(parts), **mappings, calls=arguments)
     for record in (job, job.limits):
@@ -356,9 +351,8 @@ class RemoteExecutor(Closing["RemoteExecutor"]):
             room = self._room
             if not waiting or not room:
                 return None
-            line = min(
-                (line for line in self._lines if line.is_up), key=lambda line: (line.calls, line.given)
-            )
+            up = [line for line in self._lines if line.is_up]
+            line = min(up, key=lambda line: (line.calls, line.given))
             line.calls, line.given = line.calls + 1, line.given + 1
         count, batch = min(self._jobs_per_call, -(-len(waiting) // room)), [waiting.popleft()]
         weight = batch[0].weight

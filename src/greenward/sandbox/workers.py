@@ -344,7 +344,6 @@ START_SECONDS = 30.0
 # processor and that has not yet removed its entry in /proc.
 GRACE_SECONDS = 3.0
 KILLED_INSIDE = 128  # a worker of which the part in namespaces was ended by signal n exits with 128 + n
-_SECONDS_TO_END = 1.0
 # Python ignores PYTHONHASHSEED under -I; with this environment, -s and no path to us, -I adds nothing.
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
@@ -489,7 +488,7 @@ class WorkerProcess:
         The layers of level B keep every signal of an answer from its worker.
         """
         try:
-            status = self._process.wait(timeout=_SECONDS_TO_END)
+            status = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             return False
         is_out_of_reach = frozenset(self.layers) >= CORE_LAYERS
@@ -568,8 +567,7 @@ class WorkerSlot:
             raise WorkerLost  # an idle worker sends nothing unless it is broken
         worker.is_spent = report.get("is_spent", False)
         is_of_checks = bool(attempt.job.checks) and worker is self.workers[1]
-        result = attempt.read_report(is_of_checks, report, blobs, layers)
-        self._results[worker] = result
+        self._results[worker] = attempt.read_report(is_of_checks, report, blobs, layers)
         results = [result for result in self._results.values() if result is not None]
         if len(results) < len(self._results):
             return None

@@ -143,9 +143,8 @@ class Workspace(Closing["Workspace"]):
         try:
             found = json.loads(blobs[: report["lengths"][0]])
         except ValueError:
-            found = (
-                f"it ended by its limit of {report['killed']}" if report["killed"] else "it gave no answer"
-            )
+            killed = report["killed"]
+            found = f"it ended by its limit of {killed}" if killed else "it gave no answer"
         if isinstance(found, str):
             raise WorkspaceError(f"the {action} failed: {found}.")
         return found

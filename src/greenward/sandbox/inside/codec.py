@@ -353,8 +353,7 @@ def send_frame(
 ) -> None:
     """Sends one frame to the other side of a pool and its worker. Raises `OSError`."""
     first = json.dumps(header).encode("ascii") + b"\n"
-    prefix = LENGTH.pack(len(first) + sum(map(len, blobs)))
-    parts = [prefix + first, *filter(len, blobs)]
+    parts = [LENGTH.pack(len(first) + sum(map(len, blobs))) + first, *filter(len, blobs)]
     sent = socket.send_fds(channel, parts, [] if descriptor is None else [descriptor])
     for part in parts:
         if sent < len(part):

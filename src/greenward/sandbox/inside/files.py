@@ -27,7 +27,6 @@ from greenward.common.errors import SandboxError
 
 MAX_ENTRIES = 4096
 UNCOUNTABLE = 1 << 60
-_ATTEMPTS = 100
 _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -50,7 +49,7 @@ def empty_folder(path: str, seconds: float = math.inf) -> None:
         _stop_after(deadline)
         os.rmdir(name, dir_fd=parent)
 
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(100):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "something took the folder's place", path)
         os.chmod(path, 0o700)

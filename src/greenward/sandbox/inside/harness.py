@@ -123,8 +123,7 @@ class _Harness:
         namespace = self._load(namespace, code, setup_code, path=path)
         function = _named(entry_point, namespace)
         if entry_point is not None and not callable(function):
-            message = f"{entry_point} is not defined as a function"
-            self.end(["ended", "no_entry_point", "NameError", message])
+            self.end(["ended", "no_entry_point", "NameError", f"{entry_point} is not defined as a function"])
         for position, call in enumerate(calls):
             is_expression = type(call) is types.CodeType
             act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
@@ -150,12 +149,9 @@ class _Harness:
         self._send(_dumps(message))
         _exit(0)
 
-    def _end_forks(self) -> None:
+    def _send(self, text: str) -> None:
         if _getpid() != self._owner:  # a fork of the answer came back here
             _exit(0)
-
-    def _send(self, text: str) -> None:
-        self._end_forks()
         write_frame(RESULT_FD, text.encode("ascii"), nonce=self._nonce)
 
     def _text_of(self, act: Callable[[], Any], *position: int, most_chars: int = codec.MAX_CHARS) -> str:
@@ -494,8 +490,7 @@ def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[],
                 reply = f'["iterator",{len(iterators)}]'
                 iterators.append(value)
             elif type(value) in _VIEWS:
-                elements = answer_one(partial(list, value))
-                reply = elements.replace('["value"', f'["{_VIEWS[type(value)]}"', 1)
+                reply = answer_one(partial(list, value)).replace('["value"', f'["{_VIEWS[type(value)]}"', 1)
         write_frame(CALL_FD, reply.encode("ascii"))
 
 

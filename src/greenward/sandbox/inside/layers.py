@@ -86,8 +86,7 @@ def make_ruleset(
     attributes = struct.pack("=QQQ", files, network, scopes)
     ruleset = system_call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
-        granted = ((READ, readable), (READ | EXECUTE, runnable), (READ_DIR, listable))
-        for rights, paths in granted:
+        for rights, paths in ((READ, readable), (READ | EXECUTE, runnable), (READ_DIR, listable)):
             _allow(ruleset, rights & files, paths)
         for path in writable:
             _allow_beneath(ruleset, path, WRITE & files)
@@ -122,8 +121,7 @@ def _handled(version: int) -> tuple[int, int, int]:
     files = REFER - 1  # every right of ABI 1
     files |= (version >= 2) * REFER | (version >= 3) * TRUNCATE | (version >= 5) * IOCTL_DEV
     network = (version >= 4) * (BIND_TCP | CONNECT_TCP)
-    scopes = (version >= 6) * (SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL)
-    return files, network, scopes
+    return files, network, (version >= 6) * (SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL)
 
 
 def _allow(ruleset: int, rights: int, paths: Sequence[str]) -> None:
@@ -357,8 +355,7 @@ def find_originals(path: str, roots: Mapping[str, bool]) -> list[str]:
     if not found:
         return []
     bundles = (os.path.join(root, name) for root, is_own in roots.items() for name in _BUNDLES if is_own)
-    others = (root for root, is_own in roots.items() if not is_own)
-    return [*found, *filter(os.path.exists, bundles), *others]
+    return [*found, *filter(os.path.exists, bundles), *(root for root, is_own in roots.items() if not is_own)]
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -548,9 +545,8 @@ def _make_landlock(
     # Hundreds of rules would take milliseconds for each command: the second set, which keeps the folders of
     # others away, has a few only, since both must allow what is done.
     others = os.path.realpath(writable[0])
-    outer = list(
-        dict.fromkeys(_apart_from(os.path.realpath(path), others) for path in (*readable, *runnable))
-    )
+    real = map(os.path.realpath, (*readable, *runnable))
+    outer = list(dict.fromkeys(_apart_from(path, others) for path in real))
 
     def restrict(limits: Mapping[str, Any]) -> None:
         restrict_self(ruleset)

@@ -92,8 +92,7 @@ def _set_stream(name: str, stream: Any) -> None:
 def _form_of(stream: Any) -> tuple[tuple[Any, ...], str]:
     """What `open` needs to open it anew, and its name."""
     buffering = 1 if stream.line_buffering else -1
-    form = (stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, "\n", False)
-    return form, stream.name
+    return (stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, "\n", False), stream.name
 
 
 def _open(form: tuple[tuple[Any, ...], str]) -> Any:

@@ -276,7 +276,9 @@ class _Reader:
             raise _Refused
         pairs = [(alias.asname or alias.name, alias.name) for alias in names]
         if pairs[0][0] == "*":
-            pairs = [(name, name) for name in _names_by_star(module)]
+            found = vars(sys.modules[module])
+            names = found.get("__all__") or [name for name in found if not name.startswith("_")]
+            pairs = [(name, name) for name in names]
         for own, name in pairs:
             rule = _rule(module, name)
             if rule is not None:
@@ -322,11 +324,6 @@ def _checked(name: str) -> str:
     if name.startswith("__") and name not in _SPECIAL_NAMES:
         raise _Refused
     return name
-
-
-def _names_by_star(module: str) -> list[str]:
-    own = vars(sys.modules[module])
-    return list(own.get("__all__") or (name for name in own if not name.startswith("_")))
 
 
 def _is_outer(attribute: str | None) -> bool:

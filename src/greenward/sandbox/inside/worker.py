@@ -213,7 +213,6 @@ WORKSPACES_BYTES = 64 * MAX_FOLDER_BYTES  # of all workspaces of a worker, where
 MAX_READ_BYTES = 4 << 20
 RESULT_BYTES = 7 * MAX_READ_BYTES  # as JSON a byte takes up to six
 COMMAND_NICENESS = 5  # the worker must be ahead of what it ends
-_SHELL = "/bin/sh"
 
 
 class Workspaces(Supervisor):
@@ -238,7 +237,10 @@ class Workspaces(Supervisor):
         if limits["is"] == "old":
             self._old.append(self.workspace)
         if limits["is"] != "open":
-            self._remove_old()
+            with contextlib.suppress(TimeoutError):
+                while self._old:
+                    remove_folder(self._old[-1], REMOVAL_SECONDS)
+                    self._old.pop()
         if limits["is"] == "old":
             return {"closed": True}, []
         if limits["is"] == "new":
@@ -248,12 +250,6 @@ class Workspaces(Supervisor):
     def _clean(self) -> bool:
         """Files of a workspace stay."""
         return True
-
-    def _remove_old(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            while self._old:
-                remove_folder(self._old[-1], REMOVAL_SECONDS)
-                self._old.pop()
 
     def _act(self, limits: Mapping[str, Any], job: memoryview, stdins: list[int]) -> NoReturn:
         action, argument = json.loads(bytes(job))
@@ -266,7 +262,7 @@ class Workspaces(Supervisor):
         if action == "exec":
             os.close(harness.RESULT_FD)
             os.dup2(1, 2)  # one stream, in the order of writing
-            os.execve(_SHELL, ["sh", "-c", argument], _environment(self.workspace))
+            os.execve("/bin/sh", ["sh", "-c", argument], _environment(self.workspace))
         found: Any = None
         try:
             if action in ("open", "write"):
