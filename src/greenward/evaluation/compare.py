@@ -203,25 +203,20 @@ def read_evaluation(path: Path) -> StoredEvaluation:
     twice.
     """
     with expecting("of the form of an evaluation", path, RunError):
-        return _read(path)
-
-
-def _read(path: Path) -> StoredEvaluation:
-    if path.is_dir():
-        for name in (RESULTS, EVALPLUS_RESULTS):
-            if (path / name).is_file():
-                return _of_file(path / name)
-        evaluations = read_evaluations(path)
-        if not evaluations:
-            raise RunError(
-                f"{path}: there is no evaluation in this folder.",
-                remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run on problems; "
-                "runs on games are shown side by side by `greenward report RUN RUN`.",
-            )
-        return _of_record(path, evaluations[-1])
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file or folder.")
-    return _of_file(path.resolve())  # a link that the user named may lead anywhere
+        if path.is_dir():
+            for name in (RESULTS, EVALPLUS_RESULTS):
+                if (path / name).is_file():
+                    return _of_file(path / name)
+            if not (evaluations := read_evaluations(path)):
+                raise RunError(
+                    f"{path}: there is no evaluation in this folder.",
+                    remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run on "
+                    "problems; runs on games are shown side by side by `greenward report RUN RUN`.",
+                )
+            return _of_record(path, evaluations[-1])
+        if not path.is_file():
+            raise RunError(f"{path}: there is no such file or folder.")
+        return _of_file(path.resolve())  # a link that the user named may lead anywhere
 
 
 def _of_file(path: Path) -> StoredEvaluation:

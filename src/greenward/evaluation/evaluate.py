@@ -368,8 +368,7 @@ class Classified:
         """What most answers say, vulnerable or not (None for a tie), and the share of all that say it."""
         yes = sum(answer.said == "vulnerable" for answer in self.answers)
         no = sum(answer.said == "safe" for answer in self.answers)
-        share = max(yes, no) / max(len(self.answers), 1)
-        return (None if yes == no else yes > no), share
+        return (None if yes == no else yes > no), max(yes, no) / max(len(self.answers), 1)
 
 
 def classification_figures(items: Sequence[Classified]) -> dict[str, Any]:
@@ -497,11 +496,10 @@ def _calibration(items: Sequence[Classified], answers: Sequence[LabelAnswer]) ->
         return None
     confidence, right = np.array(pairs, dtype=float).T
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = [abs((confidence - right)[bins == b].sum()) for b in range(_BINS)]
     return {
         "stated": float(len(pairs)),
         "brier": float(((confidence - right) ** 2).mean()),
-        "ece": float(sum(gaps) / len(pairs)),
+        "ece": float(sum(abs((confidence - right)[bins == b].sum()) for b in range(_BINS)) / len(pairs)),
         "mean_confidence": float(confidence.mean()),
         "accuracy": float(right.mean()),
     }

@@ -245,7 +245,9 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
         reason = row.text("extraction_failure", default="")
         truncated = row.values.get("truncated") is True
         for code, text in _programs(row, problem):
-            number = _number(row, default=counts[problem.task_id])
+            number = row.values.get("sample", counts[problem.task_id])
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise row.error("sample", f"must be a number from 0 on, found {number!r}")
             counts[problem.task_id] += 1
             sample = Sample(problem, number, text, Extracted(code, reason), truncated)
             if sample.key in seen:
@@ -316,13 +318,6 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _number(row: Row, *, default: int) -> int:
-    value = row.values.get("sample", default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise row.error("sample", f"must be a number from 0 on, found {value!r}")
-    return value
-
-
 def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
     by_name = {problem.task_id.replace("/", "_"): problem for problem in problems}
     for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
@@ -361,14 +356,13 @@ def _answer(sample: Sample, row: EvaluationRow) -> dict[str, Any]:
     base_tests = sample.problem.base_tests
     added = base_tests is not None
     base_failed = [index for index in row.failed_tests if base_tests is None or index < base_tests]
-    added_failed = row.failed_tests[len(base_failed) :]
     return {
         "task_id": row.task_id,
         "solution": sample.code or "",
         "base_status": _status(row.base_passed if added else row.success, row),
         "plus_status": _status(row.success, row) if added else None,
         "base_fail_tests": [_input(sample.problem, index) for index in base_failed],
-        "plus_fail_tests": [_input(sample.problem, index) for index in added_failed],
+        "plus_fail_tests": [_input(sample.problem, one) for one in row.failed_tests[len(base_failed) :]],
     }
 
 

@@ -66,8 +66,7 @@ class SuitePrompts(PromptRenderer):
         shots: Sequence[Problem] = (),
         **options: Any,
     ) -> None:
-        base = "completion" if shots and style == "auto" else style
-        super().__init__(tokenizer, style=base, **options)
+        super().__init__(tokenizer, style="completion" if shots and style == "auto" else style, **options)
         if shots and self.style == "chat":
             raise ConfigError("Examples (--fewshot) are for base models; chat prompts have none.")
         self._shots = tuple(shots)

@@ -503,11 +503,10 @@ class MonitorCallback(Callback):
     def __init__(self, recipe: ReinforcementRecipe, run: RunDirectory, say: Callable[[str], None]) -> None:
         self._run, self._stop_on_critical = run, recipe.monitor.stop_on_critical
         self._samples_here = recipe.rollouts.engine == "native"
-        alarms = run.path / ALARMS
         self._monitor = Monitor(
             recipe.monitor.rules,
             say=say,
-            alarms=alarms,
+            alarms=run.path / ALARMS,
             stop=_stop,
             on_alarm=self._on_alarm,
             kind=recipe.kind,

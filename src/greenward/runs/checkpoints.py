@@ -96,10 +96,9 @@ def _best(run: Path) -> str | None:
     """The kept checkpoint with the highest pass@1 on the held-out problems, None where none was evaluated."""
     kept = {step: path.name for step, path in steps_in(run / CHECKPOINTS)}
     with expecting("the evaluations of a run", run / EVALUATIONS, RunError):
-        evaluations = filter(None, map(sound_evaluation, read_evaluations(run)))
         rates = {
             record["step"]: record["metrics"]["pass@1"]["value"]
-            for record in evaluations
+            for record in filter(None, map(sound_evaluation, read_evaluations(run)))
             if "pass@1" in record["metrics"] and record["step"] in kept
         }
     return kept[max(rates, key=lambda step: (rates[step], step))] if rates else None

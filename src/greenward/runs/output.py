@@ -192,7 +192,12 @@ def claim_folder(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
     found = check_folder(path, kind)
     if found and overwrite:
         refuse_other_entries(path, kind)
-        _clear(path)
+        with writing(str(path)):
+            for entry in list(os.scandir(path)):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                elif entry.name != MARK:
+                    os.unlink(entry.path)
     with writing(str(path)):
         path.mkdir(parents=True, exist_ok=True)
     if not found or not os.path.lexists(path / MARK):
@@ -268,16 +273,6 @@ def refuse_other_entries(path: Path, kind: Kind) -> None:
             f"{path} holds more than greenward wrote: {_listed(sorted(others))}.",
             remedy="Move it elsewhere, or choose another folder; nothing in this one was changed.",
         )
-
-
-def _clear(path: Path) -> None:
-    """Delete everything in a folder but its mark."""
-    with writing(str(path)):
-        for entry in list(os.scandir(path)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name != MARK:
-                os.unlink(entry.path)
 
 
 def replace_folder(path: Path, kind: Kind, write: Callable[[Path], None]) -> None:
