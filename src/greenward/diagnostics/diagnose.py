@@ -206,8 +206,7 @@ def unanswered_question(run: RunSignals) -> str | None:
     """
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"
-    needed = ("loss" if run.kind == "sft" else REWARD, GRADIENT)
-    missing = [name for name in needed if run.too_short(name)]
+    missing = [name for name in ("loss" if run.kind == "sft" else REWARD, GRADIENT) if run.too_short(name)]
     return f"{' and '.join(missing)} could not be tested" if missing else None
 
 
@@ -541,7 +540,5 @@ def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:
         replace(card, findings=tuple(filled_in(finding, run) for finding in card.findings))
         for card in examine(topics_of(suites), run, limits)
     )
-    findings = [finding for card in cards for finding in card.findings]
-    causes = causes_of(findings, len(run.steps), CAUSES)
-    unanswered = unanswered_question(run)
-    return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered, causes)
+    causes = causes_of([finding for card in cards for finding in card.findings], len(run.steps), CAUSES)
+    return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered_question(run), causes)

@@ -320,8 +320,7 @@ class Cause:
     @property
     def severity(self) -> Severity:
         """That of the worst of them."""
-        found = (self.finding, *self.consequences)
-        return max((one.severity for one in found), key=SEVERITIES.index)
+        return max((one.severity for one in (self.finding, *self.consequences)), key=SEVERITIES.index)
 
     @property
     def headline(self) -> str:
@@ -362,8 +361,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
             return True
         # An onset is as sure as its interval is short.
         apart = max(2 * slack, effect.onset.high - effect.onset.low)
-        late_enough = effect.onset.step >= cause.onset.step - apart
-        return late_enough and effect.onset.high >= cause.onset.low - slack
+        return effect.onset.step >= cause.onset.step - apart and effect.onset.high >= cause.onset.low - slack
 
     def explains(cause: Occurrence, effect: Occurrence) -> bool:
         if cause.name == effect.name or effect.name not in effects_of.get(cause.name, ()):
@@ -395,8 +393,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     below: dict[str, list[Occurrence]] = {}
     for one in heads:
         top = root(one)
-        others = groups[one.name] if top is not one else groups[one.name][1:]
-        below.setdefault(top.name, []).extend(others)
+        below.setdefault(top.name, []).extend(groups[one.name] if top is not one else groups[one.name][1:])
     found = [Cause(groups[name][0], tuple(sorted(effects, key=begin))) for name, effects in below.items()]
 
     def rank(one: Cause) -> tuple[int, int, tuple[float, int]]:

@@ -89,8 +89,7 @@ def held_out_points(run: RunSignals) -> list[Point]:
     records = sound_evaluations(run, None)
     found = [(record, estimate) for record in records if (estimate := pooled([record], PRIMARY))]
     if len(found) > 1:
-        error = 2 * Z_95
-        return [Point(r["step"], e.value, (e.high - e.low) / error, r) for r, e in found]
+        return [Point(r["step"], e.value, (e.high - e.low) / (2 * Z_95), r) for r, e in found]
     steps, values = run.series(HELD_OUT)
     if len(values) < _FEWEST:
         return []
@@ -168,8 +167,7 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if rise is None:
         return Result()
     document = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
-    numbers = {"signal": name, "step": best.step, **document}
-    return Result(True, numbers, onset=onset)
+    return Result(True, {"signal": name, "step": best.step, **document}, onset=onset)
 
 
 REWARD_HACKING = Finding(

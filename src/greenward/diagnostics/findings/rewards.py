@@ -93,8 +93,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
     spread_steps, spread = run.series("reward/std")
-    late = spread[-max(_LATE, len(spread) // 4) :]
-    if len(spread) < MIN_POINTS or late.any():
+    if len(spread) < MIN_POINTS or spread[-max(_LATE, len(spread) // 4) :].any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
@@ -411,8 +410,7 @@ def _fitted_weights(run: RunSignals, terms: list[str]) -> dict[str, float]:
         return {}
     rewards, *columns = known - known.mean(axis=1, keepdims=True)
     found = np.linalg.lstsq(np.stack(columns, 1), rewards, rcond=None)[0]
-    left = rewards - np.stack(columns, 1) @ found
-    if left.var() > _UNEXPLAINED * rewards.var():
+    if (rewards - np.stack(columns, 1) @ found).var() > _UNEXPLAINED * rewards.var():
         return {}
     return {term.removeprefix("reward/"): float(one) for term, one in zip(terms, found, strict=True)}
 
@@ -545,8 +543,7 @@ def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Resu
     change = find_signal_change(run, signal)
     if change is None:
         return not_made(gap_of(run, signal))
-    values = run.series(signal)[1]
-    last = median_of_part(values, 0.85, 1)
+    last = median_of_part(run.series(signal)[1], 0.85, 1)
     found = change.is_large and change.after < change.before and last < 0.5 * change.before
     ratio = last / change.before if change.before else 0.0
     numbers = {"before": change.before, "after": last, "ratio": ratio}

@@ -289,8 +289,7 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     half = len(norms) // 2  # spikes that have ceased did no lasting harm
     late = sum(spike.step >= steps[half] for spike in found)
     numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "late": late}
-    often = late > MANY_SPIKES * (len(norms) - half) and late >= FEWEST_SPIKES
-    if not often:
+    if late <= MANY_SPIKES * (len(norms) - half) or late < FEWEST_SPIKES:
         return Result(True, numbers, "info", exactly(found[0].step), facts=facts, tables=(table,), data=data)
     onset = exactly(steps[most_likely_start(np.isin(steps, [spike.step for spike in found]))])
     return Result(True, numbers, "warning", onset, facts=facts, tables=(table,), data=data)
@@ -486,8 +485,7 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
     place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
     onset = onset_at(steps, departure(values, place))
-    since = max(onset.step, int(steps[half]))
-    return Result(rise_since(run, REWARD, since) is None, numbers, onset=onset)
+    return Result(rise_since(run, REWARD, max(onset.step, int(steps[half]))) is None, numbers, onset=onset)
 
 
 KL_RUNAWAY = Finding(
@@ -628,8 +626,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         ratios = since[1:] / since[:-1]
     ended = np.arange(1, len(since)) >= 0.97 * len(since)  # schedules end at 0
     fell = np.flatnonzero((ratios < RATE_FALL) & ~ended & (since[:-1] > 0.02 * since[0]))
-    lowest = np.minimum.accumulate(since)
-    rose = np.flatnonzero((since > RATE_JUMP * lowest) & (since > 0.02 * since[0]))
+    rose = np.flatnonzero((since > RATE_JUMP * np.minimum.accumulate(since)) & (since > 0.02 * since[0]))
     places = [int(found[0]) + shift for found, shift in ((fell, 1), (rose, 0)) if len(found)]
     if not places or not len(rose) or is_periodic(rates, top):
         return Result()
@@ -640,8 +637,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     after = float(rates[place:].max())
     before, at = float(rates[place - 1]), float(rates[place])
     rise = f" and jumped to {at:.3g}" if at > 0.95 * after else f", then {at:.3g}, and rose to {after:.3g}"
-    numbers = {"before": before, "after": after, "rise": rise}
-    return Result(True, numbers, onset=exactly(steps[place]))
+    return Result(True, {"before": before, "after": after, "rise": rise}, onset=exactly(steps[place]))
 
 
 def is_periodic(rates: Floats, top: int) -> bool:

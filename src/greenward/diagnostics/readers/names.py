@@ -124,7 +124,8 @@ def renamed(
     for name, (ours, _) in matches.items():
         if ours is not None:
             chosen = best[ours] == name
-            scale, shift = _scale(name) if chosen and name not in mapping else (1.0, 0.0)
+            forms = _forms(name) if chosen and name not in mapping else ()
+            scale, shift = next((_SCALES[form] for form in forms if form in _SCALES), (1.0, 0.0))
             found[name] = (ours if chosen else name), scale, shift
     return found, tuple(name for name in unknown if name not in _COUNTERS)
 
@@ -133,10 +134,6 @@ def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
     plain = name.strip().lower()
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
-
-
-def _scale(name: str) -> tuple[float, float]:
-    return next((_SCALES[form] for form in _forms(name) if form in _SCALES), (1.0, 0.0))
 
 
 def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
