@@ -302,8 +302,7 @@ def evaluate_game(
         opponents["expert"] = ExpertPlayer()
     for name, opponent in opponents.items():
         for result in play_match(game, contestant, opponent, games=games, seed=seed):
-            shares = result.estimates.items()
-            metrics |= {f"{name}/{result.role}/{figure}": share for figure, share in shares}
+            metrics |= {f"{name}/{result.role}/{key}": share for key, share in result.estimates.items()}
             found["void"] += result.void
     if isinstance(game, TicTacToe):
         found["errors"] = []

@@ -101,8 +101,7 @@ def minimax_value(state: str) -> float:
 def _situation(state: str) -> tuple[int | None, tuple[str, ...]]:
     """Whose move it is, and the empty cells."""
     empty = tuple(cell for cell in state if cell not in MARKS)
-    over = not empty or _result(state) != 0
-    return None if over else (len(empty) + 1) % 2, empty
+    return None if not empty or _result(state) != 0 else (len(empty) + 1) % 2, empty
 
 
 def _result(state: str) -> float:
@@ -261,8 +260,7 @@ class SimpleNegotiation:
         def pair(first: Sequence[int], second: Sequence[int]) -> tuple[int, int]:
             return rng.choice(first), rng.choice(second)
 
-        amounts = pair(AMOUNTS, AMOUNTS), pair(AMOUNTS, AMOUNTS)
-        return Trading(amounts, (pair(*VALUES), pair(*VALUES)))
+        return Trading((pair(AMOUNTS, AMOUNTS), pair(AMOUNTS, AMOUNTS)), (pair(*VALUES), pair(*VALUES)))
 
     def player(self, state: Trading) -> int | None:
         return state.moves % 2 if state.moves < self.max_moves else None
@@ -274,10 +272,9 @@ class SimpleNegotiation:
 
     def observation(self, state: Trading, player: int) -> str:
         (wheat, sheep), (wheat_value, sheep_value) = state.held(player), state.values[player]
-        left = self.max_moves - state.moves
         return (
             f"have {wheat} W {sheep} S values {wheat_value} {sheep_value} gain {state.gain(player)} "
-            f"left {left} offer {state.offer or 'none'}"
+            f"left {self.max_moves - state.moves} offer {state.offer or 'none'}"
         )
 
     def step(self, state: Trading, action: str) -> Trading:

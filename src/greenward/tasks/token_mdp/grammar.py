@@ -262,8 +262,7 @@ class Productions:
         kind = self.signature.result
         end = _lexeme(NEWLINE, "" if depth else f"bind {RESULT}")
         table = {"=": Production((_expression(kind, "full"), end))}
-        operators = {N: ("+=", "-=", "*=", "//="), S: ("+=",), LN: ("+=",), LS: ("+=",)}.get(kind, ())
-        for operator in operators:
+        for operator in {N: "+= -= *= //=", S: "+=", LN: "+=", LS: "+="}.get(kind, "").split():
             table[operator] = Production((_expression(kind, "full"), _lexeme(NEWLINE)), "", "result")
         return table, False
 
@@ -297,8 +296,7 @@ class Productions:
                 table[slot] = Production(())
         if signature.result == kind:
             table[RESULT] = Production((), "", "bound")
-            inputs = [_expression(one, "condition") for one in signature.arguments]
-            table[SELF] = _call(*inputs)
+            table[SELF] = _call(*(_expression(one, "condition") for one in signature.arguments))
         if kind == N:
             table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0].isdigit()}
             table[X] = Production((), "use", "variable")
@@ -341,12 +339,10 @@ class Productions:
             if kind == S:
                 table["*"] = Production((_expression(N, "operand"), follow))
         if _at_least(level, "comparison") and kind != B:
-            orders = ("==", "!=", "<", ">", "<=", ">=") if kind == N else ("==", "!=")
-            for operator in orders:
+            for operator in ("==", "!=", "<", ">", "<=", ">=") if kind == N else ("==", "!="):
                 table[operator] = Production((_expression(kind, "sum"), truth))
             if kind in (N, S):
-                container = LN if kind == N else "texts to walk"
-                table["in"] = Production((_expression(container, "sum"), truth))
+                table["in"] = Production((_expression(LN if kind == N else "texts to walk", "sum"), truth))
         if _at_least(level, "condition") and (kind == B or goal == "any"):
             for operator in ("and", "or"):
                 right = _expression("any" if goal == "any" else B, "comparison")

@@ -83,8 +83,7 @@ def write_replay(path: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
     A step has the `code` so far and `tokens`, (lexeme, value) with the chosen one first.
     """
     style = _STYLE + "".join(_rules({len(one["steps"]) for one in episodes}))
-    page = render_page("replay.html.j2", style, episodes=episodes)
-    write_atomically(path, page.encode("utf-8"))
+    write_atomically(path, render_page("replay.html.j2", style, episodes=episodes).encode("utf-8"))
 
 
 def _rules(lengths: set[int]) -> list[str]:
