@@ -317,8 +317,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 f"there are {size()} processes.",
                 remedy="Resume with the processes and the --config that the run was started with.",
             )
-        own = parts[rank()]
-        for flat, saved in zip(self._zero.fp32_partitioned_groups_flat, own, strict=True):
+        for flat, saved in zip(self._zero.fp32_partitioned_groups_flat, parts[rank()], strict=True):
             flat.data.copy_(saved["weights"])
             moments = {key: value for key, value in saved.items() if key != "weights"}
             self._zero.optimizer.state[flat] = {
