@@ -149,11 +149,10 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         "other engine": work.engine_bytes or 0,
     }
     gradients = _FLOAT32 * learnt // work.shards
-    training = {"gradients": gradients, "activations and logits": _training(shape, work, gradients)}
     return MemoryEstimate(
         {name: size for name, size in state.items() if size},
         _sampling(shape, work, rows) if samples_itself else 0,
-        training,
+        {"gradients": gradients, "activations and logits": _training(shape, work, gradients)},
     )
 
 
@@ -337,11 +336,10 @@ def make_plan(shape: DecoderShape, work: Workload, gpu: GpuModel, gpus: int) -> 
     cached = 2 * shape.layers * shape.kv_heads * shape.head_dim * c * context * answers
     token = max((c * weights + cached) / (gpu.bandwidth * 1e9), 2 * weights * answers / (gpu.tflops * 1e12))
     prefill = 2 * weights * prompts * work.prompt_tokens / (gpu.tflops * 1e12)
-    sampling = work.completion_tokens * token + prefill
     return Plan(
         estimate(shape, each),
         estimate(shape, replace(each, shards=gpus)),
-        _over_utilisation(sampling, SAMPLING_UTILISATION),
+        _over_utilisation(work.completion_tokens * token + prefill, SAMPLING_UTILISATION),
         _over_utilisation(training, TRAINING_UTILISATION),
     )
 
@@ -372,8 +370,7 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
     """
     if recipe.model.id is None:
         sizes = recipe.model.shape
-        head_dim = sizes.hidden_size // sizes.heads
-        return DecoderShape(head_dim=head_dim, **sizes.model_dump()), True
+        return DecoderShape(head_dim=sizes.hidden_size // sizes.heads, **sizes.model_dump()), True
     qwen = re.fullmatch(r"Qwen/Qwen2\.5-(?:Coder-)?([\d.]+)B(?:-Instruct)?", recipe.model.id)
     if qwen and qwen[1] in _QWEN:
         layers, hidden, heads, kv_heads, intermediate, vocab = _QWEN[qwen[1]]

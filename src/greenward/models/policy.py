@@ -362,8 +362,7 @@ class Policy(Sampler):
                 hidden_UE.index_select(0, batch.scored_from_S) if hidden else None,
             )
 
-        attention = training_attention(self.model, batch)
-        return self.model(batch.token_ids_M, attention, read, batch.predicting_U)
+        return self.model(batch.token_ids_M, training_attention(self.model, batch), read, batch.predicting_U)
 
 
 class TransformersPolicy(Policy):
@@ -396,8 +395,7 @@ class TransformersPolicy(Policy):
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model's config allows; practically none where it names none."""
-        config = self.model.config.get_text_config()
-        return getattr(config, "max_position_embeddings", None) or 1 << 30
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
 
     @property
     def hidden_size(self) -> int:
