@@ -338,11 +338,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
-    else:
-        _print_comparison(found)
-
-
-def _print_comparison(found: PairedComparison) -> None:
+        return
     for warning in _warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")
     click.secho(visible(found.claim), bold=True)

@@ -293,12 +293,10 @@ class TerminalGame:
                 shown = view(game, state, person)
                 click.echo(shown.removeprefix(seen).lstrip("\n") or shown)  # a history begins as before
                 seen = shown
-                action = self._ask(game.legal_actions(state))
-                if action is None:
+                if (action := self._ask(game.legal_actions(state))) is None:
                     return None
             else:
-                action = self._answer(state)
-                if action is None:
+                if (action := self._answer(state)) is None:
                     return self._ended(game.forfeit)
             state = game.step(state, action)
         click.echo(final_view(game, state, person).removeprefix(seen).lstrip("\n"))

@@ -367,7 +367,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         "run": str(run.path),
         "verdict": diagnosis.verdict,
         "steps": steps,
-        "findings": _finding_records(diagnosis.findings),
+        "findings": [{**asdict(finding), "docs": finding.docs} for finding in diagnosis.findings],
         "causes": [
             {
                 "name": one.finding.name,
@@ -498,16 +498,12 @@ def metrics_as_rows(run: RunSignals) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _finding_records(findings: tuple[Occurrence, ...]) -> list[dict[str, Any]]:
-    return [{**asdict(finding), "docs": finding.docs} for finding in findings]
-
-
 def _card_record(card: Card) -> dict[str, Any]:
     return {
         "name": card.name,
         "title": card.title,
         "headline": card.headline,
-        "findings": _finding_records(card.findings),
+        "findings": [{**asdict(finding), "docs": finding.docs} for finding in card.findings],
         "checked": list(card.checked),
         "not_checked": [asdict(gap) for gap in card.gaps],
         "data": card.data,

@@ -289,8 +289,7 @@ class Diagnosis:
 def gap_of(run: RunSignals, name: str) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or too short."""
     subject = TITLES.get(name, short_name(name))
-    count = len(run.testable(name)[1])
-    if count:
+    if count := len(run.testable(name)[1]):
         reason = f"{name} has {count} value{'s' if count > 1 else ''}, a test needs {MIN_POINTS}"
         return Gap(subject, reason, f"Train at least {MIN_POINTS} steps.")
     if name in run.values:
@@ -326,8 +325,7 @@ class Cause:
     def headline(self) -> str:
         """The cause with its size and step, and the first things that followed."""
         text = self.finding.brief or self.finding.title
-        onset = self.finding.onset
-        if onset is not None:
+        if (onset := self.finding.onset) is not None:
             text += f" from step {onset.step}"
         first_of = {one.name: one for one in reversed(self.consequences) if one.name != self.finding.name}
         later = [one for one in self.consequences if first_of.get(one.name) is one]
@@ -379,8 +377,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     heads = [members[0] for members in groups.values()]
     parent: dict[str, Occurrence] = {}
     for effect in heads:
-        able = [cause for cause in heads if explains(cause, effect)]
-        if able:
+        if able := [cause for cause in heads if explains(cause, effect)]:
             parent[effect.name] = min(able, key=begin)
 
     def root(one: Occurrence) -> Occurrence:

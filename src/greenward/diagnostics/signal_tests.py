@@ -71,8 +71,7 @@ def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> Change
     """
     steps, values = run.testable(name)
     steps, values = steps[int(since * len(steps)) :], values[int(since * len(values)) :]
-    change = find_change_point(values)
-    if change is None:
+    if (change := find_change_point(values)) is None:
         return None
     before, after, effect = change.before, change.after, change.effect_sd
     left = departure(values, change.onset)
@@ -184,8 +183,7 @@ def lasting_change(
         return Result(found, numbers, severity, change.onset, p, change=change)
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        change = find_signal_change(run, signal)
-        if change is None:
+        if (change := find_signal_change(run, signal)) is None:
             return not_made(gap_of(run, signal))
         if falls:  # a fall after a rise is no change of the whole: the later parts are tested, too
             parts = [change, *(find_signal_change(run, signal, since) for since in _LATER_PARTS)]
@@ -460,8 +458,7 @@ def measure_memory_growth(
     """
     skipped = int(_WARM_UP * len(memory))
     at, low = lower_envelope(steps[skipped:], memory[skipped:])
-    change = find_change_point(low)
-    if change is None:
+    if (change := find_change_point(low)) is None:
         return None
     since = change.onset.step if change.onset.step > _MIDWAY * len(low) else 0
     if _goes_on(low):

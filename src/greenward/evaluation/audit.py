@@ -327,8 +327,7 @@ class _FunctionUnderAudit:
         raised = ""
         for shape in data_shapes(self.signature, self.ground_truth, reads_stdin=kind == "standard input"):
             right = {one.task_id: self._ask(one, one.reference, shape) for one in problems}
-            failed = [reply for reply in right.values() if reply.outcome is not None]
-            if failed:
+            if failed := [reply for reply in right.values() if reply.outcome is not None]:
                 raised = raised or failed[0].detail
                 if failed[0].outcome is not TrialOutcome.RAISED:
                     break

@@ -349,7 +349,6 @@ def _isolation_of(rows: Collection[EvaluationRow]) -> dict[str, Any] | None:
 LEAST_BENIGN = 200  # of which one false alarm is 0.5 %
 FALSE_ALARMS = 0.005
 _BINS = 10
-_LABEL_RATES = ("truncated", "infrastructure")
 
 
 @dataclass(frozen=True)
@@ -420,7 +419,7 @@ def with_classification(figures: dict[str, Any], samples: Iterable[Sample]) -> d
     metrics = {"accuracy": {**found["accuracy"], "problems": found["functions"]}}
     if "correct" in found["pairs"]:
         metrics["paired_accuracy"] = {**found["pairs"]["correct"], "problems": found["pairs"]["whole"]}
-    rates = {name: one for name, one in figures["rates"].items() if name in _LABEL_RATES}
+    rates = {name: one for name, one in figures["rates"].items() if name in ("truncated", "infrastructure")}
     nothing_ran = {"isolation": None, "rates": rates}
     return figures | nothing_ran | {"classification": found, "metrics": figures["metrics"] | metrics}
 
@@ -546,8 +545,7 @@ class VerdictMemory:
         """As `Grader.grade_stream`."""
         new: list[int] = []
         for index, (problem, answer) in enumerate(answers):
-            known = self._known.get((id(problem), answer))
-            if known is None:
+            if (known := self._known.get((id(problem), answer))) is None:
                 new.append(index)
             else:
                 yield index, known[1]
@@ -595,8 +593,7 @@ def evaluate(
 
     Raises `ProblemError` when there is no problem, `SandboxError` when no answer could be judged.
     """
-    chosen = stable_subset(problems, config.num_questions)
-    if not chosen:
+    if not (chosen := stable_subset(problems, config.num_questions)):
         raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
     seconds, memory = Seconds(), memory or VerdictMemory()
 

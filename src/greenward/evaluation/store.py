@@ -123,8 +123,7 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
 def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Raises `RunError` if `path` holds answers of an evaluation with other settings, or something else."""
     check_folder(path, "evaluation")
-    before = read_json(path / SETTINGS)
-    if before is None:
+    if (before := read_json(path / SETTINGS)) is None:
         return
     now = to_json(settings)
     differences = [
@@ -203,8 +202,7 @@ def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], s
 
 
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
-    continued = _before_the_closing_fence(sample)
-    if continued is not None:
+    if (continued := _before_the_closing_fence(sample)) is not None:
         return replace(sample, extracted=Extracted(continued, sample.extracted.reason))
     taken = extract_code(_written(sample), sample.problem, "chat")
     if taken.code is None and keep:

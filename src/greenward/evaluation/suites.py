@@ -194,8 +194,7 @@ def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int |
 
     Raises `ConfigError` for an id that is given twice, `ProblemError` for an unknown one, naming the nearest.
     """
-    twice = [task_id for task_id, count in Counter(ids).items() if count > 1]
-    if twice:
+    if twice := [task_id for task_id, count in Counter(ids).items() if count > 1]:
         raise ConfigError(f"--ids names {twice[0]!r} twice.")
     if ids:
         chosen = [problems.by_id(task_id) for task_id in ids]

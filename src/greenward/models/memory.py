@@ -445,8 +445,7 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
 
     Raises `ConfigError` where what must stay in memory is alone more than the device has left.
     """
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         return [f"{recipe.model.id}: its memory can be estimated once it is in the cache."], None
     shape, native = known
     device = resolve_device(recipe.model.device)
@@ -475,8 +474,7 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
 
 def check_disk(recipe: Recipe, output: Path) -> str | None:
     """A warning where the checkpoints that are kept will hardly fit on the disk of `output`."""
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         return None
     # Weights in the type of the arithmetic, and in trainer.pt in float32 with AdamW's two moments.
     size = parameters(known[0]) * (4 + 12)
@@ -500,8 +498,7 @@ def plan_lines(
     """What training by a recipe takes on `gpus` GPUs of that name, for people. Raises `ConfigError`."""
     model = find_gpu(gpu)
     recipe = language_model(load_recipe(path, overrides, machine=lambda: model.preset))
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         raise ConfigError(
             f"The shape of {recipe.model.id} is not at hand: it is no local folder and not in the cache.",
             remedy=f"hf download {recipe.model.id}, or give model.shape and no model.id.",

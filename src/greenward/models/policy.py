@@ -108,8 +108,7 @@ def contended_threads() -> str | None:
     Threads of torch wait for each other at the end of every operation. Where another program uses a core,
     each operation waits for the thread that was interrupted, so that fewer threads are faster.
     """
-    threads = torch.get_num_threads()
-    if threads == 1:
+    if (threads := torch.get_num_threads()) == 1:
         return None
     together = _products_per_second()
     try:

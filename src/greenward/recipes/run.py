@@ -229,8 +229,7 @@ def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Colle
     only shows when files are read, models are fetched or functions are imported is not found here.
     """
     if isinstance(recipe, SupervisedRecipe):
-        data = recipe.warm_start.data
-        if data is None:
+        if (data := recipe.warm_start.data) is None:
             raise ConfigError(
                 "kind: sft trains on your own pairs: warm_start.data is not set.",
                 remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
@@ -741,8 +740,7 @@ class Session:
         self.progress.phase("Q-learning", recipe.training.max_steps)
         writer = RolloutWriter(run, recipe.training.rollouts_per_step)
         callbacks = [writer, *self.tasks.callbacks(self.progress)]
-        finished = self._drive(recipe, run, trainer, recipe.training, callbacks)
-        if finished:
+        if finished := self._drive(recipe, run, trainer, recipe.training, callbacks):
             self.tasks.compare(run, trainer, self.progress)
         return finished
 

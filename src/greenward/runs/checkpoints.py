@@ -158,14 +158,12 @@ def find_checkpoint(run: Path, which: str) -> Path:
     were evaluated; of equals the newest. Raises `CheckpointError` when there is none, or it is damaged.
     """
     if which == LAST:
-        newest = latest_checkpoint(run)
-        if newest is None:
+        if (newest := latest_checkpoint(run)) is None:
             raise CheckpointError(f"{run} is a run without a checkpoint yet.")
         return newest
     kept = {path.name: step for step, path in steps_in(run / CHECKPOINTS)}
     if which == BEST:
-        best = _best(run)
-        if best is None:
+        if (best := _best(run)) is None:
             raise CheckpointError(
                 f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
                 remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",

@@ -187,8 +187,7 @@ def joined() -> Iterator[None]:
         gathered([None])  # the others may still need this process
     except BaseException as error:
         watch.over.set()
-        told = watch.failure()
-        if told is None:
+        if (told := watch.failure()) is None:
             watch.tell(f"{type(error).__name__}: {error}")
             # What gloo says where a process was killed is "connection closed by peer".
             if "by peer" in str(error):
@@ -233,8 +232,7 @@ class _Watch(threading.Thread):
         polls = missed = 0
         newest = b""
         while not self.over.wait(POLL_SECONDS):
-            reason = self.failure()
-            if reason is None:
+            if (reason := self.failure()) is None:
                 try:
                     self._store.set(f"alive/{self._number}", str(polls := polls + 1))
                     key = f"alive/{self._next}"

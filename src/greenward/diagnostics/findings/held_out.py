@@ -156,8 +156,7 @@ def _begin(run: RunSignals, points: list[Point], best: Point) -> Onset:
 def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Training results that go on rising while held-out ones fall from their best."""
     points = held_out_points(run)
-    found = fall(points)
-    if found is None:
+    if (found := fall(points)) is None:
         return Result(made=len(points) > 1)
     best, change = found
     onset = _begin(run, points, best)
@@ -242,8 +241,7 @@ def regression_on(suite: str | None) -> Test:
 def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Held-out results of a series that fell from their best."""
     points = held_out_points(run)
-    found = fall(points)
-    if found is None:
+    if (found := fall(points)) is None:
         return Result(made=len(points) > 1)
     best, change = found
     numbers = {"points": document.points(change), "first": best.step, "last": points[-1].step}

@@ -63,7 +63,6 @@ _BESIDE_TESTS = re.compile(
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _LATE = 10  # steps with one reward for all answers, at least
 _WITHOUT_SIGNAL = "groups/without_signal"
-_lasting_fall = lasting_change(falls=True)
 SCALE_JUMP = 1.6  # of the spread of the rewards
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
@@ -327,7 +326,7 @@ NO_LEARNING = Finding(
 
 def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
-    result = _lasting_fall(run, signal, limits)
+    result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
     if signal == REWARD or result.change is None or not len(spread):
         return result
@@ -540,8 +539,7 @@ DEAD_GROUPS = Finding(
 
 def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups that can teach, whose share falls to less than half."""
-    change = find_signal_change(run, signal)
-    if change is None:
+    if (change := find_signal_change(run, signal)) is None:
         return not_made(gap_of(run, signal))
     last = median_of_part(run.series(signal)[1], 0.85, 1)
     found = change.is_large and change.after < change.before and last < 0.5 * change.before

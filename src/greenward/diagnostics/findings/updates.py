@@ -184,8 +184,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     else:
         text = f"The norm left its scale at step {onset} and is not a finite number any more."
     divergence = _divergence(run, onset, limits.alpha)
-    diverged = [reward for reward in divergence if reward["onset"] is not None]
-    if diverged:
+    if diverged := [reward for reward in divergence if reward["onset"] is not None]:
         reward = min(diverged, key=lambda reward: reward["onset"].step)
         verb = "fell" if reward["after"] < reward["before"] else "rose"
         text += " Then {signal} {} from {before:.3g} to {after:.3g} at step {onset}.".format(verb, **reward)
@@ -328,8 +327,7 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         if zero[first:].mean() > 0.4:
             text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
             return Result(True, {"text": text}, onset=exactly(steps[first_frequent(zero) or zero.argmax()]))
-    change = find_signal_change(run, signal)
-    if change is None:
+    if (change := find_signal_change(run, signal)) is None:
         return not_made(gap_of(run, signal))
     earlier = norms[(steps < change.onset.step) & (norms > 0)]
     last = median_of_part(norms[norms > 0], 0.9, 1)

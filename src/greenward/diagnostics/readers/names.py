@@ -195,8 +195,7 @@ class Columns(NamedTuple):
                     number = cell if type(cell) is float else as_number(cell)
                     if number is None:
                         continue
-                    column = columns.get(name)
-                    if column is None:
+                    if (column := columns.get(name)) is None:
                         if len(name) > MAX_NAME or len(columns) >= _MOST_NAMES:
                             dropped += 1
                             continue

@@ -178,8 +178,7 @@ def refusal(code: str) -> str | None:
         one.isprintable() or one == "\n" for one in code
     ):
         return "forbidden"
-    tree = parse_or_none(code)
-    if tree is None:
+    if (tree := parse_or_none(code)) is None:
         return Outcome.SYNTAX_ERROR.value
     return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) or _formats_freely(tree) else None
 

@@ -90,8 +90,7 @@ class TicTacToe:
 def minimax_value(state: str) -> float:
     """The return of the first player when both play perfectly from here."""
     game = TicTacToe()
-    player = game.player(state)
-    if player is None:
+    if (player := game.player(state)) is None:
         return _result(state)
     values = [minimax_value(game.step(state, action)) for action in game.legal_actions(state)]
     return max(values) if player == 0 else min(values)
@@ -407,8 +406,7 @@ class TextArenaGame:
         return state.observation(player)
 
     def step(self, state: Position, action: str) -> Position:
-        after = state.after(action)
-        if after is None:
+        if (after := state.after(action)) is None:
             raise GreenwardError(f"{self.name}: {action!r:.100} is no legal action")
         return after
 

@@ -567,8 +567,7 @@ class Grammar:
         raise AssertionError(f"{lexeme} was said to be allowed")
 
     def _node(self, stack: tuple[Any, ...] | None, scope: Scope) -> Node:
-        found = self._nodes.get((stack, scope))
-        if found is not None:
+        if (found := self._nodes.get((stack, scope))) is not None:
             return found
         if len(self._nodes) > MOST_NODES:  # of random programs there is no end
             self._nodes.clear()
@@ -584,8 +583,7 @@ class Grammar:
             symbol, stack = stack
             symbols.append(symbol)
         key = (*symbols, scope)
-        found = self._rows.get(key)
-        if found is not None:
+        if (found := self._rows.get(key)) is not None:
             return found
         found = np.full(len(self._vocabulary), NEVER, np.int32)
         passed = 0

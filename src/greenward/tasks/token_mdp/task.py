@@ -258,8 +258,8 @@ def evaluate_agent(
         **figures,
         "seconds": {"sampling": time.perf_counter() - started, "grading": 0.0},
         "prompts": {one.task_id: one.problem.starter_code for one in problems},
-        "rows": _with_code(rows),
-        "greedy_rows": _with_code(greedy_rows),
+        "rows": [{**row.to_json(), "code": code} for row, code in rows],
+        "greedy_rows": [{**row.to_json(), "code": code} for row, code in greedy_rows],
     }
 
 
@@ -278,10 +278,6 @@ def judged(attempts: Sequence[Attempt], grading: CodeGrading) -> list[tuple[Eval
 def sample_of(attempt: Attempt, problem: Problem, number: int) -> Sample:
     """What was written for a problem as answer `number` of an evaluation."""
     return Sample(problem, number, attempt.code, Extracted(attempt.code), tokens=len(attempt.writing.tokens))
-
-
-def _with_code(rows: Sequence[tuple[EvaluationRow, str]]) -> list[dict[str, Any]]:
-    return [{**row.to_json(), "code": code} for row, code in rows]
 
 
 def greedy_steps(agent: DQNAgent, mdp: TokenMDP, grading: CodeGrading) -> list[dict[str, Any]]:

@@ -176,8 +176,7 @@ class DQNTrainer:
         programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
         attempts = self._write(list(programs)[:number], written_out(programs))
         grade(attempts, self.grading, self.reward, [0.0] * len(attempts))
-        transitions = [step for one in attempts for step in self._transitions(one)]
-        if transitions:
+        if transitions := [step for one in attempts for step in self._transitions(one)]:
             self.policy.demonstrate(transitions)
 
     def _write(
