@@ -248,8 +248,7 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
     seen = -1
     for signals in _followed(run, pid=pid, **how):
         watching.tests.kind = signals.kind
-        new = signals.steps > seen
-        for place in new.nonzero()[0].tolist():
+        for place in (signals.steps > seen).nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))
         seen = int(signals.steps[-1])
     for line in watching.silent_rules():

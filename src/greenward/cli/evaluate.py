@@ -199,8 +199,7 @@ def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"]
     import greenward.api as api
 
     how = {name: chosen[name] for name in (*JUDGING, "k", "skip_bad_rows", "quiet")}
-    result = api.grade(samples, suite, extract=extract, output=chosen["out"], **how)
-    _finish(result, chosen)
+    _finish(api.grade(samples, suite, extract=extract, output=chosen["out"], **how), chosen)
 
 
 def _finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
@@ -248,7 +247,7 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
     an evaluation and for a task or sample that it does not hold, naming the nearest.
     """
     from greenward.common.files import expecting
-    from greenward.evaluation.store import RESULTS
+    from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, read_rows
 
     if not (folder / RESULTS).is_file():
         raise RunError(
@@ -256,33 +255,27 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
             remedy="Give the folder that `greenward eval` or `greenward grade` wrote to.",
         )
     with expecting("the files of an evaluation", folder, RunError):
-        return _text_of(folder, task_id, sample)
-
-
-def _text_of(folder: Path, task_id: str, sample: int | None) -> str:
-    from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, read_rows
-
-    row, of_task = _chosen(folder, read_rows(folder / RESULTS), task_id, sample)
-    answer = _first(folder / SAMPLES, task_id=task_id, sample=row.sample)
-    prompt = _first(folder / PROMPTS, task_id=task_id).get("prompt", "")
-    passed = sum(one.success is True for one in of_task)
-    lines = [
-        f"{task_id}, answer {row.sample}: {row.status.value} ({passed} of {len(of_task)} answers pass)",
-        _block("Prompt", prompt),
-        _block("Answer", answer.get("completion", "")),
-    ]
-    if answer.get("solution") not in (None, answer.get("completion")):
-        lines.append(_block("Program that was run", answer["solution"]))
-    lines.append(f"Tests passed: {row.tests_passed} of {row.tests} in {row.cpu_seconds:.2f} CPU s")
-    if row.truncated:
-        lines.append("The answer was cut off at the token limit.")
-    if row.extraction_failure:
-        lines.append(f"No program: {row.extraction_failure}")
-    if row.first_failure:
-        lines.append(f"First failing test: {row.first_failure}")
-    if row.error_class or row.error_message:
-        lines.append(f"Error: {row.error_class or ''} {row.error_message}".replace("  ", " "))
-    return "\n".join(lines)
+        row, of_task = _chosen(folder, read_rows(folder / RESULTS), task_id, sample)
+        answer = _first(folder / SAMPLES, task_id=task_id, sample=row.sample)
+        prompt = _first(folder / PROMPTS, task_id=task_id).get("prompt", "")
+        passed = sum(one.success is True for one in of_task)
+        lines = [
+            f"{task_id}, answer {row.sample}: {row.status.value} ({passed} of {len(of_task)} answers pass)",
+            _block("Prompt", prompt),
+            _block("Answer", answer.get("completion", "")),
+        ]
+        if answer.get("solution") not in (None, answer.get("completion")):
+            lines.append(_block("Program that was run", answer["solution"]))
+        lines.append(f"Tests passed: {row.tests_passed} of {row.tests} in {row.cpu_seconds:.2f} CPU s")
+        if row.truncated:
+            lines.append("The answer was cut off at the token limit.")
+        if row.extraction_failure:
+            lines.append(f"No program: {row.extraction_failure}")
+        if row.first_failure:
+            lines.append(f"First failing test: {row.first_failure}")
+        if row.error_class or row.error_message:
+            lines.append(f"Error: {row.error_class or ''} {row.error_message}".replace("  ", " "))
+        return "\n".join(lines)
 
 
 def _chosen(
@@ -338,11 +331,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
-    else:
-        _print_comparison(found)
-
-
-def _print_comparison(found: PairedComparison) -> None:
+        return
     for warning in _warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")
     click.secho(visible(found.claim), bold=True)
@@ -362,8 +351,7 @@ def _print_comparison(found: PairedComparison) -> None:
 
 def _warnings(found: PairedComparison) -> list[str]:
     warnings = [f"{name} differs: {x} in A, {y} in B" for name, (x, y) in found.other_settings.items()]
-    unpaired = len(found.unpaired_a) + len(found.unpaired_b)
-    if unpaired:
+    if found.unpaired_a or found.unpaired_b:
         warnings.append(
             f"THE PROBLEMS DIFFER: {found.problems} are compared; {len(found.unpaired_a)} are only in A and "
             f"{len(found.unpaired_b)} only in B ({_some((*found.unpaired_a, *found.unpaired_b))})"

@@ -286,12 +286,10 @@ class TerminalGame:
                 shown = view(game, state, person)
                 click.echo(shown.removeprefix(seen).lstrip("\n") or shown)  # a history begins as before
                 seen = shown
-                action = self._ask(game.legal_actions(state))
-                if action is None:
+                if (action := self._ask(game.legal_actions(state))) is None:
                     return None
             else:
-                action = self._answer(state)
-                if action is None:
+                if (action := self._answer(state)) is None:
                     return self._ended(game.forfeit)
             state = game.step(state, action)
         click.echo(final_view(game, state, person).removeprefix(seen).lstrip("\n"))
@@ -357,9 +355,18 @@ class TerminalGame:
 def view(game: Game, state: Any, player: int) -> str:
     """What `player` may know of a state."""
     if game.name == "tictactoe":
-        return _tictactoe(state)
+        cells = [
+            click.style(cell, fg=_COLOURS[cell], bold=True)
+            if cell in _COLOURS
+            else click.style(cell, dim=True)
+            for cell in state
+        ]
+        return "\n---+---+---\n".join(f" {' | '.join(cells[start : start + 3])}" for start in (0, 3, 6))
     if game.name == "kuhn_poker":
-        return _kuhn_poker(state, player)
+        cards, history = state
+        pot = 2 + history.count("bet") + history.count("call")
+        moves = f" Moves so far: {', '.join(history)}." if history else ""
+        return f"Your card: {click.style(cards[player], bold=True, fg='cyan')}   Pot: {pot} chips.{moves}"
     if game.name == "negotiation":
         return _negotiation(game, state, player)
     return visible(game.observation(state, player))
@@ -375,22 +382,6 @@ def final_view(game: Game, state: Any, player: int) -> str:
         mine, theirs = state.gain(player), state.gain(1 - player)
         return f"Deals: {state.deals}. Gains: you {mine:+d}, your opponent {theirs:+d}."
     return view(game, state, player)
-
-
-def _tictactoe(state: str) -> str:
-    cells = [
-        click.style(cell, fg=_COLOURS[cell], bold=True) if cell in _COLOURS else click.style(cell, dim=True)
-        for cell in state
-    ]
-    rows = [f" {' | '.join(cells[start : start + 3])}" for start in (0, 3, 6)]
-    return "\n---+---+---\n".join(rows)
-
-
-def _kuhn_poker(state: tuple[str, tuple[str, ...]], player: int) -> str:
-    cards, history = state
-    pot = 2 + history.count("bet") + history.count("call")
-    moves = f" Moves so far: {', '.join(history)}." if history else ""
-    return f"Your card: {click.style(cards[player], bold=True, fg='cyan')}   Pot: {pot} chips.{moves}"
 
 
 def _negotiation(game: Game, state: Any, player: int) -> str:

@@ -153,8 +153,7 @@ class _Forecast:
 
     def calibration_error(self, rates: Floats) -> Floats:
         """The expected calibration error (ECE) if the outcomes had these rates, of shape (…, bins)."""
-        error = (self.sizes * np.abs(rates - self.means)).sum(axis=-1) / len(self.predicted)
-        return np.asarray(error, float)
+        return np.asarray((self.sizes * np.abs(rates - self.means)).sum(axis=-1) / len(self.predicted), float)
 
     @property
     def murphy(self) -> Murphy:

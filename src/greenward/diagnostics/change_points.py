@@ -149,10 +149,8 @@ def find_bend(x: npt.ArrayLike, y: npt.ArrayLike) -> int:
     """The place at which two lines that meet there fit best."""
     places, values = np.asarray(x, float), np.asarray(y, float)
     best, chosen = math.inf, 0
-    stride = max(1, len(values) // MAX_POINTS)
-    for place in range(0, len(values) - 1, stride):
-        after = np.maximum(places - places[place], 0.0)
-        columns = [np.ones(len(places)), after]
+    for place in range(0, len(values) - 1, max(1, len(values) // MAX_POINTS)):
+        columns = [np.ones(len(places)), np.maximum(places - places[place], 0.0)]
         if place > 1:
             columns.append(np.minimum(places, places[place]))
         design = np.stack(columns, 1)
@@ -381,7 +379,6 @@ def _block_means(values: Floats, width: int) -> Floats:
 def _without_spikes(values: Floats) -> Floats:
     """`values`, no farther from their running median than 4 robust standard deviations of the distance."""
     padded = np.pad(values, _MEDIAN_REACH, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1)
-    centre = np.median(windows, axis=1)
+    centre = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1), axis=1)
     reach = _WINSOR_SIGMAS * (1.4826 * np.median(np.abs(values - centre)))
     return values if reach == 0 else np.asarray(np.clip(values, centre - reach, centre + reach), float)

@@ -206,8 +206,7 @@ def unanswered_question(run: RunSignals) -> str | None:
     """
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"
-    needed = ("loss" if run.kind == "sft" else REWARD, GRADIENT)
-    missing = [name for name in needed if run.too_short(name)]
+    missing = [name for name in ("loss" if run.kind == "sft" else REWARD, GRADIENT) if run.too_short(name)]
     return f"{' and '.join(missing)} could not be tested" if missing else None
 
 
@@ -368,7 +367,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         "run": str(run.path),
         "verdict": diagnosis.verdict,
         "steps": steps,
-        "findings": _finding_records(diagnosis.findings),
+        "findings": [{**asdict(finding), "docs": finding.docs} for finding in diagnosis.findings],
         "causes": [
             {
                 "name": one.finding.name,
@@ -499,16 +498,12 @@ def metrics_as_rows(run: RunSignals) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _finding_records(findings: tuple[Occurrence, ...]) -> list[dict[str, Any]]:
-    return [{**asdict(finding), "docs": finding.docs} for finding in findings]
-
-
 def _card_record(card: Card) -> dict[str, Any]:
     return {
         "name": card.name,
         "title": card.title,
         "headline": card.headline,
-        "findings": _finding_records(card.findings),
+        "findings": [{**asdict(finding), "docs": finding.docs} for finding in card.findings],
         "checked": list(card.checked),
         "not_checked": [asdict(gap) for gap in card.gaps],
         "data": card.data,
@@ -541,7 +536,5 @@ def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:
         replace(card, findings=tuple(filled_in(finding, run) for finding in card.findings))
         for card in examine(topics_of(suites), run, limits)
     )
-    findings = [finding for card in cards for finding in card.findings]
-    causes = causes_of(findings, len(run.steps), CAUSES)
-    unanswered = unanswered_question(run)
-    return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered, causes)
+    causes = causes_of([finding for card in cards for finding in card.findings], len(run.steps), CAUSES)
+    return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered_question(run), causes)

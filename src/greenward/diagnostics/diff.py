@@ -152,7 +152,6 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
     )
     onsets = [(found.signal, found.onset.step) for found in differences if found.onset is not None]
     verdict = _verdict(replay, _same_seed(left, right, settings), bool(onsets), bool(tested))
-    cause = NOT_REPRODUCIBLE if verdict == "not reproducible" else likely_cause(onsets, bool(settings))
     return RunDiff(
         str(a),
         str(b),
@@ -164,7 +163,7 @@ def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunD
         verdict,
         _headline(verdict, differences, pairs, int(common[0]), len(common)),
         tuple(differences),
-        cause,
+        NOT_REPRODUCIBLE if verdict == "not reproducible" else likely_cause(onsets, bool(settings)),
         tuple(notes),
     )
 

@@ -289,8 +289,7 @@ class Diagnosis:
 def gap_of(run: RunSignals, name: str) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or too short."""
     subject = TITLES.get(name, short_name(name))
-    count = len(run.testable(name)[1])
-    if count:
+    if count := len(run.testable(name)[1]):
         reason = f"{name} has {count} value{'s' if count > 1 else ''}, a test needs {MIN_POINTS}"
         return Gap(subject, reason, f"Train at least {MIN_POINTS} steps.")
     if name in run.values:
@@ -320,15 +319,13 @@ class Cause:
     @property
     def severity(self) -> Severity:
         """That of the worst of them."""
-        found = (self.finding, *self.consequences)
-        return max((one.severity for one in found), key=SEVERITIES.index)
+        return max((one.severity for one in (self.finding, *self.consequences)), key=SEVERITIES.index)
 
     @property
     def headline(self) -> str:
         """The cause with its size and step, and the first things that followed."""
         text = self.finding.brief or self.finding.title
-        onset = self.finding.onset
-        if onset is not None:
+        if (onset := self.finding.onset) is not None:
             text += f" from step {onset.step}"
         first_of = {one.name: one for one in reversed(self.consequences) if one.name != self.finding.name}
         later = [one for one in self.consequences if first_of.get(one.name) is one]
@@ -362,8 +359,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
             return True
         # An onset is as sure as its interval is short.
         apart = max(2 * slack, effect.onset.high - effect.onset.low)
-        late_enough = effect.onset.step >= cause.onset.step - apart
-        return late_enough and effect.onset.high >= cause.onset.low - slack
+        return effect.onset.step >= cause.onset.step - apart and effect.onset.high >= cause.onset.low - slack
 
     def explains(cause: Occurrence, effect: Occurrence) -> bool:
         if cause.name == effect.name or effect.name not in effects_of.get(cause.name, ()):
@@ -381,8 +377,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     heads = [members[0] for members in groups.values()]
     parent: dict[str, Occurrence] = {}
     for effect in heads:
-        able = [cause for cause in heads if explains(cause, effect)]
-        if able:
+        if able := [cause for cause in heads if explains(cause, effect)]:
             parent[effect.name] = min(able, key=begin)
 
     def root(one: Occurrence) -> Occurrence:
@@ -395,8 +390,7 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     below: dict[str, list[Occurrence]] = {}
     for one in heads:
         top = root(one)
-        others = groups[one.name] if top is not one else groups[one.name][1:]
-        below.setdefault(top.name, []).extend(others)
+        below.setdefault(top.name, []).extend(groups[one.name] if top is not one else groups[one.name][1:])
     found = [Cause(groups[name][0], tuple(sorted(effects, key=begin))) for name, effects in below.items()]
 
     def rank(one: Cause) -> tuple[int, int, tuple[float, int]]:

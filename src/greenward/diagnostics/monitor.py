@@ -375,8 +375,7 @@ class Monitor:
             or step - self._last.get(rule.id, -(10**9)) <= rule.cooldown
         ):
             return None
-        broken = rule.broken_by(list(window))
-        if broken is None:
+        if (broken := rule.broken_by(list(window))) is None:
             return None
         self._last[rule.id] = step
         limit = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"

@@ -62,8 +62,7 @@ def audit_environment(path: Path) -> Iterator[str]:
     """
     if not is_run(path):
         raise DiagnosticsError(f"{path} is no run directory")
-    sessions = read_sessions(path)
-    if not sessions:
+    if not (sessions := read_sessions(path)):
         yield "provenance.json is missing: versions and machine of the run are not known."
     for number, (before, after) in enumerate(pairwise(sessions), start=2):
         for one in sorted(setting_differences(before, after), key=attrgetter("key")):
@@ -442,8 +441,7 @@ def _reference(run: Path, good: Path | None) -> dict[str, Any]:
     config = read_config(run)
     if config.get("name") in shipped_recipes():
         return load_recipe(config["name"]).model_dump(mode="json")
-    kind = KINDS.get(str(config.get("kind")))
-    if kind is None:
+    if (kind := KINDS.get(str(config.get("kind")))) is None:
         raise ConfigError(f"{run} has a config of an unknown kind")
     return kind.model_validate({"kind": config["kind"]}).model_dump(mode="json")
 

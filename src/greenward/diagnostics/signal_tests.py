@@ -68,8 +68,7 @@ def find_signal_change(run: RunSignals, name: str, since: float = 0.0) -> Change
     """
     steps, values = run.testable(name)
     steps, values = steps[int(since * len(steps)) :], values[int(since * len(values)) :]
-    change = find_change_point(values)
-    if change is None:
+    if (change := find_change_point(values)) is None:
         return None
     before, after, effect = change.before, change.after, change.effect_sd
     left = departure(values, change.onset)
@@ -181,8 +180,7 @@ def lasting_change(
         return Result(found, numbers, severity, change.onset, p, change=change)
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        change = find_signal_change(run, signal)
-        if change is None:
+        if (change := find_signal_change(run, signal)) is None:
             return not_made(gap_of(run, signal))
         if falls:  # a fall after a rise is no change of the whole: the later parts are tested, too
             parts = [change, *(find_signal_change(run, signal, since) for since in _LATER_PARTS)]
@@ -220,8 +218,7 @@ def plain_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint 
         return None
     before, after = float(np.median(part[:count])), float(np.median(part[-count:]))
     noise = 1.4826 * float(np.median(np.abs(np.diff(part)))) / np.sqrt(2)
-    same_way = (after > before) == (change.after > change.before)
-    if not same_way or abs(after - before) <= _PLAIN_SD * noise:
+    if (after > before) != (change.after > change.before) or abs(after - before) <= _PLAIN_SD * noise:
         return None
     effect = (after - before) / max(noise, 1e-12)
     if RATIO_SCALE.fullmatch(name):
@@ -264,8 +261,7 @@ def beyond(*, above: float, off: float | None = None) -> Test:
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, values = run.series(signal)
         bad = (values if off is None else np.abs(values - off)) > above
-        half = len(values) // 2
-        share = max(float(bad.mean()), float(bad[half:].mean()))
+        share = max(float(bad.mean()), float(bad[len(values) // 2 :].mean()))
         limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
         median = float(np.median(values[bad])) if bad.any() else 0.0
         numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
@@ -438,11 +434,10 @@ def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explo
     out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
     onset = first_out_of_scale(logs, change.onset)
     since = slice(onset.step, None)
-    slope = float(np.polyfit(steps[since], logs[since], 1)[0]) if len(logs[since]) > 1 else 0.0
     return Explosion(
         onset_at(steps, onset),
         float(np.exp(last - before)) if finite[tenth].mean() > 0.5 else math.inf,
-        slope,
+        float(np.polyfit(steps[since], logs[since], 1)[0]) if len(logs[since]) > 1 else 0.0,
         bool(out_of_scale[since].mean() >= _SUSTAINED_SHARE),
         change.p_value,
     )
@@ -460,8 +455,7 @@ def measure_memory_growth(
     """
     skipped = int(_WARM_UP * len(memory))
     at, low = lower_envelope(steps[skipped:], memory[skipped:])
-    change = find_change_point(low)
-    if change is None:
+    if (change := find_change_point(low)) is None:
         return None
     since = change.onset.step if change.onset.step > _MIDWAY * len(low) else 0
     if _goes_on(low):
@@ -546,8 +540,7 @@ def first_memory_difference(a: Floats, b: Floats) -> int | None:
         return None
     close = np.abs(np.log(b[known] / a[known])) < np.log(MEMORY_RATIO)
     first = int(np.flatnonzero(close)[-1]) + 1 if close.any() else 0
-    lasts = len(known) - first >= max(1, _LASTING_SHARE * len(known))
-    return int(known[first]) if lasts else None
+    return int(known[first]) if len(known) - first >= max(1, _LASTING_SHARE * len(known)) else None
 
 
 def lower_envelope(steps: Steps, values: Floats) -> tuple[Floats, Floats]:

@@ -140,23 +140,19 @@ def present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply
 
     def handle(request: Any) -> Reply:
         try:
-            return _one_score(call(request))
+            given = call(request)
+            if isinstance(given, Mapping):  # verl's
+                given = given.get("score")
+            elif isinstance(given, (list, tuple)) and given:
+                given = given[0]
+            number = None if given is None else as_number(given)
         except Exception as error:
             return {"raised": " ".join(f"{type(error).__name__}: {error}"[:200].split())}
+        return {"raised": f"it gave {number}, not a number"} if isinstance(number, str) else {"score": number}
 
     named = parameters.takes_any or "verdicts" in (*parameters.names, *columns.values())
     takes_verdicts = signature == "ours" or (signature == "trl" and named)
     return {"signature": signature, "takes_verdicts": takes_verdicts}, handle
-
-
-def _one_score(given: Any) -> Reply:
-    """The score in a number, a list of one, or verl's dict; None where the function says nothing."""
-    if isinstance(given, Mapping):
-        given = given.get("score")
-    elif isinstance(given, (list, tuple)) and given:
-        given = given[0]
-    number = None if given is None else as_number(given)
-    return {"raised": f"it gave {number}, not a number"} if isinstance(number, str) else {"score": number}
 
 
 _WEIGHTED_REWARDS = "greenward.grading.reward_terms:weighted"
@@ -305,8 +301,7 @@ class _FunctionUnderAudit:
             raise raised[0]
         if telling:
             self.left_out = ", ".join(kind for kind in _KINDS if kind not in telling)
-        chosen = telling or list(self.baselines)[:1]
-        self.baselines = {kind: self.baselines[kind] for kind in chosen}
+        self.baselines = {kind: self.baselines[kind] for kind in telling or list(self.baselines)[:1]}
 
     @property
     def presentation(self) -> str:
@@ -326,8 +321,7 @@ class _FunctionUnderAudit:
         raised = ""
         for shape in data_shapes(self.signature, self.ground_truth, reads_stdin=kind == "standard input"):
             right = {one.task_id: self._ask(one, one.reference, shape) for one in problems}
-            failed = [reply for reply in right.values() if reply.outcome is not None]
-            if failed:
+            if failed := [reply for reply in right.values() if reply.outcome is not None]:
                 raised = raised or failed[0].detail
                 if failed[0].outcome is not TrialOutcome.RAISED:
                     break

@@ -135,8 +135,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
             remedy="Evaluate both on the same suite.",
         )
     counts = {i: min(a.problems[i].answers, b.problems[i].answers) for i in common}
-    answered = [i for i in common if counts[i] >= k]
-    if not answered:
+    if not (answered := [i for i in common if counts[i] >= k]):
         most_a, most_b = (max(one.problems[task_id].answers for task_id in common) for one in (a, b))
         raise RunError(
             f"pass@{k} needs {k} answers per problem; {a.name} has at most {most_a}, "
@@ -196,25 +195,20 @@ def read_evaluation(path: Path) -> StoredEvaluation:
     twice.
     """
     with expecting("of the form of an evaluation", path, RunError):
-        return _read(path)
-
-
-def _read(path: Path) -> StoredEvaluation:
-    if path.is_dir():
-        for name in (RESULTS, EVALPLUS_RESULTS):
-            if (path / name).is_file():
-                return _of_file(path / name)
-        evaluations = read_evaluations(path)
-        if not evaluations:
-            raise RunError(
-                f"{path}: there is no evaluation in this folder.",
-                remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run on problems; "
-                "runs on games are shown side by side by `greenward report RUN RUN`.",
-            )
-        return _of_record(path, evaluations[-1])
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file or folder.")
-    return _of_file(path.resolve())  # a link that the user named may lead anywhere
+        if path.is_dir():
+            for name in (RESULTS, EVALPLUS_RESULTS):
+                if (path / name).is_file():
+                    return _of_file(path / name)
+            if not (evaluations := read_evaluations(path)):
+                raise RunError(
+                    f"{path}: there is no evaluation in this folder.",
+                    remedy=f"Expected {RESULTS}, {EVALPLUS_RESULTS}, or the evaluations of a run on "
+                    "problems; runs on games are shown side by side by `greenward report RUN RUN`.",
+                )
+            return _of_record(path, evaluations[-1])
+        if not path.is_file():
+            raise RunError(f"{path}: there is no such file or folder.")
+        return _of_file(path.resolve())  # a link that the user named may lead anywhere
 
 
 def _of_file(path: Path) -> StoredEvaluation:
@@ -442,9 +436,8 @@ def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Con
 
     One pass over `train`, whose memory does not grow with it.
     """
-    wanted = {
-        problem.task_id: _features(_specification(problem), problem.reference) for problem in evaluation
-    }
+    # The starter code often repeats the prompt.
+    wanted = {one.task_id: _features(one.prompt or one.starter_code, one.reference) for one in evaluation}
     # The training item in which each feature was first seen (None: not yet).
     seen: dict[Feature, str | None] = {one: None for features in wanted.values() for one in features}
     items = 0
@@ -452,7 +445,7 @@ def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Con
         if isinstance(item, str):
             name, found = f"text {items}", _features(item, item)
         else:
-            name, found = item.task_id, _features(_specification(item), item.reference)
+            name, found = item.task_id, _features(item.prompt or item.starter_code, item.reference)
         for feature in found:
             if feature in seen and seen[feature] is None:
                 seen[feature] = name
@@ -494,14 +487,9 @@ def _overlap(task_id: str, features: list[Feature], seen: Mapping[Feature, str |
     )
 
 
-def _specification(problem: Problem) -> str:
-    return problem.prompt or problem.starter_code  # which often repeats the prompt
-
-
 def _programs(code: str) -> list[str]:
     """The normalised syntax tree of each top-level function or class, or of a script without any."""
-    tree = parse_bounded(code)
-    if tree is None:
+    if (tree := parse_bounded(code)) is None:
         return []
     units: list[ast.AST] = [node for node in tree.body if isinstance(node, Definition)] or [tree]
     return [_normalised(unit) for unit in units if sum(1 for _ in ast.walk(unit)) >= MIN_NODES]

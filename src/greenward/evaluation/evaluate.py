@@ -339,7 +339,6 @@ def _isolation_of(rows: Collection[EvaluationRow]) -> dict[str, Any] | None:
 LEAST_BENIGN = 200  # of which one false alarm is 0.5 %
 FALSE_ALARMS = 0.005
 _BINS = 10
-_LABEL_RATES = ("truncated", "infrastructure")
 
 
 @dataclass(frozen=True)
@@ -358,8 +357,7 @@ class Classified:
         """What most answers say, vulnerable or not (None for a tie), and the share of all that say it."""
         yes = sum(answer.said == "vulnerable" for answer in self.answers)
         no = sum(answer.said == "safe" for answer in self.answers)
-        share = max(yes, no) / max(len(self.answers), 1)
-        return (None if yes == no else yes > no), share
+        return (None if yes == no else yes > no), max(yes, no) / max(len(self.answers), 1)
 
 
 def classification_figures(items: Sequence[Classified]) -> dict[str, Any]:
@@ -411,7 +409,7 @@ def with_classification(figures: dict[str, Any], samples: Iterable[Sample]) -> d
     metrics = {"accuracy": {**found["accuracy"], "problems": found["functions"]}}
     if "correct" in found["pairs"]:
         metrics["paired_accuracy"] = {**found["pairs"]["correct"], "problems": found["pairs"]["whole"]}
-    rates = {name: one for name, one in figures["rates"].items() if name in _LABEL_RATES}
+    rates = {name: one for name, one in figures["rates"].items() if name in ("truncated", "infrastructure")}
     nothing_ran = {"isolation": None, "rates": rates}
     return figures | nothing_ran | {"classification": found, "metrics": figures["metrics"] | metrics}
 
@@ -487,11 +485,10 @@ def _calibration(items: Sequence[Classified], answers: Sequence[LabelAnswer]) ->
         return None
     confidence, right = np.array(pairs, dtype=float).T
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = [abs((confidence - right)[bins == b].sum()) for b in range(_BINS)]
     return {
         "stated": float(len(pairs)),
         "brier": float(((confidence - right) ** 2).mean()),
-        "ece": float(sum(gaps) / len(pairs)),
+        "ece": float(sum(abs((confidence - right)[bins == b].sum()) for b in range(_BINS)) / len(pairs)),
         "mean_confidence": float(confidence.mean()),
         "accuracy": float(right.mean()),
     }
@@ -538,8 +535,7 @@ class VerdictMemory:
         """As `Grader.grade_stream`."""
         new: list[int] = []
         for index, (problem, answer) in enumerate(answers):
-            known = self._known.get((id(problem), answer))
-            if known is None:
+            if (known := self._known.get((id(problem), answer))) is None:
                 new.append(index)
             else:
                 yield index, known[1]
@@ -587,8 +583,7 @@ def evaluate(
 
     Raises `ProblemError` when there is no problem, `SandboxError` when no answer could be judged.
     """
-    chosen = stable_subset(problems, config.num_questions)
-    if not chosen:
+    if not (chosen := stable_subset(problems, config.num_questions)):
         raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
     seconds, memory = Seconds(), memory or VerdictMemory()
 

@@ -172,8 +172,7 @@ class EvaluationSession(ABC):
         written, and the folder. Raises `RunError` for a folder of other settings or answers, `SandboxError`
         when nothing could be judged.
         """
-        named = {"command": self.command, "suite": self.problems.name}
-        settings = named | self.settings | grading.settings
+        settings = {"command": self.command, "suite": self.problems.name} | self.settings | grading.settings
         path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
         check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()

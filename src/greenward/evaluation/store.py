@@ -118,8 +118,7 @@ class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
 def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Raises `RunError` if `path` holds answers of an evaluation with other settings, or something else."""
     check_folder(path, "evaluation")
-    before = read_json(path / SETTINGS)
-    if before is None:
+    if (before := read_json(path / SETTINGS)) is None:
         return
     now = to_json(settings)
     differences = [
@@ -198,8 +197,7 @@ def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], s
 
 
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
-    continued = _before_the_closing_fence(sample)
-    if continued is not None:
+    if (continued := _before_the_closing_fence(sample)) is not None:
         return replace(sample, extracted=Extracted(continued, sample.extracted.reason))
     taken = extract_code(_written(sample), sample.problem, "chat")
     if taken.code is None and keep:
@@ -240,7 +238,9 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
         reason = row.text("extraction_failure", default="")
         truncated = row.values.get("truncated") is True
         for code, text in _programs(row, problem):
-            number = _number(row, default=counts[problem.task_id])
+            number = row.values.get("sample", counts[problem.task_id])
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise row.error("sample", f"must be a number from 0 on, found {number!r}")
             counts[problem.task_id] += 1
             sample = Sample(problem, number, text, Extracted(code, reason), truncated)
             if sample.key in seen:
@@ -311,13 +311,6 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _number(row: Row, *, default: int) -> int:
-    value = row.values.get("sample", default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise row.error("sample", f"must be a number from 0 on, found {value!r}")
-    return value
-
-
 def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
     by_name = {problem.task_id.replace("/", "_"): problem for problem in problems}
     for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
@@ -356,14 +349,13 @@ def _answer(sample: Sample, row: EvaluationRow) -> dict[str, Any]:
     base_tests = sample.problem.base_tests
     added = base_tests is not None
     base_failed = [index for index in row.failed_tests if base_tests is None or index < base_tests]
-    added_failed = row.failed_tests[len(base_failed) :]
     return {
         "task_id": row.task_id,
         "solution": sample.code or "",
         "base_status": _status(row.base_passed if added else row.success, row),
         "plus_status": _status(row.success, row) if added else None,
         "base_fail_tests": [_input(sample.problem, index) for index in base_failed],
-        "plus_fail_tests": [_input(sample.problem, index) for index in added_failed],
+        "plus_fail_tests": [_input(sample.problem, one) for one in row.failed_tests[len(base_failed) :]],
     }
 
 

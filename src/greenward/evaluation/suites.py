@@ -70,8 +70,7 @@ class SuitePrompts(PromptRenderer):
         shots: Sequence[Problem] = (),
         **options: Any,
     ) -> None:
-        base = "completion" if shots and style == "auto" else style
-        super().__init__(tokenizer, style=base, **options)
+        super().__init__(tokenizer, style="completion" if shots and style == "auto" else style, **options)
         if shots and self.style == "chat":
             raise ConfigError("Examples (--fewshot) are for base models; chat prompts have none.")
         self._shots = tuple(shots)
@@ -199,8 +198,7 @@ def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int |
 
     Raises `ConfigError` for an id that is given twice, `ProblemError` for an unknown one, naming the nearest.
     """
-    twice = [task_id for task_id, count in Counter(ids).items() if count > 1]
-    if twice:
+    if twice := [task_id for task_id, count in Counter(ids).items() if count > 1]:
         raise ConfigError(f"--ids names {twice[0]!r} twice.")
     if ids:
         chosen = [problems.by_id(task_id) for task_id in ids]

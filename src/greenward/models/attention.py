@@ -97,8 +97,7 @@ def padding_mask(
     """(B, 1, 1, width) additive mask that hides keys beyond each length; None when there are none."""
     if min(lengths) == width:
         return None
-    lengths_B111 = torch.tensor(lengths, device=device).view(-1, 1, 1, 1)
-    hidden = torch.arange(width, device=device) >= lengths_B111
+    hidden = torch.arange(width, device=device) >= torch.tensor(lengths, device=device).view(-1, 1, 1, 1)
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
 
 
@@ -210,14 +209,12 @@ class SharedPrefixAttention:
 
 def _by_group(own: Tensor, bucket: Bucket) -> Tensor:
     """(n · G, H, R, …) to (n, H, G · R, …): a group's completions as one row of queries."""
-    by_group = own.transpose(1, 2).unflatten(0, (-1, bucket.group_size))
-    return by_group.flatten(1, 2).transpose(1, 2)
+    return own.transpose(1, 2).unflatten(0, (-1, bucket.group_size)).flatten(1, 2).transpose(1, 2)
 
 
 def _by_row(grouped: Tensor, bucket: Bucket) -> Tensor:
     """The inverse of `_by_group`."""
-    by_row = grouped.transpose(1, 2).unflatten(1, (bucket.group_size, -1))
-    return by_row.flatten(0, 1).transpose(1, 2)
+    return grouped.transpose(1, 2).unflatten(1, (bucket.group_size, -1)).flatten(0, 1).transpose(1, 2)
 
 
 def _join_into(heads: _Heads, span: Span, flat_MXD: Tensor) -> None:

@@ -185,12 +185,11 @@ def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
     if shape.qk_norm and shape.qkv_bias:
         raise CheckpointError("no published architecture has both QK-norm and QKV bias")
     family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
-    scaling = shape.rope_scaling and {"rope_type": "llama3"} | asdict(shape.rope_scaling)
     return {
         "architectures": [_ARCHITECTURES[family]],
         "model_type": family,
         **{theirs: getattr(shape, ours) for ours, theirs in _SHAPE_KEYS.items()},
-        "rope_scaling": scaling,
+        "rope_scaling": shape.rope_scaling and {"rope_type": "llama3"} | asdict(shape.rope_scaling),
         "hidden_act": "silu",
         "attention_bias": False,
         "torch_dtype": str(dtype).removeprefix("torch."),

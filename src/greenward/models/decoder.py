@@ -73,8 +73,12 @@ class RotaryTable(nn.Module):
         super().__init__()
         exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
         frequencies = 1.0 / shape.rope_theta**exponents
-        if shape.rope_scaling is not None:
-            frequencies = _stretch(frequencies, shape.rope_scaling)
+        if (scaling := shape.rope_scaling) is not None:
+            # Divide low frequencies by `factor`, keep high ones, blend in between (Llama 3.1).
+            turns = scaling.original_max_position_embeddings / (2 * math.pi / frequencies)
+            blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+            blend = blend.clamp(0, 1)
+            frequencies = frequencies * (blend + (1 - blend) / scaling.factor)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.register_buffer("table", torch.empty(0, 2, 0), persistent=False)
 
@@ -93,15 +97,6 @@ class RotaryTable(nn.Module):
                 angles = torch.outer(steps, self.frequencies)
                 self.table = torch.stack((angles.cos(), angles.sin()), dim=1)
         return self.table
-
-
-def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Divide low frequencies by `factor`, keep high ones, blend in between (Llama 3.1)."""
-    wavelengths = 2 * math.pi / frequencies
-    turns = scaling.original_max_position_embeddings / wavelengths
-    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    blend = blend.clamp(0, 1)
-    return frequencies * (blend + (1 - blend) / scaling.factor)
 
 
 def rotate_(heads_MHD: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -220,7 +215,7 @@ class Decoder(_Casting):
         for index, layer in enumerate(self.layers):
             check()
             if x_ME.requires_grad:
-                x_ME.register_hook(_check_backward)
+                x_ME.register_hook(lambda _: check())
             outputs = predicting_U if index == len(self.layers) - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_ME = checkpoint(layer, x_ME, index, attention, outputs, use_reentrant=False)
@@ -265,10 +260,6 @@ class Decoder(_Casting):
             if name.endswith(("attention_out", "down")):
                 scale /= math.sqrt(2 * self.shape.layers)
             parameter.normal_(0.0, scale, generator=generator)
-
-
-def _check_backward(_: Tensor) -> None:
-    check()
 
 
 def pad_to_bucket(index_M: Tensor, dtype: torch.dtype) -> Tensor:

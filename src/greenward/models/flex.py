@@ -91,8 +91,7 @@ def block_mask(batch: GroupBatch, tokens: int) -> BlockMask:
         return (stop_LC - torch.maximum(start_L[:, None], first_C)).clamp_(min=0)
 
     after_L = torch.arange(1, len(run_L) + 1, device=device, dtype=torch.int32)
-    pairs_LC = keys(run_L, after_L) + keys(prompt_L, end_L)
-    pairs_CC = pairs_LC.unflatten(0, (-1, BLOCK)).sum(1)
+    pairs_CC = (keys(run_L, after_L) + keys(prompt_L, end_L)).unflatten(0, (-1, BLOCK)).sum(1)
     whole = pairs_CC == BLOCK**2
     parts = (*_ordered((pairs_CC > 0) & ~whole), *_ordered(whole))
     return BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=BLOCK, mask_mod=sees)

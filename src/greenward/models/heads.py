@@ -79,8 +79,7 @@ def answer_features(hidden_SE: Tensor, mask_BT: Tensor) -> Tensor:
     lengths_B = mask_BT.sum(1)
     row_S = torch.repeat_interleave(torch.arange(len(mask_BT), device=mask_BT.device), lengths_B)
     sums_BE = states_SE.new_zeros(len(mask_BT), states_SE.shape[-1]).index_add_(0, row_S, states_SE)
-    last_BE = states_SE[lengths_B.cumsum(0) - 1]
-    return torch.cat((sums_BE / lengths_B[:, None], last_BE), dim=1)
+    return torch.cat((sums_BE / lengths_B[:, None], states_SE[lengths_B.cumsum(0) - 1]), dim=1)
 
 
 class RewardHead(nn.Module):

@@ -67,8 +67,7 @@ class LowRank:
         return same
 
     def _factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        downs = [layer.lora_A[_NAME].weight for _, layer in self._parts]
-        down_RE = torch.cat(downs).to(dtype)
+        down_RE = torch.cat([layer.lora_A[_NAME].weight for _, layer in self._parts]).to(dtype)
         up_OR = down_RE.new_zeros(self._size, len(down_RE))
         rank = 0
         for start, layer in self._parts:
@@ -185,8 +184,7 @@ def shared_copy(model: nn.Module) -> Any:
     if not is_adapted(model):
         return copy.deepcopy(model).requires_grad_()
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shared = {id(t): t for name, t in tensors.items() if _FACTOR not in name}
-    copied = copy.deepcopy(model, shared)
+    copied = copy.deepcopy(model, {id(t): t for name, t in tensors.items() if _FACTOR not in name})
     for name, parameter in copied.named_parameters():
         parameter.requires_grad_(_FACTOR in name)
     return copied

@@ -141,11 +141,10 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         "other engine": work.engine_bytes or 0,
     }
     gradients = _FLOAT32 * learnt // work.shards
-    training = {"gradients": gradients, "activations and logits": _training(shape, work, gradients)}
     return MemoryEstimate(
         {name: size for name, size in state.items() if size},
         _sampling(shape, work, rows) if samples_itself else 0,
-        training,
+        {"gradients": gradients, "activations and logits": _training(shape, work, gradients)},
     )
 
 
@@ -329,11 +328,10 @@ def make_plan(shape: DecoderShape, work: Workload, gpu: GpuModel, gpus: int) -> 
     cached = 2 * shape.layers * shape.kv_heads * shape.head_dim * c * context * answers
     token = max((c * weights + cached) / (gpu.bandwidth * 1e9), 2 * weights * answers / (gpu.tflops * 1e12))
     prefill = 2 * weights * prompts * work.prompt_tokens / (gpu.tflops * 1e12)
-    sampling = work.completion_tokens * token + prefill
     return Plan(
         estimate(shape, each),
         estimate(shape, replace(each, shards=gpus)),
-        _over_utilisation(sampling, SAMPLING_UTILISATION),
+        _over_utilisation(work.completion_tokens * token + prefill, SAMPLING_UTILISATION),
         _over_utilisation(training, TRAINING_UTILISATION),
     )
 
@@ -364,8 +362,7 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
     """
     if recipe.model.id is None:
         sizes = recipe.model.shape
-        head_dim = sizes.hidden_size // sizes.heads
-        return DecoderShape(head_dim=head_dim, **sizes.model_dump()), True
+        return DecoderShape(head_dim=sizes.hidden_size // sizes.heads, **sizes.model_dump()), True
     qwen = re.fullmatch(r"Qwen/Qwen2\.5-(?:Coder-)?([\d.]+)B(?:-Instruct)?", recipe.model.id)
     if qwen and qwen[1] in _QWEN:
         layers, hidden, heads, kv_heads, intermediate, vocab = _QWEN[qwen[1]]
@@ -440,8 +437,7 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
 
     Raises `ConfigError` where what must stay in memory is alone more than the device has left.
     """
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         return [f"{recipe.model.id}: its memory can be estimated once it is in the cache."], None
     shape, native = known
     device = resolve_device(recipe.model.device)
@@ -470,8 +466,7 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
 
 def check_disk(recipe: Recipe, output: Path) -> str | None:
     """A warning where the checkpoints that are kept will hardly fit on the disk of `output`."""
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         return None
     # Weights in the type of the arithmetic, and in trainer.pt in float32 with AdamW's two moments.
     size = parameters(known[0]) * (4 + 12)
@@ -495,8 +490,7 @@ def plan_lines(
     """What training by a recipe takes on `gpus` GPUs of that name, for people. Raises `ConfigError`."""
     model = find_gpu(gpu)
     recipe = language_model(load_recipe(path, overrides, machine=lambda: model.preset))
-    known = model_shape(recipe)
-    if known is None:
+    if (known := model_shape(recipe)) is None:
         raise ConfigError(
             f"The shape of {recipe.model.id} is not at hand: it is no local folder and not in the cache.",
             remedy=f"hf download {recipe.model.id}, or give model.shape and no model.id.",

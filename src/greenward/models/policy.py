@@ -100,8 +100,7 @@ def contended_threads() -> str | None:
     Threads of torch wait for each other at the end of every operation. Where another program uses a core,
     each operation waits for the thread that was interrupted, so that fewer threads are faster.
     """
-    threads = torch.get_num_threads()
-    if threads == 1:
+    if (threads := torch.get_num_threads()) == 1:
         return None
     together = _products_per_second()
     try:
@@ -364,8 +363,7 @@ class Policy(Sampler):
                 hidden_UE.index_select(0, batch.scored_from_S) if hidden else None,
             )
 
-        attention = self._attention(batch)
-        return self.model(batch.token_ids_M, attention, read, batch.predicting_U)
+        return self.model(batch.token_ids_M, self._attention(batch), read, batch.predicting_U)
 
 
 class TransformersPolicy(Policy):
@@ -398,8 +396,7 @@ class TransformersPolicy(Policy):
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model's config allows; practically none where it names none."""
-        config = self.model.config.get_text_config()
-        return getattr(config, "max_position_embeddings", None) or 1 << 30
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
 
     @property
     def hidden_size(self) -> int:

@@ -37,8 +37,7 @@ def product(native: Kernels | None, a_ME: Tensor, b_EN: Tensor) -> Tensor:
 
 def linear(x_ME: Tensor, weight_NE: Tensor, add: Tensor | None = None) -> Tensor:
     """x · weightᵀ and `add`, of shape (N,) or (M, N); differentiable."""
-    native = products_for(x_ME, weight_NE)
-    if native is None:
+    if (native := products_for(x_ME, weight_NE)) is None:
         return F.linear(x_ME, weight_NE) if add is None else torch.addmm(add, x_ME, weight_NE.t())
     if torch.is_grad_enabled():
         return _Linear.apply(x_ME, weight_NE, add, native)

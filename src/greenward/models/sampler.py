@@ -381,8 +381,7 @@ def row_keys(
         return []
     ends = np.cumsum(sizes)
     samples = np.arange(1, ends[-1] + 1) - np.repeat(ends - sizes, sizes)  # from 1 in every group
-    keys = _mix(np.repeat(bases, sizes) + samples.astype(np.uint64) * _GOLDEN)
-    return np.split(keys, ends[:-1])
+    return np.split(_mix(np.repeat(bases, sizes) + samples.astype(np.uint64) * _GOLDEN), ends[:-1])
 
 
 def uniforms(row_keys_B: np.ndarray, length: int) -> np.ndarray:

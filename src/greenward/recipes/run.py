@@ -220,8 +220,7 @@ def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Colle
     only shows when files are read, models are fetched or functions are imported is not found here.
     """
     if isinstance(recipe, SupervisedRecipe):
-        data = recipe.warm_start.data
-        if data is None:
+        if (data := recipe.warm_start.data) is None:
             raise ConfigError(
                 "kind: sft trains on your own pairs: warm_start.data is not set.",
                 remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
@@ -499,11 +498,10 @@ class MonitorCallback(Callback):
     def __init__(self, recipe: ReinforcementRecipe, run: RunDirectory, say: Callable[[str], None]) -> None:
         self._run, self._stop_on_critical = run, recipe.monitor.stop_on_critical
         self._samples_here = recipe.rollouts.engine == "native"
-        alarms = run.path / ALARMS
         self._monitor = Monitor(
             recipe.monitor.rules,
             say=say,
-            alarms=alarms,
+            alarms=run.path / ALARMS,
             stop=_stop,
             on_alarm=self._on_alarm,
             kind=recipe.kind,
@@ -738,8 +736,7 @@ class Session:
         self.progress.phase("Q-learning", recipe.training.max_steps)
         writer = RolloutWriter(run, recipe.training.rollouts_per_step)
         callbacks = [writer, *self.tasks.callbacks(self.progress)]
-        finished = self._drive(recipe, run, trainer, recipe.training, callbacks)
-        if finished:
+        if finished := self._drive(recipe, run, trainer, recipe.training, callbacks):
             self.tasks.compare(run, trainer, self.progress)
         return finished
 

@@ -97,8 +97,7 @@ class Arm:
 
     def has_ended(self) -> bool:
         """Whether it has finished or failed, which `failure` then says. Raises `Stopped`."""
-        code = self.process.poll()
-        if code is None:
+        if (code := self.process.poll()) is None:
             return False
         if code == interruption.EXIT_CODE:
             raise Stopped
@@ -366,8 +365,7 @@ def sweep(
         except KeyboardInterrupt:
             return False
     show_report(output, quiet=quiet, report_of=report_of)
-    failed = [run.folder for run, arm in arms.items() if arm.failure is not None]
-    if failed:
+    if failed := [run.folder for run, arm in arms.items() if arm.failure is not None]:
         raise RunError(
             f"{len(failed)} of {len(arms)} runs failed: {', '.join(failed)}.",
             remedy=f"Each says why in its {FAILURE}. The same command with --resume tries them again.",

@@ -142,8 +142,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
         yield Fact("tokens", f"{tokens}, {unknown:,} answers not counted" if unknown else tokens)
     timeout = settings.get("timeout_seconds")
     yield Fact("timeout", "the suite's own" if timeout is None else f"{timeout:g} CPU s")
-    isolation = summary.get("isolation")
-    if isolation:
+    if isolation := summary.get("isolation"):
         yield Fact("isolation", f"level {isolation['level']}")
     yield Fact("time", duration(summary.get("seconds", {}).get("wall", 0.0)))
 

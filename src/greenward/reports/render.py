@@ -33,12 +33,11 @@ from greenward.runs.files import dump_json
 
 def render_markdown(report: document.Report) -> str:
     """The report as Markdown; sections below the main ones are folded, charts without a `file` left out."""
-    notes = "\n".join(f"- {inline(note)}" for note in report.notes)
     head = (
         f"# {inline(report.title)}",
         f"**{inline(report.headline)}**",
         _markdown_facts(report.facts),
-        notes,
+        "\n".join(f"- {inline(note)}" for note in report.notes),
     )
     return _joined((*head, *map(_section, report.sections))) + "\n"
 
@@ -85,8 +84,7 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def _section(section: document.Section) -> str:
-    inner = _joined(map(_block, section.blocks))
-    if not inner:
+    if not (inner := _joined(map(_block, section.blocks))):
         return ""
     title = inline(section.title)
     if section.level == "main":
@@ -101,7 +99,10 @@ def _block(block: document.Block) -> str:
         case document.Facts():
             return _markdown_facts(block.facts)
         case document.Table():
-            return _table(block)
+            rows = [block.columns, ("---",) * len(block.columns), *block.rows]
+            lines = ("| " + " | ".join(map(inline, row)) + " |" for row in rows)
+            title = f"### {inline(block.title)}" if block.title else ""
+            return _joined((title, "\n".join(lines), inline(block.caption)))
         case document.Charts():
             return _joined(f"![{inline(chart.title)}]({chart.file})" for chart in block.charts if chart.file)
         case document.Code():
@@ -116,13 +117,6 @@ def _block(block: document.Block) -> str:
 
 def _markdown_facts(facts: Iterable[document.Fact]) -> str:
     return " · ".join(f"{inline(fact.label)}: {inline(fact.value)}" for fact in facts)
-
-
-def _table(table: document.Table) -> str:
-    rows = [table.columns, ("---",) * len(table.columns), *table.rows]
-    lines = ("| " + " | ".join(map(inline, row)) + " |" for row in rows)
-    title = f"### {inline(table.title)}" if table.title else ""
-    return _joined((title, "\n".join(lines), inline(table.caption)))
 
 
 def _task(task: document.AnsweredTask) -> str:
@@ -169,7 +163,7 @@ def _environment() -> Environment:
         loader=PackageLoader("greenward.reports", "."),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # before it is escaped
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -182,11 +176,6 @@ def _environment() -> Environment:
         "key": colour_key,
     }
     return environment
-
-
-def _shown(value: Any) -> Any:
-    """Make control characters of plain text visible before it is escaped."""
-    return visible(value) if type(value) is str else value
 
 
 _SPARKS = "▁▂▃▄▅▆▇█"

@@ -189,10 +189,9 @@ def _task(step: int, row: Row) -> AnsweredTask:
     remarks += [f"{row['tokens']} tokens"] if row.get("tokens") else []
     remarks += [f"ended by {words(str(row['stop']))}"] if row.get("stop") else []
     answer = shown_answer(status, row.get("answer"), row.get("first_failure"), remark=" · ".join(remarks))
-    turns = row.get("transcript")
     said = (
         f"{number}. {turn.get('role')}: {turn.get('text')}"
-        for number, turn in enumerate(turns or (), 1)
+        for number, turn in enumerate(row.get("transcript") or (), 1)
         if isinstance(turn, dict)
     )
     return AnsweredTask(_task_id(row), bounded("\n".join(said)), (answer,))

@@ -171,16 +171,14 @@ def _defects(run: RecordedRun) -> Iterator[str]:
         longest.setdefault(spell.cause.brief, spell)
     for one in sorted(longest.values(), key=lambda spell: spell.first_step):
         yield f"Steps {one.first_step} to {one.last_step} of {run.steps}: {one.cause}"
-    lost = sum(finite_values(run.metrics, "episodes/infrastructure"))
-    if lost:
+    if lost := sum(finite_values(run.metrics, "episodes/infrastructure")):
         yield f"{lost:.0f} episodes were lost to the infrastructure and not trained on."
     for name, step, share in _lost_shares(run):
         yield (
             f"{share:.1%} of the answers to {name} at step {step} were lost to the infrastructure and count "
             "as not passed."
         )
-    empty = max(finite_values(run.metrics, "rejection/empty_rounds"), default=0)
-    if empty:
+    if empty := max(finite_values(run.metrics, "rejection/empty_rounds"), default=0):
         yield f"{empty:.0f} of {run.steps} rounds kept no answer and taught nothing new."
     told = set()
     for row in run.metrics:

@@ -114,8 +114,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.75)
     first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -173,8 +172,7 @@ class _Drawing:
         return (low if low == 0 else low - pad), high + pad
 
     def _x(self, x: float) -> float:
-        width = self._end - self._left
-        return self._left + width * (x - self._x_low) / (self._x_high - self._x_low)
+        return self._left + (self._end - self._left) * (x - self._x_low) / (self._x_high - self._x_low)
 
     def _y(self, y: float) -> float:
         share = (self._scale(y) - self._y_low) / (self._y_high - self._y_low)
@@ -221,18 +219,14 @@ class _Drawing:
         positions = list(map(self._x, places))
         borders = [*positions[:1], *map(fmean, pairwise(positions)), *positions[-1:]]
         for x, start, end in zip(places, borders, borders[1:], strict=False):
-            title = "\n".join(
-                (f"{self._chart.x_label} {value_text(x, 'number')}", *self._values_at(x, lines))
-            )
+            texts = [f"{self._chart.x_label} {value_text(x, 'number')}"]
+            for line in lines:
+                if line.points[0][0] <= x <= line.points[-1][0]:
+                    _, y = line.points[bisect_left(line.points, x, key=itemgetter(0))]
+                    texts.append(f"{line.name} {value_text(y, self._chart.unit)}".strip())
             shape = {"x": start, "y": self._top, "width": max(end - start, 1.0)}
-            height = self._floor - self._top
-            yield _element("rect", _element("title", title), class_="hover", **shape, height=height)
-
-    def _values_at(self, x: float, lines: Sequence[Series]) -> Iterator[str]:
-        for line in lines:
-            if line.points[0][0] <= x <= line.points[-1][0]:
-                _, y = line.points[bisect_left(line.points, x, key=itemgetter(0))]
-                yield f"{line.name} {value_text(y, self._chart.unit)}".strip()
+            title = _element("title", "\n".join(texts))
+            yield _element("rect", title, class_="hover", **shape, height=self._floor - self._top)
 
     def _marker(self, marker: Marker) -> Iterator[Markup]:
         x = self._x(marker.x)

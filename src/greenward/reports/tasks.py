@@ -200,8 +200,7 @@ def game_blocks(name: str, stages: Mapping[str, Evaluations]) -> list[Block]:
     if strategy := last.get("strategy"):
         blocks.append(_strategy_table(name, strategy))
     for role in last["roles"]:
-        errors = [one for one in last.get("errors", ()) if one.get("role") == role]
-        if errors:
+        if errors := [one for one in last.get("errors", ()) if one.get("role") == role]:
             shown = f"the {min(len(errors), _SHOWN_ERRORS)} positions that most lines meet"
             blocks.append(Paragraph(f"{name}: errors of greedy play as {role} player, {shown}."))
             blocks.append(Code(_boards(errors)))
@@ -339,8 +338,7 @@ def _row(label: str, solved: int, number: int) -> tuple[str, ...]:
 
 
 def _first(search: Mapping[str, Any] | None, task: str) -> str:
-    found = (search or {}).get("found", {}).get(task)
-    if found is None:
+    if (found := (search or {}).get("found", {}).get(task)) is None:
         return NOTHING
     return f"{found['episodes']:,} episodes" + ("" if found["hidden"] else ", wrong on hidden tests")
 

@@ -136,11 +136,10 @@ def sweep_report(path: Path) -> Report:
     if not begun:
         raise RunError(f"no run of the sweep at {path} has begun", remedy="\n  ".join(notes) or None)
     summaries = [read_summary(run) or {} for run in runs_below(path)]
-    finished = sum(one.get("status") == "finished" for one in summaries)
     facts = (
         Fact("combinations", str(len(folders))),
         Fact("runs begun", str(len(summaries))),
-        Fact("finished", str(finished)),
+        Fact("finished", str(sum(one.get("status") == "finished" for one in summaries))),
         Fact("failed", str(sum(map(len, failed.values())))),
     )
     report = overlay_report(begun)

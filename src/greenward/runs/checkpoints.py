@@ -96,10 +96,9 @@ def _best(run: Path) -> str | None:
     """The kept checkpoint with the highest pass@1 on the held-out problems, None where none was evaluated."""
     kept = {step: path.name for step, path in steps_in(run / CHECKPOINTS)}
     with expecting("the evaluations of a run", run / EVALUATIONS, RunError):
-        evaluations = filter(None, map(sound_evaluation, read_evaluations(run)))
         rates = {
             record["step"]: record["metrics"]["pass@1"]["value"]
-            for record in evaluations
+            for record in filter(None, map(sound_evaluation, read_evaluations(run)))
             if "pass@1" in record["metrics"] and record["step"] in kept
         }
     return kept[max(rates, key=lambda step: (rates[step], step))] if rates else None
@@ -159,14 +158,12 @@ def find_checkpoint(run: Path, which: str) -> Path:
     were evaluated; of equals the newest. Raises `CheckpointError` when there is none, or it is damaged.
     """
     if which == LAST:
-        newest = latest_checkpoint(run)
-        if newest is None:
+        if (newest := latest_checkpoint(run)) is None:
             raise CheckpointError(f"{run} is a run without a checkpoint yet.")
         return newest
     kept = {path.name: step for step, path in steps_in(run / CHECKPOINTS)}
     if which == BEST:
-        best = _best(run)
-        if best is None:
+        if (best := _best(run)) is None:
             raise CheckpointError(
                 f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
                 remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",

@@ -191,11 +191,16 @@ def claim_folder(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
     found = check_folder(path, kind)
     if found and overwrite:
         refuse_other_entries(path, kind)
-        _clear(path)
+        with writing(str(path)):
+            for entry in list(os.scandir(path)):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                elif entry.name != MARK:
+                    os.unlink(entry.path)
     with writing(str(path)):
         path.mkdir(parents=True, exist_ok=True)
     if not found or not os.path.lexists(path / MARK):
-        _mark(path, kind)
+        write_json(path / MARK, {"kind": kind}, indent=None)
 
 
 def check_folder(path: Path, *kinds: Kind) -> Kind | None:
@@ -205,8 +210,7 @@ def check_folder(path: Path, *kinds: Kind) -> Kind | None:
     own (a mount point, the home folder, one that all users share), what is no folder, a link, a path that
     leads through somebody else's link, and what cannot be written.
     """
-    status = _status(path)
-    if status is None:
+    if (status := _status(path)) is None:
         return None
     if not stat.S_ISDIR(status.st_mode):
         raise _refusal(path, f"expected a folder, found {_file_type(status.st_mode)}")
@@ -242,8 +246,7 @@ def check_file(path: Path, *, appended: str | None = None) -> None:
 
     With `appended`, the file may be there, if its first line is a JSON object with this key.
     """
-    status = _status(path)
-    if status is None:
+    if (status := _status(path)) is None:
         if not path.parent.is_dir():
             raise _refusal(path, f"there is no folder {path.parent}")
         return
@@ -261,22 +264,11 @@ def check_file(path: Path, *, appended: str | None = None) -> None:
 
 def refuse_other_entries(path: Path, kind: Kind) -> None:
     """Raises `RunError` where more lies in a folder of greenward's than it wrote, or a process writes it."""
-    others = [str(one.relative_to(path)) for one in _not_written_here(path, kind)]
-    if others:
+    if others := [str(one.relative_to(path)) for one in _not_written_here(path, kind)]:
         raise RunError(
             f"{path} holds more than greenward wrote: {_listed(sorted(others))}.",
             remedy="Move it elsewhere, or choose another folder; nothing in this one was changed.",
         )
-
-
-def _clear(path: Path) -> None:
-    """Delete everything in a folder but its mark."""
-    with writing(str(path)):
-        for entry in list(os.scandir(path)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name != MARK:
-                os.unlink(entry.path)
 
 
 def replace_folder(path: Path, kind: Kind, write: Callable[[Path], None]) -> None:
@@ -292,7 +284,7 @@ def replace_folder(path: Path, kind: Kind, write: Callable[[Path], None]) -> Non
     ) as beside:
         draft, old = Path(beside, "new"), Path(beside, "old")
         draft.mkdir()
-        _mark(draft, kind)
+        write_json(draft / MARK, {"kind": kind}, indent=None)
         write(draft)
         if path.exists():
             os.replace(path, old)
@@ -302,10 +294,6 @@ def replace_folder(path: Path, kind: Kind, write: Callable[[Path], None]) -> Non
             if old.exists():
                 os.replace(old, path)
             raise
-
-
-def _mark(path: Path, kind: Kind) -> None:
-    write_json(path / MARK, {"kind": kind}, indent=None)
 
 
 def _not_written_here(path: Path, kind: Kind) -> Iterator[Path]:

@@ -96,7 +96,10 @@ class Progress:
         now = self._clock()
         if state.first_step is None:
             state.first_step, state.started = step, now
-        numbers = _numbers(metrics)
+        shown = {name: metrics[name] for name in _SHOWN_AS if metrics.get(name) is not None}
+        if "reward/mean" in shown:
+            shown.pop("loss", None)  # that of a policy gradient, which has no level
+        numbers = "  ".join(_SHOWN_AS[name].format(value) for name, value in shown.items())
         if warning is not None:
             numbers = f"{numbers}  ! {warning}".lstrip()
         eta = _eta(state, step, now)
@@ -133,20 +136,11 @@ _SHOWN_AS = {
 }
 
 
-def _numbers(metrics: Mapping[str, Any]) -> str:
-    """The metrics of a step as text. The loss of a policy gradient has no level and is left out."""
-    found = {name: metrics[name] for name in _SHOWN_AS if metrics.get(name) is not None}
-    if "reward/mean" in found:
-        found.pop("loss", None)
-    return "  ".join(_SHOWN_AS[name].format(value) for name, value in found.items())
-
-
 def _eta(state: _Phase, step: int, now: float) -> str:
     if state.total is None or state.first_step is None or step <= state.first_step:
         return ""
     per_step = (now - state.started) / (step - state.first_step)
-    seconds = max(0, round(per_step * (state.total - step)))
-    minutes, seconds = divmod(seconds, 60)
+    minutes, seconds = divmod(max(0, round(per_step * (state.total - step))), 60)
     hours, minutes = divmod(minutes, 60)
     return f"ETA {hours}:{minutes:02d}:{seconds:02d}" if hours else f"ETA {minutes}:{seconds:02d}"
 

@@ -255,22 +255,18 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
             evaluations.setdefault(suite, []).append(evaluation)
         else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
+    config = lenient(read_config, path / CONFIG, path) or {}
+    wrong = [key for key in _SECTIONS if not isinstance(config.get(key), Mapping | None)]
+    notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
     return RecordedRun(
         path=path,
-        config=_sound_sections(lenient(read_config, path / CONFIG, path) or {}, notes),
+        config={key: value for key, value in config.items() if key not in wrong},
         metrics=_read_rows_with_step(path / METRICS, notes),
         evaluations=tuple(evaluations.pop(None)),
         suites={str(suite): tuple(records) for suite, records in evaluations.items()},
         summary=lenient(read_summary, path / SUMMARY, path) or {},
         sessions=tuple(lenient(read_sessions, path / PROVENANCE, path) or ()),
     )
-
-
-def _sound_sections(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The config without what should be a section and is none."""
-    wrong = [key for key in _SECTIONS if not isinstance(config.get(key), Mapping | None)]
-    notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
-    return {key: value for key, value in config.items() if key not in wrong}
 
 
 def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:

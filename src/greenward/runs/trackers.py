@@ -168,8 +168,7 @@ class MlflowSink(MetricSink):
         # A resumed run goes on where it was.
         runs = self._client.search_runs([place], f"tags.greenward_run = '{run_id}'", max_results=1)
         tags = {"mlflow.runName": path.name, "greenward_run": run_id}
-        run = runs[0] if runs else self._client.create_run(place, tags=tags)
-        self._id = run.info.run_id
+        self._id = (runs[0] if runs else self._client.create_run(place, tags=tags)).info.run_id
         self._client.log_dict(self._id, dict(config), "config.yaml")
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:

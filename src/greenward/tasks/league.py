@@ -58,8 +58,7 @@ class League:
 
     def member(self, group_id: int) -> str:
         weights = [(1 - score) ** self.hardness + _SMALLEST_WEIGHT for score in self._scores.values()]
-        rng = random.Random(step_seed(self.seed, group_id, LEAGUE))
-        return rng.choices(list(self._scores), weights)[0]
+        return random.Random(step_seed(self.seed, group_id, LEAGUE)).choices(list(self._scores), weights)[0]
 
     def record(self, episodes: Sequence[Episode]) -> None:
         results: dict[tuple[int, str], list[float]] = {}

@@ -106,8 +106,7 @@ def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite
         shots = examples_for(config.name, config.fewshot)
         whole = without(find_suite(config.name, recipe), shots)
         problems = stable_subset(whole, config.num_questions or len(whole))
-        shared = [problem.task_id for problem in problems if problem.task_id in trained]
-        if shared:
+        if shared := [problem.task_id for problem in problems if problem.task_id in trained]:
             raise ProblemError(
                 f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
                 f"(first: {shared[0]!r}).",

@@ -162,8 +162,7 @@ def row_groups(
     for index, episode in enumerate(episodes):
         group = groups.setdefault(episode.group_id, []) if advantages.needs_groups else None
         for row in _rows(episode, index, advantages) if episode.scored else ():
-            leaves = mask_truncated and row.turn.stop_reason is StopReason.LENGTH
-            if leaves:
+            if mask_truncated and row.turn.stop_reason is StopReason.LENGTH:
                 masked.append(row)
             else:
                 (groups.setdefault(row.turn.prompt_ids, []) if group is None else group).append(row)
@@ -211,8 +210,7 @@ def minibatches(
         everything = [row for i in part for row in groups[i]]
         rows = [row for i in part if all_groups or has_signal(groups[i]) for row in groups[i]]
         tokens = sum(row.turn.written_tokens for row in everything)
-        totals = BatchTotals(len(everything), tokens, max_completion_tokens)
-        split.append(Minibatch(tuple(rows), totals))
+        split.append(Minibatch(tuple(rows), BatchTotals(len(everything), tokens, max_completion_tokens)))
     return [minibatch for minibatch in split if minibatch.rows]
 
 
@@ -273,8 +271,7 @@ def training_batches(rows: Sequence[TrainingRow], size: int, device: torch.devic
     own = batches[distributed.rank()]
     for number in range(max(map(len, batches))):
         trained = number < len(own)
-        sharers = own[number] if trained else [[rows[0]]]
-        yield TrainingBatch.build(sharers, device=device, trained=trained)
+        yield TrainingBatch.build(own[number] if trained else [[rows[0]]], device=device, trained=trained)
 
 
 @torch.no_grad()

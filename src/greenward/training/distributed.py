@@ -176,8 +176,7 @@ def joined() -> Iterator[None]:
         gathered([None])  # the others may still need this process
     except BaseException as error:
         watch.over.set()
-        told = watch.failure()
-        if told is None:
+        if (told := watch.failure()) is None:
             watch.tell(f"{type(error).__name__}: {error}")
             # What gloo says where a process was killed is "connection closed by peer".
             if "by peer" in str(error):
@@ -222,8 +221,7 @@ class _Watch(threading.Thread):
         polls = missed = 0
         newest = b""
         while not self.over.wait(POLL_SECONDS):
-            reason = self.failure()
-            if reason is None:
+            if (reason := self.failure()) is None:
                 try:
                     self._store.set(f"alive/{self._number}", str(polls := polls + 1))
                     key = f"alive/{self._next}"
@@ -306,8 +304,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 f"there are {size()} processes.",
                 remedy="Resume with the processes and the --config that the run was started with.",
             )
-        own = parts[rank()]
-        for flat, saved in zip(self._zero.fp32_partitioned_groups_flat, own, strict=True):
+        for flat, saved in zip(self._zero.fp32_partitioned_groups_flat, parts[rank()], strict=True):
             flat.data.copy_(saved["weights"])
             moments = {key: value for key, value in saved.items() if key != "weights"}
             self._zero.optimizer.state[flat] = {

@@ -443,8 +443,7 @@ class ResidentMemory:
 
     def take(self, mb: float) -> torch.Tensor:
         """A block of new pages: torch's allocator might hand out ones that are resident already."""
-        pages = mmap.mmap(-1, max(int(mb * _MB), 1))
-        return torch.frombuffer(pages, dtype=torch.uint8).fill_(1)
+        return torch.frombuffer(mmap.mmap(-1, max(int(mb * _MB), 1)), dtype=torch.uint8).fill_(1)
 
 
 class DeviceMemory(ResidentMemory):
@@ -489,7 +488,14 @@ class MemoryLeak(Fault):
         used = self._memory.used_mb()
         if step <= max(1, _WARM_UP * self._steps):
             self._baseline_mb = max(self._baseline_mb, used - self._kept_mb)
-            self._refuse_too_large()
+            missing, available = self._baseline_mb * self._growth - self._kept_mb, self._memory.available_mb()
+            if missing > _MAX_SHARE * available:
+                raise ConfigError(
+                    f"faults.memory_leak: growth by {1 + self._growth:g} takes {missing:,.0f} MiB more, "
+                    f"of {available:,.0f} MiB that are available.",
+                    remedy="Lower faults.memory_leak.growth_factor; a leak may take "
+                    f"{_MAX_SHARE:.0%} of them.",
+                )
         self._peak = None
         reached = step - step % _STEP_EVERY if self._shape == "steps" else step - 1
         line = self._baseline_mb * (1 + self._growth * reached / max(1, self._steps - 1))
@@ -518,15 +524,6 @@ class MemoryLeak(Fault):
     @property
     def _kept_mb(self) -> float:
         return sum(block.nbytes for block in self._kept) / _MB
-
-    def _refuse_too_large(self) -> None:
-        missing, available = self._baseline_mb * self._growth - self._kept_mb, self._memory.available_mb()
-        if missing > _MAX_SHARE * available:
-            raise ConfigError(
-                f"faults.memory_leak: growth by {1 + self._growth:g} takes {missing:,.0f} MiB more, "
-                f"of {available:,.0f} MiB that are available.",
-                remedy=f"Lower faults.memory_leak.growth_factor; a leak may take {_MAX_SHARE:.0%} of them.",
-            )
 
 
 FAULTS: Mapping[str, Callable[[Any, FaultTargets], Fault]] = MappingProxyType(

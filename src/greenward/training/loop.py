@@ -285,8 +285,12 @@ class TrainingLoop:
             if any(distributed.gathered([interruption.requested()])):
                 raise Stopped
             with self._unfinished("step"):
-                record = self._step()
-            self._finish_step(record)
+                started, computed = time.perf_counter(), time.process_time()
+                seed_everything(self.seed, self.steps_done)
+                for callback in self._callbacks:
+                    callback.on_step_begin(self.steps_done + 1)
+                record = self.trainer.train_step(self.steps_done)
+            self._finish_step(record, started, computed)
 
     @contextmanager
     def _unfinished(self, what: Literal["step", "evaluation"]) -> Iterator[None]:
@@ -336,19 +340,10 @@ class TrainingLoop:
         return is_due and any(map(self._is_missing, self.evaluators))
 
     def _is_missing(self, suite: str | None) -> bool:
-        name = evaluation_name(self.steps_done, suite)
-        return not (self.directory.path / EVALUATIONS / name).is_file()
+        return not (self.directory.path / EVALUATIONS / evaluation_name(self.steps_done, suite)).is_file()
 
-    def _step(self) -> tuple[StepRecord, float, float]:
-        """The next step, and when it began (wall and CPU seconds)."""
-        started, computed = time.perf_counter(), time.process_time()
-        seed_everything(self.seed, self.steps_done)
-        for callback in self._callbacks:
-            callback.on_step_begin(self.steps_done + 1)
-        return self.trainer.train_step(self.steps_done), started, computed
-
-    def _finish_step(self, stepped: tuple[StepRecord, float, float]) -> None:
-        record, started, computed = stepped
+    def _finish_step(self, record: StepRecord, started: float, computed: float) -> None:
+        """What follows a step that began at `started` (wall) and `computed` (CPU seconds)."""
         self.steps_done += 1
         metrics = record.metrics | {  # callbacks watch them, too
             "time/step": time.perf_counter() - started,
@@ -409,8 +404,7 @@ class TrainingLoop:
 
     def _checkpoint(self) -> None:
         """Save the state at the end of the last finished step, if it is not saved yet."""
-        place = self.directory.checkpoints / step_name(self.steps_done)
-        if distributed.from_first(place.is_dir):
+        if distributed.from_first((self.directory.checkpoints / step_name(self.steps_done)).is_dir):
             return
         state = self._step_start.state if self._repeats_steps else self._state()
         state = state | {"wall_seconds": self.wall_seconds}

@@ -97,8 +97,7 @@ def clipped_ratio(
 
     Bounds that differ are DAPO's clip-higher (arXiv 2503.14476, eq. 10).
     """
-    clipped_BT = ratio_BT.clamp(1 - low, 1 + high)
-    return -torch.min(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
+    return -torch.min(ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT)
 
 
 def clipped_weight(

@@ -319,8 +319,7 @@ class UpdateStatistics:
             metrics["grad_norm"] = _mean([math.hypot(*norms.values()) for norms in self._norms])
             if any("critic" in norms for norms in self._norms):
                 for part in ("policy", "critic"):
-                    found = [norms[part] for norms in self._norms if part in norms]
-                    if found:
+                    if found := [norms[part] for norms in self._norms if part in norms]:
                         metrics[f"grad_norm/{part}"] = _mean(found)
         return metrics
 

@@ -244,8 +244,7 @@ def _metrics(trajectories: Sequence[_Trajectory]) -> dict[str, float]:
     }
     if np.ptp(rewards_to_go):
         metrics["explained_variance"] = 1 - float((rewards_to_go - values).var() / rewards_to_go.var())
-    kl = [trajectory.kl_T for trajectory in trajectories if trajectory.kl_T is not None]
-    if kl:
+    if kl := [trajectory.kl_T for trajectory in trajectories if trajectory.kl_T is not None]:
         metrics["kl"] = float(np.concatenate(kl).mean())
     return metrics
 

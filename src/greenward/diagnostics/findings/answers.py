@@ -287,8 +287,7 @@ def kept_answers(files: tuple[tuple[int, Path], ...]) -> KeptAnswers:
     for step, path in files[:: max(1, -(-total // _MOST_BYTES))]:
         try:
             for one in read_rollouts(path, _MOST_ANSWERS):
-                text = one.answer.strip()
-                hashes = (hash(part) if part else 0 for part in (one.task, text, one.status))
+                hashes = (hash(part) if part else 0 for part in (one.task, one.answer.strip(), one.status))
                 for column, value in zip(columns, (step, *hashes), strict=True):
                     column.append(value)
         except (DiagnosticsError, OSError):

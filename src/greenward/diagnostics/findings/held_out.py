@@ -89,8 +89,7 @@ def held_out_points(run: RunSignals) -> list[Point]:
     records = sound_evaluations(run, None)
     found = [(record, estimate) for record in records if (estimate := pooled([record], PRIMARY))]
     if len(found) > 1:
-        error = 2 * Z_95
-        return [Point(r["step"], e.value, (e.high - e.low) / error, r) for r, e in found]
+        return [Point(r["step"], e.value, (e.high - e.low) / (2 * Z_95), r) for r, e in found]
     steps, values = run.series(HELD_OUT)
     if len(values) < _FEWEST:
         return []
@@ -157,8 +156,7 @@ def _begin(run: RunSignals, points: list[Point], best: Point) -> Onset:
 def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Training results that go on rising while held-out ones fall from their best."""
     points = held_out_points(run)
-    found = fall(points)
-    if found is None:
+    if (found := fall(points)) is None:
         return Result(made=len(points) > 1)
     best, change = found
     onset = _begin(run, points, best)
@@ -168,8 +166,7 @@ def reward_hacking(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if rise is None:
         return Result()
     document = {"first": rise[0], "last": rise[1], "best": best.value, "end": best.value + change.value}
-    numbers = {"signal": name, "step": best.step, **document}
-    return Result(True, numbers, onset=onset)
+    return Result(True, {"signal": name, "step": best.step, **document}, onset=onset)
 
 
 REWARD_HACKING = Finding(
@@ -244,8 +241,7 @@ def regression_on(suite: str | None) -> Test:
 def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Held-out results of a series that fell from their best."""
     points = held_out_points(run)
-    found = fall(points)
-    if found is None:
+    if (found := fall(points)) is None:
         return Result(made=len(points) > 1)
     best, change = found
     numbers = {"points": document.points(change), "first": best.step, "last": points[-1].step}

@@ -63,7 +63,6 @@ _BESIDE_TESTS = re.compile(
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _LATE = 10  # steps with one reward for all answers, at least
 _WITHOUT_SIGNAL = "groups/without_signal"
-_lasting_fall = lasting_change(falls=True)
 SCALE_JUMP = 1.6  # of the spread of the rewards
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
@@ -93,8 +92,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
     spread_steps, spread = run.series("reward/std")
-    late = spread[-max(_LATE, len(spread) // 4) :]
-    if len(spread) < MIN_POINTS or late.any():
+    if len(spread) < MIN_POINTS or spread[-max(_LATE, len(spread) // 4) :].any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
@@ -328,7 +326,7 @@ NO_LEARNING = Finding(
 
 def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
-    result = _lasting_fall(run, signal, limits)
+    result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
     if signal == REWARD or result.change is None or not len(spread):
         return result
@@ -411,8 +409,7 @@ def _fitted_weights(run: RunSignals, terms: list[str]) -> dict[str, float]:
         return {}
     rewards, *columns = known - known.mean(axis=1, keepdims=True)
     found = np.linalg.lstsq(np.stack(columns, 1), rewards, rcond=None)[0]
-    left = rewards - np.stack(columns, 1) @ found
-    if left.var() > _UNEXPLAINED * rewards.var():
+    if (rewards - np.stack(columns, 1) @ found).var() > _UNEXPLAINED * rewards.var():
         return {}
     return {term.removeprefix("reward/"): float(one) for term, one in zip(terms, found, strict=True)}
 
@@ -542,11 +539,9 @@ DEAD_GROUPS = Finding(
 
 def group_signal_fades(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups that can teach, whose share falls to less than half."""
-    change = find_signal_change(run, signal)
-    if change is None:
+    if (change := find_signal_change(run, signal)) is None:
         return not_made(gap_of(run, signal))
-    values = run.series(signal)[1]
-    last = median_of_part(values, 0.85, 1)
+    last = median_of_part(run.series(signal)[1], 0.85, 1)
     found = change.is_large and change.after < change.before and last < 0.5 * change.before
     ratio = last / change.before if change.before else 0.0
     numbers = {"before": change.before, "after": last, "ratio": ratio}

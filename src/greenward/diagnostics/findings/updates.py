@@ -184,8 +184,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     else:
         text = f"The norm left its scale at step {onset} and is not a finite number any more."
     divergence = _divergence(run, onset, limits.alpha)
-    diverged = [reward for reward in divergence if reward["onset"] is not None]
-    if diverged:
+    if diverged := [reward for reward in divergence if reward["onset"] is not None]:
         reward = min(diverged, key=lambda reward: reward["onset"].step)
         verb = "fell" if reward["after"] < reward["before"] else "rose"
         text += " Then {signal} {} from {before:.3g} to {after:.3g} at step {onset}.".format(verb, **reward)
@@ -289,8 +288,7 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     half = len(norms) // 2  # spikes that have ceased did no lasting harm
     late = sum(spike.step >= steps[half] for spike in found)
     numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "late": late}
-    often = late > MANY_SPIKES * (len(norms) - half) and late >= FEWEST_SPIKES
-    if not often:
+    if late <= MANY_SPIKES * (len(norms) - half) or late < FEWEST_SPIKES:
         return Result(True, numbers, "info", exactly(found[0].step), facts=facts, tables=(table,), data=data)
     onset = exactly(steps[most_likely_start(np.isin(steps, [spike.step for spike in found]))])
     return Result(True, numbers, "warning", onset, facts=facts, tables=(table,), data=data)
@@ -329,8 +327,7 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         if zero[first:].mean() > 0.4:
             text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
             return Result(True, {"text": text}, onset=exactly(steps[first_frequent(zero) or zero.argmax()]))
-    change = find_signal_change(run, signal)
-    if change is None:
+    if (change := find_signal_change(run, signal)) is None:
         return not_made(gap_of(run, signal))
     earlier = norms[(steps < change.onset.step) & (norms > 0)]
     last = median_of_part(norms[norms > 0], 0.9, 1)
@@ -486,8 +483,7 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
     place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
     onset = onset_at(steps, departure(values, place))
-    since = max(onset.step, int(steps[half]))
-    return Result(rise_since(run, REWARD, since) is None, numbers, onset=onset)
+    return Result(rise_since(run, REWARD, max(onset.step, int(steps[half]))) is None, numbers, onset=onset)
 
 
 KL_RUNAWAY = Finding(
@@ -628,8 +624,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         ratios = since[1:] / since[:-1]
     ended = np.arange(1, len(since)) >= 0.97 * len(since)  # schedules end at 0
     fell = np.flatnonzero((ratios < RATE_FALL) & ~ended & (since[:-1] > 0.02 * since[0]))
-    lowest = np.minimum.accumulate(since)
-    rose = np.flatnonzero((since > RATE_JUMP * lowest) & (since > 0.02 * since[0]))
+    rose = np.flatnonzero((since > RATE_JUMP * np.minimum.accumulate(since)) & (since > 0.02 * since[0]))
     places = [int(found[0]) + shift for found, shift in ((fell, 1), (rose, 0)) if len(found)]
     if not places or not len(rose) or is_periodic(rates, top):
         return Result()
@@ -640,8 +635,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     after = float(rates[place:].max())
     before, at = float(rates[place - 1]), float(rates[place])
     rise = f" and jumped to {at:.3g}" if at > 0.95 * after else f", then {at:.3g}, and rose to {after:.3g}"
-    numbers = {"before": before, "after": after, "rise": rise}
-    return Result(True, numbers, onset=exactly(steps[place]))
+    return Result(True, {"before": before, "after": after, "rise": rise}, onset=exactly(steps[place]))
 
 
 def is_periodic(rates: Floats, top: int) -> bool:

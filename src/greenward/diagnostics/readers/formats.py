@@ -145,8 +145,7 @@ def _lines(files: list[Path], notes: list[str]) -> Iterator[Row]:
             if "name" in row and "value" in row:
                 row = {**{key: row[key] for key in STEP_KEYS if key in row}, str(row["name"]): row["value"]}
             yield row
-        broken = source.broken - (source.torn is not None)
-        if broken:
+        if broken := source.broken - (source.torn is not None):
             notes.append(f"{path.name}: {broken} line(s) cannot be read and were left out")
         if source.torn is not None:
             notes.append("the last line is torn and was left out")
@@ -429,8 +428,7 @@ def _trackio_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     broken = 0
     for path in files:
         for step, cell in _query(path, "metrics", query, run, MAX_CELL):
-            values = _json(cell)
-            if values is None:
+            if (values := _json(cell)) is None:
                 broken += 1
             else:
                 yield {**flat(values), "step": step}
@@ -756,8 +754,7 @@ def find_log(path: Path, pick: str | None = None) -> Found:
         raise DiagnosticsError(f"{path}: there is no such file or folder")
     found = _in_folder(path) if path.is_dir() else _in_file(path)
     if pick is not None:
-        chosen = [one for one in found if one.name == pick]
-        if not chosen:
+        if not (chosen := [one for one in found if one.name == pick]):
             raise DiagnosticsError(f"{path} has no run {pick!r}", remedy=f"It has {_names(found)}.")
         return chosen[0]
     if not found:

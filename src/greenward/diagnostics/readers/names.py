@@ -120,7 +120,8 @@ def renamed(
     for name, (ours, _) in matches.items():
         if ours is not None:
             chosen = best[ours] == name
-            scale, shift = _scale(name) if chosen and name not in mapping else (1.0, 0.0)
+            forms = _forms(name) if chosen and name not in mapping else ()
+            scale, shift = next((_SCALES[form] for form in forms if form in _SCALES), (1.0, 0.0))
             found[name] = (ours if chosen else name), scale, shift
     return found, tuple(name for name in unknown if name not in _COUNTERS)
 
@@ -129,10 +130,6 @@ def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
     plain = name.strip().lower()
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
-
-
-def _scale(name: str) -> tuple[float, float]:
-    return next((_SCALES[form] for form in _forms(name) if form in _SCALES), (1.0, 0.0))
 
 
 def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
@@ -194,8 +191,7 @@ class Columns(NamedTuple):
                     number = cell if type(cell) is float else as_number(cell)
                     if number is None:
                         continue
-                    column = columns.get(name)
-                    if column is None:
+                    if (column := columns.get(name)) is None:
                         if len(name) > MAX_NAME or len(columns) >= _MOST_NAMES:
                             dropped += 1
                             continue

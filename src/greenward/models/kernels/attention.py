@@ -123,19 +123,17 @@ class KernelDecodeAttention:
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
         H, K = self.shape.heads, self.shape.kv_heads
         own = (self.own[layer, 0], self.own[layer, 1])
-        out = self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer], own)
-        return out.flatten(1)
+        return self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer], own).flatten(1)
 
 
 def layout_of(batch: GroupBatch) -> Layout:
     """The groups of a batch, bucket by bucket."""
     lengths_N, buckets = _lengths(batch), batch.buckets
-    group_sizes = [bucket.group_size for bucket in buckets for _ in bucket.members]
     return Layout(
         len(lengths_N),
         np.concatenate([bucket.prompts.row_starts() for bucket in buckets]),
         lengths_N,
-        np.append(0, np.cumsum(group_sizes)),
+        np.append(0, np.cumsum([bucket.group_size for bucket in buckets for _ in bucket.members])),
         np.concatenate([bucket.owns.row_starts() for bucket in buckets]),
         np.concatenate([bucket.owns.lengths for bucket in buckets]),
         batch.longest,

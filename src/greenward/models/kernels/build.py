@@ -168,8 +168,7 @@ def _files(found: str | None) -> tuple[Path, Path]:
 
 
 def _fingerprint(found: str | None) -> str:
-    folder = Path(__file__).parent
-    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.[ch]"))]
+    texts = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.[ch]"))]
     if found is not None:
         version = subprocess.run((found, "--version"), capture_output=True, text=True, check=False).stdout
         texts += [found, version]

@@ -155,8 +155,7 @@ def main(library: str) -> int:
     for dtype, limit in TOLERANCE.items():
         for heads, kv_heads, head_dim in ((4, 4, 32), (4, 2, 16), (6, 2, 48), (2, 1, 64), (2, 2, 128)):
             found = differences(native, dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-            wrong = {name: value for name, value in found.items() if not value < limit}
-            if wrong:
+            if wrong := {name: value for name, value in found.items() if not value < limit}:
                 print(f"{dtype}, heads of {head_dim}: {wrong}", file=sys.stderr)
                 return 1
     if products_are_faster(native):

@@ -149,8 +149,7 @@ class _Interpreter:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self.names[name] = self._value(value)
                 case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
-                    before = ast.Name(target.id, ast.Load())
-                    self.names[name] = self._value(ast.BinOp(before, op, value))
+                    self.names[name] = self._value(ast.BinOp(ast.Name(target.id, ast.Load()), op, value))
                 case ast.Expr(value=ast.Call(func=ast.Name(id="print"), args=arguments, keywords=[])):
                     text = " ".join(str(self._value(argument)) for argument in arguments)
                     self._printed_chars += len(text) + 1

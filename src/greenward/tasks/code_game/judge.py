@@ -133,10 +133,8 @@ class ProgramJudge(Closing["ProgramJudge"]):
         pending = [code for code in dict.fromkeys(codes) if code not in found]
         for executor, preamble in self._runs:
             for code, result in self._run(executor, pending, preamble).items():
-                before = found.setdefault(code, result)
-                if result != before:
-                    is_void = result.status == "infrastructure"
-                    found[code] = result if is_void else ProgramResult("unstable")
+                if result != found.setdefault(code, result):
+                    found[code] = result if result.status == "infrastructure" else ProgramResult("unstable")
             pending = [code for code in pending if found[code].valid]
         return [found[code] for code in codes]
 
@@ -180,8 +178,7 @@ def refusal(code: str) -> str | None:
         one.isprintable() or one == "\n" for one in code
     ):
         return "forbidden"
-    tree = parse_or_none(code)
-    if tree is None:
+    if (tree := parse_or_none(code)) is None:
         return Outcome.SYNTAX_ERROR.value
     return "forbidden" if any(map(_reaches_outside, ast.walk(tree))) or _formats_freely(tree) else None
 

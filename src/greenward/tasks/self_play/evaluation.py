@@ -203,8 +203,7 @@ def best_response_value(game: FiniteGame, strategy: Strategy, player: int) -> fl
         total, own = 0.0, defaultdict(list)
         while weighted:
             state, weight = weighted.pop()
-            mover = game.player(state)
-            if mover is None:
+            if (mover := game.player(state)) is None:
                 total += weight * game.returns(state)[player]
             elif mover == player:
                 own[game.observation(state, player)].append((state, weight))
@@ -225,8 +224,7 @@ def value(game: FiniteGame, strategy: Strategy) -> float:
     """What the first player gains, in the mean, when both play `strategy`."""
 
     def gain(state: Any) -> float:
-        mover = game.player(state)
-        if mover is None:
+        if (mover := game.player(state)) is None:
             return game.returns(state)[0]
         chances = strategy[game.observation(state, mover)]
         forfeits = (1 - sum(chances.values())) * (-game.forfeit if mover == 0 else game.forfeit)
@@ -298,8 +296,7 @@ def evaluate_game(
         opponents["expert"] = ExpertPlayer()
     for name, opponent in opponents.items():
         for result in play_match(game, contestant, opponent, games=games, seed=seed):
-            shares = result.estimates.items()
-            metrics |= {f"{name}/{result.role}/{figure}": share for figure, share in shares}
+            metrics |= {f"{name}/{result.role}/{key}": share for key, share in result.estimates.items()}
             found["void"] += result.void
     if isinstance(game, TicTacToe):
         found["errors"] = []

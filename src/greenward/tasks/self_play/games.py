@@ -83,8 +83,7 @@ class TicTacToe:
 def minimax_value(state: str) -> float:
     """The return of the first player when both play perfectly from here."""
     game = TicTacToe()
-    player = game.player(state)
-    if player is None:
+    if (player := game.player(state)) is None:
         return _result(state)
     values = [minimax_value(game.step(state, action)) for action in game.legal_actions(state)]
     return max(values) if player == 0 else min(values)
@@ -94,8 +93,7 @@ def minimax_value(state: str) -> float:
 def _situation(state: str) -> tuple[int | None, tuple[str, ...]]:
     """Whose move it is, and the empty cells."""
     empty = tuple(cell for cell in state if cell not in MARKS)
-    over = not empty or _result(state) != 0
-    return None if over else (len(empty) + 1) % 2, empty
+    return None if not empty or _result(state) != 0 else (len(empty) + 1) % 2, empty
 
 
 def _result(state: str) -> float:
@@ -254,8 +252,7 @@ class SimpleNegotiation:
         def pair(first: Sequence[int], second: Sequence[int]) -> tuple[int, int]:
             return rng.choice(first), rng.choice(second)
 
-        amounts = pair(AMOUNTS, AMOUNTS), pair(AMOUNTS, AMOUNTS)
-        return Trading(amounts, (pair(*VALUES), pair(*VALUES)))
+        return Trading((pair(AMOUNTS, AMOUNTS), pair(AMOUNTS, AMOUNTS)), (pair(*VALUES), pair(*VALUES)))
 
     def player(self, state: Trading) -> int | None:
         return state.moves % 2 if state.moves < self.max_moves else None
@@ -267,10 +264,9 @@ class SimpleNegotiation:
 
     def observation(self, state: Trading, player: int) -> str:
         (wheat, sheep), (wheat_value, sheep_value) = state.held(player), state.values[player]
-        left = self.max_moves - state.moves
         return (
             f"have {wheat} W {sheep} S values {wheat_value} {sheep_value} gain {state.gain(player)} "
-            f"left {left} offer {state.offer or 'none'}"
+            f"left {self.max_moves - state.moves} offer {state.offer or 'none'}"
         )
 
     def step(self, state: Trading, action: str) -> Trading:
@@ -403,8 +399,7 @@ class TextArenaGame:
         return state.observation(player)
 
     def step(self, state: Position, action: str) -> Position:
-        after = state.after(action)
-        if after is None:
+        if (after := state.after(action)) is None:
             raise GreenwardError(f"{self.name}: {action!r:.100} is no legal action")
         return after
 

@@ -107,8 +107,7 @@ class GameAECEnv(AECEnv):
 
     def _go_on(self) -> None:
         """Choose the agent to move; once the game is over each agent is asked once more."""
-        player = self._game.player(self._state)
-        self.agent_selection = self.possible_agents[player or 0]
+        self.agent_selection = self.possible_agents[self._game.player(self._state) or 0]
         self.infos = {
             role: {"text": self._game.observation(self._state, number)}
             for number, role in enumerate(self.possible_agents)

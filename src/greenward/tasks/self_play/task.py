@@ -161,8 +161,7 @@ class SelfPlayTasks:
         return players
 
     def callbacks(self) -> Sequence[Callback]:
-        section = self.recipe.self_play
-        every = section.league.snapshot_every
+        every = self.recipe.self_play.league.snapshot_every
         return [] if self._league is None else [LeagueCallback(self._league, lambda done: done % every == 0)]
 
     def environment(self, policy: Policy) -> Environment:
@@ -225,11 +224,10 @@ class SelfPlayTasks:
                 )
 
     def _tables(self, policy: Policy) -> list[Table]:
-        move_format = self.recipe.self_play.move_format
         return [
             Table(
                 self._games[config.name],
-                MovePrompts(self._games[config.name], policy.tokenizer, move_format),
+                MovePrompts(self._games[config.name], policy.tokenizer, self.recipe.self_play.move_format),
                 config.weight,
                 {
                     name: (served.prompts, served.sampling)

@@ -201,20 +201,13 @@ class _Miner:
             again += found[1:]
         for start in range(0, len(waiting), _VERIFIED_AT_ONCE):
             if self.options.limit is None or len(self.mined.problems) < self.options.limit:
-                self._verify_or_leave_out(waiting[start : start + _VERIFIED_AT_ONCE], again)
-
-    def _verify_or_leave_out(
-        self,
-        candidates: Sequence[tuple[MaskedFunction, Problem]],
-        others: Sequence[tuple[MaskedFunction, Problem]],
-    ) -> None:
-        """Keeps candidates, or in place of a refused one the problem of `others` for the same function."""
-        refused = self._verify(candidates)
-        second = [one for one in others if one[0].where in refused]
-        refused |= self._verify(second)
-        for one, _ in candidates:
-            if one.where in refused:
-                self._leave_out(one, *refused[one.where])
+                candidates = waiting[start : start + _VERIFIED_AT_ONCE]
+                refused = self._verify(candidates)
+                # In place of a refused problem the other one for the same function.
+                refused |= self._verify([pair for pair in again if pair[0].where in refused])
+                for one, _ in candidates:
+                    if one.where in refused:
+                        self._leave_out(one, *refused[one.where])
 
     def _is_judgeable(self, function: MaskedFunction, problem: Problem) -> bool:
         try:
@@ -233,8 +226,7 @@ class _Miner:
 
     def _tests_of(self, function: MaskedFunction) -> tuple[str, list[str]] | None:
         """A suite, and those of its tests that concern the function most: they reach fewer others."""
-        number = self._numbers[function.file.place, function.start]
-        found = sorted(self._reached[number])
+        found = sorted(self._reached[self._numbers[function.file.place, function.start]])
         if not found:
             return None
         suite = found[0][1]
@@ -264,8 +256,7 @@ class _Miner:
             name = file.place if needs_pytest(file) else file.module
             targets = {place: lines for place, lines in targets.items() if place in files}
         call = Call((name, dict(targets), 2 * TEST_SECONDS))
-        code = sandboxed(TRACER)
-        return Job(code, "trace", (call,), limits=_TRACE_LIMITS, files=files, path=TRACER)
+        return Job(sandboxed(TRACER), "trace", (call,), limits=_TRACE_LIMITS, files=files, path=TRACER)
 
     def _verify(self, candidates: Sequence[tuple[MaskedFunction, Problem]]) -> dict[str, tuple[str, str]]:
         """Keeps the problems whose tests tell the original from wrong bodies; why not, for the others."""

@@ -200,10 +200,8 @@ class ReplayBuffer:
 
         The weights are (N · P(i))^-importance, divided by the largest of the batch.
         """
-        points = (np.arange(size) + rng.random(size)) / size * self._tree.total
-        indices = self._tree.find(points)
-        chances = self._tree.weights(indices) / self._tree.total
-        weights = (len(self) * chances) ** -importance
+        indices = self._tree.find((np.arange(size) + rng.random(size)) / size * self._tree.total)
+        weights = (len(self) * (self._tree.weights(indices) / self._tree.total)) ** -importance
         rows = {name: values[indices] for name, values in self._arrays.items()}
         legal = np.unpackbits(rows["next_legal"], axis=1, count=self.actions)
         tensor = torch.from_numpy
@@ -296,8 +294,7 @@ class TokenEncoder(nn.Module):
     def forward(self, observations_BD: Tensor) -> Tensor:
         problem, code = features.PROBLEM, features.PROBLEM + features.CODE
         words_B = self.words(observations_BD[:, : features.WORDS].long())
-        numbers_BT = observations_BD[:, code - self.newest : code].long()
-        _, read_1BC = self.reader(self.tokens(numbers_BT))
+        _, read_1BC = self.reader(self.tokens(observations_BD[:, code - self.newest : code].long()))
         facts_B = observations_BD[:, features.WORDS : problem]
         return torch.cat([words_B, facts_B, read_1BC[0], observations_BD[:, code:]], dim=1)
 

@@ -253,8 +253,7 @@ class Productions:
         kind = self.signature.result
         end = _lexeme(NEWLINE, "" if depth else f"bind {RESULT}")
         table = {"=": Production((_expression(kind, "full"), end))}
-        operators = {N: ("+=", "-=", "*=", "//="), S: ("+=",), LN: ("+=",), LS: ("+=",)}.get(kind, ())
-        for operator in operators:
+        for operator in {N: "+= -= *= //=", S: "+=", LN: "+=", LS: "+="}.get(kind, "").split():
             table[operator] = Production((_expression(kind, "full"), _lexeme(NEWLINE)), "", "result")
         return table, False
 
@@ -288,8 +287,7 @@ class Productions:
                 table[slot] = Production(())
         if signature.result == kind:
             table[RESULT] = Production((), "", "bound")
-            inputs = [_expression(one, "condition") for one in signature.arguments]
-            table[SELF] = _call(*inputs)
+            table[SELF] = _call(*(_expression(one, "condition") for one in signature.arguments))
         if kind == N:
             table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0].isdigit()}
             table[X] = Production((), "use", "variable")
@@ -332,12 +330,10 @@ class Productions:
             if kind == S:
                 table["*"] = Production((_expression(N, "operand"), follow))
         if _at_least(level, "comparison") and kind != B:
-            orders = ("==", "!=", "<", ">", "<=", ">=") if kind == N else ("==", "!=")
-            for operator in orders:
+            for operator in ("==", "!=", "<", ">", "<=", ">=") if kind == N else ("==", "!="):
                 table[operator] = Production((_expression(kind, "sum"), truth))
             if kind in (N, S):
-                container = LN if kind == N else "texts to walk"
-                table["in"] = Production((_expression(container, "sum"), truth))
+                table["in"] = Production((_expression(LN if kind == N else "texts to walk", "sum"), truth))
         if _at_least(level, "condition") and (kind == B or goal == "any"):
             for operator in ("and", "or"):
                 right = _expression("any" if goal == "any" else B, "comparison")
@@ -562,8 +558,7 @@ class Grammar:
         raise AssertionError(f"{lexeme} was said to be allowed")
 
     def _node(self, stack: tuple[Any, ...] | None, scope: Scope) -> Node:
-        found = self._nodes.get((stack, scope))
-        if found is not None:
+        if (found := self._nodes.get((stack, scope))) is not None:
             return found
         if len(self._nodes) > MOST_NODES:  # of random programs there is no end
             self._nodes.clear()
@@ -579,8 +574,7 @@ class Grammar:
             symbol, stack = stack
             symbols.append(symbol)
         key = (*symbols, scope)
-        found = self._rows.get(key)
-        if found is not None:
+        if (found := self._rows.get(key)) is not None:
             return found
         found = np.full(len(self._vocabulary), NEVER, np.int32)
         passed = 0

@@ -227,8 +227,7 @@ class TokenPrior:
 
     def _row(self, tokens: Sequence[int]) -> np.ndarray:
         context = tuple((-1, -1, *tokens[-2:])[-2:])
-        found = self._rows.get(context)
-        if found is None:
+        if (found := self._rows.get(context)) is None:
             found = self._base
             for part in (context[1:], context):
                 if part in self._counts:
@@ -330,8 +329,7 @@ def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramR
 
 def quality(code: str) -> float:
     """0.5 for valid syntax, 0.3 for structure, 0.2 for reasonable length, 0.2 for low complexity."""
-    tree = parse_or_none(code)
-    if tree is None:
+    if (tree := parse_or_none(code)) is None:
         return 0.0
     nodes = list(ast.walk(tree))
     arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -268,8 +268,7 @@ def accepted(grammar: Grammar, vocabulary: Vocabulary, lexemes: Sequence[str]) -
     """How many lexemes the grammar accepts from the start."""
     node = grammar.start
     for position, lexeme in enumerate(lexemes):
-        following = grammar.advance(node, vocabulary.index[lexeme])
-        if following is None:
+        if (following := grammar.advance(node, vocabulary.index[lexeme])) is None:
             return position
         node = following
     return len(lexemes)

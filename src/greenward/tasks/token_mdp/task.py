@@ -76,8 +76,7 @@ def write_replay(path: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
     A step has the `code` so far and `tokens`, (lexeme, value) with the chosen one first.
     """
     style = _STYLE + "".join(_rules({len(one["steps"]) for one in episodes}))
-    page = render_page("replay.html.j2", style, episodes=episodes)
-    write_atomically(path, page.encode("utf-8"))
+    write_atomically(path, render_page("replay.html.j2", style, episodes=episodes).encode("utf-8"))
 
 
 def _rules(lengths: set[int]) -> list[str]:
@@ -252,8 +251,8 @@ def evaluate_agent(
         **figures,
         "seconds": {"sampling": time.perf_counter() - started, "grading": 0.0},
         "prompts": {one.task_id: one.problem.starter_code for one in problems},
-        "rows": _with_code(rows),
-        "greedy_rows": _with_code(greedy_rows),
+        "rows": [{**row.to_json(), "code": code} for row, code in rows],
+        "greedy_rows": [{**row.to_json(), "code": code} for row, code in greedy_rows],
     }
 
 
@@ -272,10 +271,6 @@ def judged(attempts: Sequence[Attempt], grading: CodeGrading) -> list[tuple[Eval
 def sample_of(attempt: Attempt, problem: Problem, number: int) -> Sample:
     """What was written for a problem as answer `number` of an evaluation."""
     return Sample(problem, number, attempt.code, Extracted(attempt.code), tokens=len(attempt.writing.tokens))
-
-
-def _with_code(rows: Sequence[tuple[EvaluationRow, str]]) -> list[dict[str, Any]]:
-    return [{**row.to_json(), "code": code} for row, code in rows]
 
 
 def greedy_steps(agent: DQNAgent, mdp: TokenMDP, grading: CodeGrading) -> list[dict[str, Any]]:

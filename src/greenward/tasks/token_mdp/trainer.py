@@ -174,11 +174,9 @@ class DQNTrainer:
         """Grade the first so many programs of the corpus, and keep their transitions as demonstrations."""
         most = self.mdp.settings.max_steps
         programs = {one: tokens for one, tokens in self.mdp.corpus if len(tokens) <= most}
-        shown = list(programs)[:number]
-        attempts = self._write(shown, written_out(programs))
+        attempts = self._write(list(programs)[:number], written_out(programs))
         grade(attempts, self.grading, self.reward, [0.0] * len(attempts))
-        transitions = [step for one in attempts for step in self._transitions(one)]
-        if transitions:
+        if transitions := [step for one in attempts for step in self._transitions(one)]:
             self.policy.demonstrate(transitions)
 
     def _write(
