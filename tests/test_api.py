@@ -224,8 +224,8 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: reward_function(["tests"], 3), r"expected problems, found 3"),
         (lambda: Case(1, 2), r"Case: args: expected a tuple of arguments, .* found 1"),
         (lambda: Problem("a", "b", 3), r"Problem: entry_point: expected text, found 3"),
-        (lambda: Problem("a", "b", "f", Case((1,), 1)), r"Problem: cases: expected a tuple, found Case"),
-        (lambda: Problem("a", "b", "f", ((1, 1),)), r"expected a Case at position 0, found \(1, 1\)"),
+        (lambda: Problem("a", "b", "f", Case((1,), 1)), r"Problem: tests: expected a tuple, found Case"),
+        (lambda: Problem("a", "b", "f", ((1, 1),)), r"tests: expected a test \(Case, .* at position 0, found \(1, 1\)"),
     ],
 )
 def test_a_wrong_argument_is_an_error_of_greenward(call, message):
