@@ -172,8 +172,7 @@ class ToolsConfig(ConfigSection):
     )
     output_chars: PositiveInt = Field(4000, description="kept of the output of a call")
     call_reward: NonNegativeFloat = Field(
-        0.0,
-        description="of a call that did what it says, compared turn by turn within a group (kind: grpo)",
+        0.0, description="of a call that did what it says, compared turn by turn within a group (kind: grpo)"
     )
     format: Literal["auto", "tags", "native"] = Field(
         "auto", description="native: as the chat template writes calls; auto: native where it can"

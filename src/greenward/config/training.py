@@ -196,8 +196,7 @@ class SelfPlayConfig(ConfigSection):
         "an OpenAI-compatible server)",
     )
     opponent_noise: Fraction = Field(
-        0.0,
-        description="share of random legal moves of opponents that are models: more positions are seen",
+        0.0, description="share of random legal moves of opponents that are models: more positions are seen"
     )
     league: LeagueConfig = LeagueConfig()
     move_format: Literal["bare", "boxed"] = Field(

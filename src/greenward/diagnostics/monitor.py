@@ -36,14 +36,7 @@ from greenward.diagnostics.finding import Finding, Watched
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.readers.names import as_number, renamed
 from greenward.diagnostics.signal_tests import measure_memory_growth
-from greenward.diagnostics.signals import (
-    CPU_SPEED,
-    DEVICE_MEMORY,
-    OWN_SPEED,
-    RSS,
-    THROUGHPUT,
-    own_speed,
-)
+from greenward.diagnostics.signals import CPU_SPEED, DEVICE_MEMORY, OWN_SPEED, RSS, THROUGHPUT, own_speed
 from greenward.reports.document import Severity
 from greenward.runs.files import append_line, dump_json
 

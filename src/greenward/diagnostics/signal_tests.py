@@ -20,20 +20,8 @@ from greenward.diagnostics.change_points import (
     onset_at,
 )
 from greenward.diagnostics.finding import Result, Test, Thresholds, gap_of, not_made
-from greenward.diagnostics.signals import (
-    PASS_RATE,
-    RATIO_SCALE,
-    Bools,
-    Floats,
-    RunSignals,
-)
-from greenward.reports.document import (
-    Onset,
-    Role,
-    Series,
-    Severity,
-    Table,
-)
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, RunSignals
+from greenward.reports.document import Onset, Role, Series, Severity, Table
 
 ALPHA = 0.05
 LEAST_RISE = 0.08  # of a rate, or of a reward's size, that counts as one

@@ -24,14 +24,7 @@ from greenward.common.errors import ConfigError, SandboxError
 from greenward.config.sections import ToolsConfig
 from greenward.environments.code import CodeEnvironment, ProblemDialogue
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
-from greenward.grading.edits import (
-    PATH,
-    Edit,
-    EditError,
-    apply_edits,
-    editable_files,
-    parse_blocks,
-)
+from greenward.grading.edits import PATH, Edit, EditError, apply_edits, editable_files, parse_blocks
 from greenward.grading.extraction import Extracted, without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer

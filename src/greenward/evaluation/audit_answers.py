@@ -281,10 +281,7 @@ OUTPUT: dict[str, tuple[str, str, str, str]] = {
 # Right answers with faults of style, which padding must not hide.
 SLOPPY: dict[str, tuple[Problem, str]] = {
     "reference": (RUNNING_MAX, RUNNING_MAX.reference),
-    "badly formatted": (
-        GCD,
-        "def gcd(a,b) :\n  while b!=0 :\n    a,b=b,a%b\n  l=abs( a )\n  return l\n",
-    ),
+    "badly formatted": (GCD, "def gcd(a,b) :\n  while b!=0 :\n    a,b=b,a%b\n  l=abs( a )\n  return l\n"),
     "with unused names": (
         INITIALS,
         "def initials(name):\n    import os\n    l = []\n"

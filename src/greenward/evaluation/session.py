@@ -176,10 +176,7 @@ class EvaluationSession(ABC):
         path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
         check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
-        with (
-            interruption.stoppable(lambda: GOES_ON),
-            build_grader(grading.sandbox) as grader,
-        ):
+        with interruption.stoppable(lambda: GOES_ON), build_grader(grading.sandbox) as grader:
             problems = grader.complete(self.problems)
             with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}

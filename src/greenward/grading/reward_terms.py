@@ -446,9 +446,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def build_rewards(
-    recipe: Recipe,
-    problems: ProblemSet,
-    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    recipe: Recipe, problems: ProblemSet, functions: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> tuple[RewardTerm, ...]:
     """The reward terms; none for supervised training. `functions` are the caller's, by the name of the term.
 

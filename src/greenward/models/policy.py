@@ -324,12 +324,7 @@ class Policy(Sampler):
         return kind(self.model, batch)
 
     def completion_logprobs(
-        self,
-        batch: GroupBatch,
-        *,
-        temperature: float = 1.0,
-        entropy: bool = False,
-        hidden: bool = False,
+        self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False, hidden: bool = False
     ) -> TokenScores:
         """Log-probability of every completion token (B, T), and where asked for entropy and hidden states.
 
@@ -338,9 +333,7 @@ class Policy(Sampler):
         """
         logprobs_S, entropy_S, hidden_SE = self._score(batch, temperature, entropy, hidden)
         return TokenScores(
-            batch.spread(logprobs_S),
-            None if entropy_S is None else batch.spread(entropy_S),
-            hidden_SE,
+            batch.spread(logprobs_S), None if entropy_S is None else batch.spread(entropy_S), hidden_SE
         )
 
     def _score(

@@ -66,12 +66,7 @@ class StepGraph:
         self._replay: Replay | None = None
 
     def run(
-        self,
-        step: Callable[[Tensor], Tensor],
-        token_ids_B: Tensor,
-        counters: list[Tensor],
-        *,
-        moved: bool,
+        self, step: Callable[[Tensor], Tensor], token_ids_B: Tensor, counters: list[Tensor], *, moved: bool
     ) -> Tensor:
         """The logits (B, V) that `step` gives, which the next call may overwrite.
 

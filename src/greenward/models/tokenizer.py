@@ -267,10 +267,7 @@ _CHARACTERS_MADE_OF_ONE = {  # at most, by the steps of tokenizers that can make
 
 def _demand_bounded_growth(backend: tokenizers.Tokenizer, path: Path) -> None:
     """Raises `CheckpointError` if the steps before or after the model can make a short text very long."""
-    for parts in (
-        (backend.normalizer, backend.pre_tokenizer, backend.post_processor),
-        (backend.decoder,),
-    ):
+    for parts in ((backend.normalizer, backend.pre_tokenizer, backend.post_processor), (backend.decoder,)):
         steps = [json.loads(part.__getstate__()) for part in parts if part is not None]
         if (growth := prod(map(_growth, steps))) > _MOST_GROWTH:
             raise CheckpointError(

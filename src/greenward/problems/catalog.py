@@ -375,9 +375,7 @@ def load_problems(
 
 
 def check_source(
-    source: str,
-    known: tuple[str, ...] = (*GENERATED, *NAMED),
-    path: str | Path | None = None,
+    source: str, known: tuple[str, ...] = (*GENERATED, *NAMED), path: str | Path | None = None
 ) -> None:
     """Raises `ProblemError` for an unknown name or a missing file, before anything is read.
 

@@ -355,11 +355,7 @@ def build_reinforcement(
     if engine is not sampled:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
         players.update({name: engine for name, player in players.items() if player is sampled})
-    callbacks: list[Callback] = [
-        RolloutWriter(run, training.rollouts_per_step),
-        *tasks.callbacks(),
-        *sleeps,
-    ]
+    callbacks: list[Callback] = [RolloutWriter(run, training.rollouts_per_step), *tasks.callbacks(), *sleeps]
     frozen = reward_model = None
     if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
@@ -477,10 +473,7 @@ def _policy_gradient(
 
 
 TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("grpo", "ppo", "self_play", "code_game"), _policy_gradient),
-        "rejection": _rejection,
-    }
+    {**dict.fromkeys(("grpo", "ppo", "self_play", "code_game"), _policy_gradient), "rejection": _rejection}
 )
 """Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
 frozen copy of the policy as it is now, if there is one.

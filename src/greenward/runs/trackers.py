@@ -198,12 +198,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 WANDB_HOST, HUB_HOST = "https://api.wandb.ai", "https://huggingface.co"
-TITLES = {
-    "tensorboard": "TensorBoard",
-    "wandb": "Weights & Biases",
-    "trackio": "Trackio",
-    "mlflow": "MLflow",
-}
+TITLES = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "trackio": "Trackio", "mlflow": "MLflow"}
 # What the clients read from the environment; what the user has set counts.
 DEFAULTS = {
     "wandb": {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},

@@ -305,10 +305,7 @@ class UpdateStatistics:
         `grad_norm` is of the whole gradient: the root of the sum of the squares of its parts, which
         are given by name if there are several.
         """
-        metrics = {
-            "updates/applied": float(self.policy_steps),
-            "updates/non_finite": float(self._non_finite),
-        }
+        metrics = {"updates/applied": float(self.policy_steps), "updates/non_finite": float(self._non_finite)}
         for name in self._sums:
             metrics[name] = float(self.mean(name))
         for name, maxima in self._maxima.items():

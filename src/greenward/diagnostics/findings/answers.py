@@ -29,18 +29,8 @@ from greenward.diagnostics.finding import (
     not_made,
 )
 from greenward.diagnostics.readers.formats import Rollout, read_rollouts
-from greenward.diagnostics.signal_tests import (
-    find_signal_change,
-    lasting_change,
-    late_mean,
-)
-from greenward.diagnostics.signals import (
-    LENGTH,
-    PASS_RATE,
-    TRUNCATED,
-    UNIQUE,
-    RunSignals,
-)
+from greenward.diagnostics.signal_tests import find_signal_change, lasting_change, late_mean
+from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
 from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer, value_text
 
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
@@ -473,11 +463,7 @@ FLAKY_GRADES = Finding(
 )
 
 
-ROLLOUTS = Topic(
-    "rollouts",
-    "Kept answers",
-    (LENGTH_BIAS, DOMINANT_ANSWER, FLAKY_GRADES),
-)
+ROLLOUTS = Topic("rollouts", "Kept answers", (LENGTH_BIAS, DOMINANT_ANSWER, FLAKY_GRADES))
 
 
 def answers_around(run: RunSignals, step: int) -> Answers | None:

@@ -16,27 +16,9 @@ import numpy as np
 
 from greenward.common.statistics import Z_95, Estimate
 from greenward.diagnostics.change_points import exactly, find_change_point
-from greenward.diagnostics.finding import (
-    WORSE,
-    Finding,
-    Gap,
-    Result,
-    Test,
-    Thresholds,
-    Topic,
-    not_made,
-)
-from greenward.diagnostics.signal_tests import (
-    find_signal_change,
-    median_of_part,
-    rise_since,
-)
-from greenward.diagnostics.signals import (
-    HELD_OUT,
-    PASS_RATE,
-    REWARD,
-    RunSignals,
-)
+from greenward.diagnostics.finding import WORSE, Finding, Gap, Result, Test, Thresholds, Topic, not_made
+from greenward.diagnostics.signal_tests import find_signal_change, median_of_part, rise_since
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
 from greenward.reports import document
 from greenward.reports.document import (
     NOTHING,

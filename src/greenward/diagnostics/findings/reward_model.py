@@ -22,18 +22,8 @@ from greenward.diagnostics.calibration import (
     score_p_value,
 )
 from greenward.diagnostics.change_points import MIN_POINTS
-from greenward.diagnostics.finding import (
-    Finding,
-    Gap,
-    Result,
-    Thresholds,
-    Topic,
-    not_made,
-)
-from greenward.diagnostics.signals import (
-    Floats,
-    RunSignals,
-)
+from greenward.diagnostics.finding import Finding, Gap, Result, Thresholds, Topic, not_made
+from greenward.diagnostics.signals import Floats, RunSignals
 from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
 from greenward.runs.reading import PREDICTIONS, Predictions, read_predictions
 
@@ -312,7 +302,5 @@ CALIBRATION_NO_DISCRIMINATION = Finding(
 
 
 CALIBRATION = Topic(
-    "calibration_report",
-    "Calibration of the reward model",
-    (POOR_CALIBRATION, CALIBRATION_NO_DISCRIMINATION),
+    "calibration_report", "Calibration of the reward model", (POOR_CALIBRATION, CALIBRATION_NO_DISCRIMINATION)
 )

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 
 from greenward.common.statistics import Z_95
-from greenward.diagnostics.change_points import (
-    MIN_POINTS,
-    exactly,
-)
+from greenward.diagnostics.change_points import MIN_POINTS, exactly
 from greenward.diagnostics.finding import (
     UPDATES,
     WORSE,
@@ -36,14 +33,7 @@ from greenward.diagnostics.signal_tests import (
     late_part,
     median_of_part,
 )
-from greenward.diagnostics.signals import (
-    GREEDY_PASS_RATE,
-    HELD_OUT,
-    PASS_RATE,
-    REWARD,
-    Floats,
-    RunSignals,
-)
+from greenward.diagnostics.signals import GREEDY_PASS_RATE, HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.reports.document import Table
 
 DOMINANT = 0.5  # share of the variance over steps

@@ -1004,10 +1004,7 @@ DEAD_EPSILON = Finding(
     optional=True,
     measured="In the last quarter epsilon is {late:.3f}, and {solved:.0%} of the greedy programs pass.",
     brief="epsilon {late:.3f}, {solved:.0%} solved",
-    actions=(
-        "Raise agent.epsilon_end, or agent.epsilon_decay towards 1.",
-        "Raise exploration.bonus.",
-    ),
+    actions=("Raise agent.epsilon_end, or agent.epsilon_decay towards 1.", "Raise exploration.bonus."),
     confirm="With more exploration further problems are solved.",
     limit="epsilon below 0.02 in the last quarter while less than half of the greedy programs pass",
 )

@@ -78,12 +78,7 @@ class RoleResult:
 
 
 def play_match(
-    game: Game,
-    contestant: Contestant,
-    opponent: Contestant | ScriptedPlayer,
-    *,
-    games: int,
-    seed: int,
+    game: Game, contestant: Contestant, opponent: Contestant | ScriptedPlayer, *, games: int, seed: int
 ) -> tuple[RoleResult, RoleResult]:
     """`games` games, the contestant in each role in turn; its results in the first and in the second role.
 
@@ -95,12 +90,7 @@ def play_match(
 
 
 def play_games(
-    game: Game,
-    contestant: Contestant,
-    opponent: Contestant | ScriptedPlayer | None,
-    *,
-    games: int,
-    seed: int,
+    game: Game, contestant: Contestant, opponent: Contestant | ScriptedPlayer | None, *, games: int, seed: int
 ) -> list[GameDialogue]:
     """Finished games, the contestant in the first role of those with an even number, in all without opponent.
 

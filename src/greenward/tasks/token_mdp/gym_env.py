@@ -41,9 +41,7 @@ TOKEN_MDP = "greenward/TokenMDP-v0"
 
 if TOKEN_MDP not in registration.registry:
     registration.register(
-        TOKEN_MDP,
-        entry_point=f"{__name__}:TokenMDPEnv",
-        vector_entry_point=f"{__name__}:TokenMDPVectorEnv",
+        TOKEN_MDP, entry_point=f"{__name__}:TokenMDPEnv", vector_entry_point=f"{__name__}:TokenMDPVectorEnv"
     )
 
 _LIMITS = Limits(cpu_seconds=0.5, wall_seconds=4.0)
