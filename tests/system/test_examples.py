@@ -37,11 +37,8 @@ def test_the_loop_has_the_numbers_of_the_trainer(tmp_path, seed):
     policy = Policy.from_folder(DATA / "starter", device="cpu")
     problems = load_problems(DATA / "problems.json")
     with Grader(workers=1) as grader:
-        found = list(
-            loop.grpo(
-                policy, problems, grader, steps=STEPS, prompts=4, answers=8, max_tokens=20, rows=16, seed=seed
-            )
-        )
+        settings = {"prompts": 4, "answers": 8, "max_tokens": 20, "rows": 16, "learning_rate": 1e-3}
+        found = list(loop.grpo(policy, problems, grader, steps=STEPS, seed=seed, **settings))
     assert len(found) == STEPS and {row["reward/mean"] for row in rows} != {rows[0]["reward/mean"]}
     for ours, row in zip(found, rows, strict=True):
         assert ours == pytest.approx({name: row[name] for name in ours}, rel=1e-3, abs=1e-5)
