@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,3 +154,12 @@ def test_what_trains_no_model_loads_without_torch() -> None:
     hidden = ("torch", "tokenizers", "safetensors", "transformers", "gymnasium", "pettingzoo", "textarena")
     code = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import {', '.join(modules)}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_picture_in_the_documentation_is_drawn_from_the_imports() -> None:
+    path = SOURCE.parents[1] / "docs" / "make_picture.py"
+    spec = importlib.util.spec_from_file_location("make_picture", path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.picture() in made.PAGE.read_text(encoding="utf-8")
