@@ -285,6 +285,29 @@ def test_a_body_that_does_not_come_has_a_deadline(flooded, monkeypatch):
     assert is_closed(flooded[1](f"{head}Content-Length: 9{'0' * 16}\r\n\r\n{{".encode()))
 
 
+def test_bodies_that_are_read_at_once_have_a_limit_together(flooded):
+    url, connect = flooded
+    head = f"POST /run_code HTTP/1.1\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
+    program = {"code": "print(1)", "language": "python"}
+    large = {**program, "code": program["code"] + "#" * 60_000}
+    held = [connect(f"{head}Content-Length: 65000\r\n\r\n{{".encode()) for _ in range(4)]
+
+    def status_of(body):
+        return post(f"{url}/run_code", body, Authorization=f"Bearer {TOKEN}")[0]
+
+    def becomes(status):
+        deadline = time.monotonic() + 20
+        while (found := status_of(large)) != status and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found == status
+
+    assert becomes(429)
+    assert status_of(program) == 200
+    for connection in held:
+        connection.close()
+    assert becomes(200)
+
+
 MALFORMED = [None, "x", -1, 2**61, 1e308, float("nan"), [], {}, [[]], ["x"], {"x": 1}, "x" * 100_000]
 
 

@@ -130,6 +130,7 @@ def _archive() -> bytes:
 
 
 MAX_BODY_BYTES = 64 << 20
+BODIES_HELD = 4  # of the largest size; so many bytes of bodies are in memory at once
 MAX_JOBS = 1024  # accepted and not finished
 MAX_CONNECTIONS = 256
 MAX_RUN_SECONDS = 300.0
@@ -223,7 +224,7 @@ class SandboxServer(ThreadingHTTPServer):
         self.jobs, self.token, self.memory_bytes = jobs, token, memory_bytes
         self.max_jobs, self.max_body_bytes = max_jobs, max_body_bytes
         self.is_closing = False
-        self._running, self._lock = 0, threading.Lock()
+        self._running, self._held, self._lock = 0, 0, threading.Lock()
         self.connections, self._head_seconds = _Connections(max_connections), head_seconds
         try:
             super().__init__((host, port), _Handler)
@@ -240,6 +241,13 @@ class SandboxServer(ThreadingHTTPServer):
     def leave(self, count: int) -> None:
         with self._lock:
             self._running -= count
+
+    def hold(self, size: int) -> bool:
+        """Whether a body of so many bytes may be read now; then it must be held by `-size` in the end."""
+        with self._lock:
+            has_room = self._held + size <= BODIES_HELD * self.max_body_bytes
+            self._held += size if has_room else 0
+            return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serves a connection in a thread of its own; too many are closed at once."""
@@ -272,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         forms = {JOBS_PATH: self._run_jobs, RUN_CODE_PATH: self._run_code}
-        status, headers = 200, {}
+        status, headers, self._held = 200, {}, 0
         try:
             content = forms.get(self.path, self._unknown)(self._body())
         except _Refused as error:
@@ -283,6 +291,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         except Exception as error:
             status, content = 500, {"detail": f"{type(error).__name__}: {error}"[:500]}
+        finally:
+            self.server.hold(-self._held)
         if self.server.is_closing:
             status, content = 503, {"detail": "the server is closing"}
         data = json.dumps(content).encode("ascii")
@@ -320,9 +330,15 @@ class _Handler(BaseHTTPRequestHandler):
         seconds = _BODY_SECONDS + min(int(length), 2 * most) / _BODY_BYTES_PER_SECOND
         self.server.connections.grant(self.connection, seconds, trusted=bool(self.server.token))
         if (rest := int(length)) > most:
+            refused = _Refused(413, f"the body has {length} bytes; at most {most} are accepted")
+        elif self.server.hold(rest):
+            self._held, refused = rest, None
+        else:
+            refused = _Refused(429, "as many bytes as are accepted at once are being read")
+        if refused is not None:
             while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
                 rest -= len(read)  # a client reads the answer when it has sent everything
-            raise _Refused(413, f"the body has {length} bytes; at most {most} are accepted")
+            raise refused
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             raise ConnectionAbortedError  # it was ended, by the client or for its time
