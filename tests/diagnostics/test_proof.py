@@ -118,6 +118,7 @@ def test_a_replay_begins_before_the_onset_and_shows_the_fault_again(tmp_path, tr
         {"self_play": {"opponents": {"model@http://127.0.0.1:9": 1.0}}},
         {"monitor": {"rules": "rules.yaml"}},
         {"sandbox": {"backend": "ray"}},
+        {"sandbox": {"packages": ["evil"]}},
         {"sandbox": {"backend": "http", "http": {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}}},
         {"tracking": {"mlflow": {"uri": "http://127.0.0.1:9"}}},
         {"rollouts": {"engine": "server", "server": {"base_url": "http://127.0.0.1:9"}}},

@@ -184,7 +184,8 @@ HORIZON = 30  # steps after the onset that a replay takes
 _OUT = "{out}"
 _LOG_CHARACTERS = 400
 _OUTSIDE = (
-    "rollouts.server.base_url", "sandbox.http", "tracking.wandb", "tracking.trackio", "tracking.mlflow",
+    "rollouts.server.base_url", "sandbox.http", "sandbox.packages", "tracking.wandb", "tracking.trackio",
+    "tracking.mlflow",
 )  # fmt: skip
 _CODE = re.compile(r"(?!textarena:)[\w.]+:[\w.]+")
 _IRRELEVANT = (
