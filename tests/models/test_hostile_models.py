@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from jinja2 import TemplateError
+from safetensors.torch import load_file, save_file
 
 from greenward.common.errors import CheckpointError
 from greenward.config.sections import ShapeConfig
@@ -218,6 +220,15 @@ def test_headers_of_safetensors(saved, tmp_path, header, size):
     assert not loads(saved)
     with suppress(CheckpointError):
         diff_checkpoints(saved, saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.complex64])
+def test_weights_that_are_no_floating_point_numbers_are_refused(saved, dtype):
+    tensors = load_file(saved / "model.safetensors")
+    name = next(iter(tensors))
+    save_file(tensors | {name: tensors[name].to(dtype)}, saved / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"floating-point numbers for {name} .* found {dtype}"):
+        Policy.from_folder(saved, device="cpu")
 
 
 def test_an_index_names_files_beside_it_only(saved, tmp_path):

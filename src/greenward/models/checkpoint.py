@@ -257,6 +257,11 @@ def load_weights(decoder: Decoder, folder: Path) -> None:
                     f"expected {name} of shape {tuple(target.shape)} (config.json) in {path}, "
                     f"found {tuple(tensor.shape)}"
                 )
+            if not tensor.is_floating_point():
+                raise CheckpointError(
+                    f"expected floating-point numbers for {name} in {path}, found {tensor.dtype}",
+                    remedy="Quantised weights are not read: take the model in bfloat16 or float32.",
+                )
             target.copy_(tensor)
             missing.discard(name)
     if missing:
