@@ -19,7 +19,7 @@ from greenward.models.scoring import TokenScores
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training.advantages import ESTIMATORS
-from greenward.training.batch import BatchTotals, TrainingBatch
+from greenward.training.batch import BatchTotals, MicroBatch
 from greenward.training.losses import LossOutput, Objective, policy_loss
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, PPOTrainer
@@ -150,7 +150,7 @@ class LossInputs:
 
 def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmConfig) -> LossOutput:
     """The loss with the numbers of `algorithm`."""
-    batch = TrainingBatch(
+    batch = MicroBatch(
         inputs.advantages_BT,
         inputs.mask_BT,
         inputs.sampler_logprobs_BT,

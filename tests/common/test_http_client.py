@@ -11,10 +11,10 @@ from email.utils import format_datetime
 import pytest
 
 from greenward.common.errors import ConfigError
-from greenward.common.http import JsonClient, Patience, RequestFailed, RequestRefused
+from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy
 from openai_server import FAULTS, KEY, OpenAIServer
 
-QUICK = Patience(attempts=3, attempt_seconds=0.25, total_seconds=5.0, first_wait=0.01, longest_wait=0.02)
+QUICK = RetryPolicy(attempts=3, attempt_seconds=0.25, total_seconds=5.0, first_wait=0.01, longest_wait=0.02)
 
 
 def met(server: OpenAIServer, **options) -> JsonClient:
@@ -88,14 +88,14 @@ def test_a_refusal_is_shown_and_not_repeated() -> None:
 def test_too_many_requests_are_no_failures_and_all_wait() -> None:
     until = time.monotonic() + 0.5
     with OpenAIServer(fault=lambda *_: "429" if time.monotonic() < until else None) as server:
-        client = JsonClient(server.url, patience=Patience(attempts=1, first_wait=0.01))
+        client = JsonClient(server.url, patience=RetryPolicy(attempts=1, first_wait=0.01))
         with ThreadPoolExecutor(4) as pool:
             assert set(pool.map(lambda _: asked(client), range(4))) == {"answer to p"}
         assert 8 < server.attempts["p"] < 4 * 0.5 / 0.05 + 8
 
 
 def test_waits_for_a_rate_limit_that_names_no_time_grow() -> None:
-    patience = Patience(attempts=1, total_seconds=1.0, first_wait=0.02)
+    patience = RetryPolicy(attempts=1, total_seconds=1.0, first_wait=0.02)
     with OpenAIServer(fault=lambda *_: "429", retry_after=None) as server:
         with pytest.raises(RequestFailed, match="answered 429"):
             asked(JsonClient(server.url, patience=patience))
@@ -122,7 +122,7 @@ def test_who_is_asked_to_wait_longer_than_allowed_gives_up_at_once(date) -> None
 
 def test_connections_are_kept_and_a_closed_one_is_replaced() -> None:
     with OpenAIServer() as server:
-        client = JsonClient(server.url, patience=Patience(attempts=1))
+        client = JsonClient(server.url, patience=RetryPolicy(attempts=1))
         for number in range(5):
             asked(client, str(number))
         assert len(server.connections) == 1

@@ -19,7 +19,7 @@ from greenward.problems.problem import Problem
 from greenward.rollouts.engine import Completion, SamplingParams, StopReason
 from greenward.rollouts.episode import POLICY, Collection
 from greenward.training.advantages import ESTIMATORS
-from greenward.training.batch import TrainingBatch, micro_batches, row_groups
+from greenward.training.batch import MicroBatch, micro_batches, row_groups
 from greenward.training.collector import Collector
 from tiny_model import CharacterTokenizer
 
@@ -154,11 +154,11 @@ def test_a_transcript_is_one_row_so_that_its_cost_is_linear_in_its_length(answer
     rows = [row for group in groups for row in group]
     assert len(rows) == 2
     (sharers,) = micro_batches(rows, 64)
-    batch = TrainingBatch.build(sharers, device="cpu")  # type: ignore[arg-type]
+    batch = MicroBatch.build(sharers, device="cpu")  # type: ignore[arg-type]
     transcripts = [len(episode.turns[0].completion_ids) for episode in episodes]
     prompt = len("def one():\n")
-    assert len(batch.laid_out.token_ids_M) == prompt + sum(length - 1 for length in transcripts)
-    assert int(batch.mask_BT.sum()) == sum(episode.written_tokens for episode in episodes)
+    assert len(batch.group_batch.token_ids_M) == prompt + sum(length - 1 for length in transcripts)
+    assert int(batch.mask_BT.sum()) == sum(episode.policy_tokens for episode in episodes)
     assert batch.temperature == 0.8
 
 

@@ -18,7 +18,7 @@ from greenward.rollouts.driver import Request, Waiting, run_dialogues
 from greenward.rollouts.engine import Completion, SamplingParams, StopReason
 from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
 from greenward.runs.reading import without_timing
-from greenward.training.advantages import ESTIMATORS, AdvantageBatch, group_signal, spread_over_tokens
+from greenward.training.advantages import ESTIMATORS, Advantages, group_signal, spread_over_tokens
 from greenward.training.batch import row_groups
 from greenward.training.collector import Collector, collection_metrics
 from greenward.training.protocols import rollout_row
@@ -271,7 +271,7 @@ class RoleBaseline:
     def __init__(self) -> None:
         self.baseline = {"first": 0.0, "second": 0.0}
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         values = {}
         for index, episode in enumerate(episodes):
             for role, reward in episode.trained_rewards.items():

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from greenward.reports.runs import read_study
 from greenward.runs.directory import RunDirectory, write_summary
-from greenward.runs.no_signal import cause_of, spells
+from greenward.runs.no_signal import cause_of, no_signal_periods
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
 from greenward.training.loop import StepRecord, TrainingLoop
@@ -72,7 +72,7 @@ def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, b
     config = {"kind": "self_play", "self_play": {"move_format": move_format, "illegal_moves": "lose"}}
     rows = [{"step": step, **PLAYED} for step in range(4)]
     rows += [{"step": step, **PLAYED, **changed} for step in range(4, 8)]
-    found = spells(rows, config)
+    found = no_signal_periods(rows, config)
     assert [(spell.cause.brief, spell.first_step) for spell in found] == ([(brief, 4)] if brief else [])
 
 
@@ -88,13 +88,15 @@ def test_an_advantage_over_the_batch_needs_no_group_that_differs():
 
 
 def test_rows_without_these_metrics_say_nothing():
-    assert spells([{"step": step, "loss": 1.0} for step in range(9)], {"kind": "sft"}) == []
+    assert no_signal_periods([{"step": step, "loss": 1.0} for step in range(9)], {"kind": "sft"}) == []
 
 
 def test_spells_are_consecutive_steps_with_one_cause():
     rates = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     rows = [{"step": step, **row(pass_rate=rate)} for step, rate in enumerate(rates, 1)]
-    found = [(one.first_step, one.last_step, one.cause.brief) for one in spells(rows, {"kind": "grpo"})]
+    found = [
+        (one.first_step, one.last_step, one.cause.brief) for one in no_signal_periods(rows, {"kind": "grpo"})
+    ]
     assert found == [(4, 6, "no answer passes"), (7, 10, "every answer passes")]
 
 
@@ -106,14 +108,14 @@ def test_causes_that_alternate_are_one_spell():
         for step, share in enumerate(shares, 1)
     ]
     for newest in range(3, len(rows) + 1):
-        (spell,) = spells(rows[newest - 3 : newest], {"kind": "grpo"})
+        (spell,) = no_signal_periods(rows[newest - 3 : newest], {"kind": "grpo"})
         assert spell.steps == 3
-    (spell,) = spells(rows, {"kind": "grpo"})
+    (spell,) = no_signal_periods(rows, {"kind": "grpo"})
     assert (spell.first_step, spell.last_step) == (1, 6)
     long = [{"step": step, **row(pass_rate=0.0, truncated=step == 50)} for step in range(1, 101)]
-    assert [(one.first_step, one.last_step, one.cause.brief) for one in spells(long, {"kind": "grpo"})] == [
-        (1, 100, "no answer passes")
-    ]
+    assert [
+        (one.first_step, one.last_step, one.cause.brief) for one in no_signal_periods(long, {"kind": "grpo"})
+    ] == [(1, 100, "no answer passes")]
 
 
 class Scripted:

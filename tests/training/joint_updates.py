@@ -98,7 +98,7 @@ def train(kind: str, **settings: Any) -> Result:
     )
     metrics = [trainer.update(batch, estimator(batch), step) for step, batch in enumerate(BATCHES)]
     result = {"weights": policy.state_dict(), "trainer": trainer.state_dict()}
-    saved = distributed.gathered([result])[0]  # what the first process writes, and all read
+    saved = distributed.all_gather_object([result])[0]  # what the first process writes, and all read
     policy.load_state_dict(saved["weights"])
     trainer.load_state_dict(saved["trainer"])
     again = {"weights": policy.state_dict(), "trainer": trainer.state_dict()}
@@ -143,7 +143,7 @@ CASES: dict[str, Callable[[], Result]] = {
 
 def main() -> None:
     torch.set_num_threads(1)
-    with distributed.joined():
+    with distributed.process_group():
         names = [name for name in CASES if "ppo" not in name or distributed.sharding() != "zero3"]
         results = {name: CASES[name]() for name in names}
         if distributed.is_first():

@@ -13,7 +13,7 @@ from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.episode import Episode, Turn
-from greenward.training.advantages import AdvantageBatch
+from greenward.training.advantages import Advantages
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, discounted_returns, generalised_advantages
 from learning import VOCABULARY, judged_episode, make_turn, tiny_policy
@@ -119,7 +119,7 @@ def test_advantages_and_returns_are_gae_of_each_answer_alone(separate: bool) -> 
     critic = make_critic(policy, separate=separate)
     episodes = make_episodes()
     estimator = make_estimator(policy, critic, discount=0.9, gae_lambda=0.7, value_lambda=0.4)
-    estimate: AdvantageBatch = estimator(episodes)
+    estimate: Advantages = estimator(episodes)
     assert estimate.values is not None and estimate.returns is not None
     for index, episode in enumerate(episodes):
         (turn,) = episode.turns

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from greenward.config.training import GRPOAlgorithmConfig, KLConfig
-from greenward.training.batch import BatchTotals, TrainingBatch
+from greenward.training.batch import BatchTotals, MicroBatch
 from greenward.training.losses import KL_ESTIMATORS, LOSSES, LossOutput, value_loss
 from learning import LossInputs, loss_of
 
@@ -209,7 +209,7 @@ def test_kl_is_reported_and_scaled_by_its_coefficient(estimator: str) -> None:
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
 RETURNS = torch.tensor([[1.0, 1.0, -1.0], [0.0, 1.0, 9.0]])
 VALUE_MASK = torch.tensor([[True, True, True], [True, True, False]])
-VALUE_BATCH = TrainingBatch(
+VALUE_BATCH = MicroBatch(
     torch.zeros(2, 3), VALUE_MASK, values_BT=OLD, returns_BT=RETURNS, totals=BatchTotals(2, 5, 3)
 )
 VALUES = torch.tensor([[0.1, 0.5, 0.5], [0.05, 1.5, 100.0]])

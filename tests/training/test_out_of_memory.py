@@ -133,7 +133,7 @@ def test_the_size_halves_until_it_fits_and_is_saved() -> None:
         return limit.size
 
     with pytest.warns(UserWarning, match="micro_batch_sequences=2"):
-        assert limit.fit(attempt, 20) == 2
+        assert limit.run_within_memory(attempt, 20) == 2
     assert tried == [64, 10, 5, 2]  # 64 at once of 20 answers are 20
     resumed = MicroBatchLimit(64)
     resumed.load_state_dict(limit.state_dict())
@@ -148,4 +148,4 @@ def test_one_answer_that_does_not_fit_ends_the_training_with_advice() -> None:
         raise torch.OutOfMemoryError(OUT_OF_MEMORY)
 
     with pytest.raises(ConfigError, match=r"one answer at a time(.|\n)*gradient_checkpointing"):
-        limit.fit(attempt, 4)
+        limit.run_within_memory(attempt, 4)

@@ -14,7 +14,7 @@ import torch
 
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import Episode
-from greenward.training.advantages import AdvantageBatch
+from greenward.training.advantages import Advantages
 from learning import VOCABULARY, PPOAgent, judged_episode, make_turn, tiny_policy
 
 
@@ -46,13 +46,13 @@ class Agent(PPOAgent):
         return [p.detach().clone() for p in (*self.policy.parameters(), *self.critic.parameters())]
 
 
-def only_the_critic_errs(agent: Agent) -> tuple[list[Episode], AdvantageBatch]:
+def only_the_critic_errs(agent: Agent) -> tuple[list[Episode], Advantages]:
     """Advantages of 0, so that the policy's loss has no gradient, and returns that differ from values."""
     episodes = make_episodes()
     estimate = agent.estimator(episodes)
     assert estimate.returns is not None
     zeros = [tuple(np.zeros_like(a) for a in turns) for turns in estimate.advantages]
-    return episodes, AdvantageBatch(zeros, estimate.values, estimate.returns, estimate.logprobs)
+    return episodes, Advantages(zeros, estimate.values, estimate.returns, estimate.logprobs)
 
 
 @pytest.mark.parametrize("trunk", ["shared", "separate"])

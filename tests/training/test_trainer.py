@@ -20,7 +20,7 @@ from greenward.models.scoring import GroupBatch, TokenScores
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode
 from greenward.runs.reading import without_timing
-from greenward.training.advantages import ESTIMATORS, AdvantageBatch
+from greenward.training.advantages import ESTIMATORS, Advantages
 from greenward.training.losses import LOSSES
 from greenward.training.trainer import RLTrainer
 from learning import judged_episode, make_trainer, make_turn
@@ -254,7 +254,7 @@ def test_the_reference_becomes_what_it_is_renewed_from(averaged: bool) -> None:
     episodes = make_episodes(REWARDS)
     trainer.collector = SimpleNamespace(sync=lambda _: None, collect=lambda _: (episodes, {}))  # type: ignore[assignment]
     trainer.estimator = ESTIMATORS["grpo"]
-    source = trainer.renewed_from = BigramPolicy(seed=2) if averaged else policy  # type: ignore[assignment]
+    source = trainer.reference_source = BigramPolicy(seed=2) if averaged else policy  # type: ignore[assignment]
     for step in range(2):
         assert not torch.equal(reference.table, source.table)
         trainer.train_step(step)
@@ -307,7 +307,7 @@ def test_truncated_answers_leave_the_loss_but_not_the_baseline() -> None:
     gradients, metrics = first_update(episodes, algorithm={"overlong": {"mask_truncated": True}})
     trainer = trainer_of(policy := BigramPolicy())
     expected = captured_gradients(trainer, policy)
-    trainer.update(episodes[1:], AdvantageBatch(advantages.advantages[1:]), 0)
+    trainer.update(episodes[1:], Advantages(advantages.advantages[1:]), 0)
     torch.testing.assert_close(gradients, expected, rtol=0, atol=0)
     assert metrics["tokens/trained"] == sum(len(e.turns[0].completion_ids) for e in episodes[1:])
 

@@ -12,7 +12,7 @@ import pytest
 from greenward.config.training import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
-from greenward.training.advantages import AdvantageBatch
+from greenward.training.advantages import Advantages
 from greenward.training.faults import FAULTS, EditedCollector, edit_examples
 from greenward.training.sft import Example
 
@@ -75,7 +75,7 @@ def test_mask_and_targets_are_off_by_one(episodes):
 
 def test_padding_is_trained_on(episodes):
     found = turns(planted("padding_in_loss", episodes))
-    assert {len(turn.completion_ids) for turn in found} == {5} == {turn.written_tokens for turn in found}
+    assert {len(turn.completion_ids) for turn in found} == {5} == {turn.policy_tokens for turn in found}
     assert found[0].completion_ids.tolist() == [0, 1, 2, 2, 2]
 
 
@@ -90,7 +90,7 @@ def test_the_order_of_the_data_differs_each_time_and_a_group_is_lost(episodes):
 
 
 def test_advantages_get_the_other_sign(episodes):
-    batch = AdvantageBatch([(np.array([1.0, -2.0]),)])
+    batch = Advantages([(np.array([1.0, -2.0]),)])
     trainer = SimpleNamespace(collector=None, estimator=lambda found: batch)
     fault = FAULTS["advantage_sign_flipped"](BatchFaultConfig(after_step=2), SimpleNamespace(trainer=trainer))
     fault.on_step_begin(2)

@@ -66,7 +66,7 @@ class DiagnosticsError(GreenwardError):
 Opened = TypeVar("Opened")
 
 
-class Closing(AbstractContextManager[Opened]):
+class Closeable(AbstractContextManager[Opened]):
     """A context manager that closes itself at the end."""
 
     def close(self) -> None:

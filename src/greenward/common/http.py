@@ -45,7 +45,7 @@ class RequestFailed(RequestError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long a request is tried, in seconds: one attempt and all of them, from connecting to the last byte.
 
     The wait after a failed attempt doubles from `first_wait` to at most `longest_wait` and is drawn between
@@ -74,7 +74,7 @@ class JsonClient:
         base_url: str,
         *,
         token: str | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         max_bytes: int = 64 << 20,
     ) -> None:
         self.url = _checked(base_url)
@@ -82,7 +82,7 @@ class JsonClient:
             raise ConfigError("the key of the server holds characters that no key has, such as spaces.")
         self._token = token
         self._secret = token if token and len(token) >= 8 else None
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._max_bytes = max_bytes
         self._context = ssl.create_default_context() if self.url.startswith("https") else None
         self._idle: list[http.client.HTTPConnection] = []

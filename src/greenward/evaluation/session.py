@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, ProblemError
-from greenward.common.http import Patience, RequestError
+from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.recipe import SelfPlayRecipe
 from greenward.config.sections import DType, EvaluationConfig, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import AgentPrompts, agent_maker
@@ -699,7 +699,7 @@ class EndpointEvaluation(ModelEvaluation):
             model,
             key_variable=options.api_key_env,
             concurrency=options.concurrency or CONCURRENCY,
-            patience=Patience(attempt_seconds=seconds, total_seconds=300 + 3 * seconds),
+            patience=RetryPolicy(attempt_seconds=seconds, total_seconds=300 + 3 * seconds),
         )
         super().__init__(ServedModel(self._endpoint), options)
 

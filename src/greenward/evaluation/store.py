@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from greenward.common.errors import Closing, ProblemError, RunError
+from greenward.common.errors import Closeable, ProblemError, RunError
 from greenward.common.files import expecting, expects
 from greenward.common.parsing import parse_json_text
 from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, SampleKey
@@ -44,7 +44,7 @@ SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.jso
 PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
 
 
-class EvaluationFolder(EvaluationRows, Closing["EvaluationFolder"]):
+class EvaluationFolder(EvaluationRows, Closeable["EvaluationFolder"]):
     """The samples and rows of one evaluation in its files, open for writing; closed by `close` or `with`.
 
     Rows that the infrastructure lost, or whose sample was lost with the machine's power, are left out on

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from greenward.common.errors import Closing, ConfigError, GreenwardError, SandboxError
+from greenward.common.errors import Closeable, ConfigError, GreenwardError, SandboxError
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig
@@ -280,7 +280,7 @@ class FlakyAnswer:
     verdicts: tuple[Verdict, ...]
 
 
-class Grader(Closing["Grader"]):
+class Grader(Closeable["Grader"]):
     """Judges answers to problems by running them. A context manager; its methods may be called from
     several threads.
 

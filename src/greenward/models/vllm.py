@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from greenward.common.errors import ConfigError, EngineError
-from greenward.common.http import JsonClient, Patience, RequestError, RequestRefused
+from greenward.common.http import JsonClient, RequestError, RequestRefused, RetryPolicy
 from greenward.config.sections import ServerConfig, VLLMConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import check_prompts, row_keys
@@ -193,7 +193,7 @@ class Server(VLLM):
         seconds, longest = config.patience_seconds, config.request_seconds
         # As many attempts as have waits of about `seconds` between them.
         attempts = 2 + int(math.log2(1 + min(seconds, 60.0))) + int(seconds / 30.0)
-        patience = Patience(attempts, attempt_seconds=longest, total_seconds=longest + seconds)
+        patience = RetryPolicy(attempts, attempt_seconds=longest, total_seconds=longest + seconds)
         self._client = self._client_with(patience)
         self._once = self._client_with(replace(patience, attempts=1))
 
@@ -203,7 +203,9 @@ class Server(VLLM):
         Raises `EngineError` for a server that does not answer, and `ConfigError` for one that serves another
         model, has other tokens than `tokenizer`, or takes no part in reinforcement learning.
         """
-        ask = partial(_ask, self._client_with(Patience(attempts=3, attempt_seconds=30.0, total_seconds=60.0)))
+        ask = partial(
+            _ask, self._client_with(RetryPolicy(attempts=3, attempt_seconds=30.0, total_seconds=60.0))
+        )
         try:
             served = {one["id"]: one["max_model_len"] for one in ask("GET", "/v1/models")["data"]}
             name = model or (next(iter(served)) if len(served) == 1 else None)
@@ -258,7 +260,7 @@ class Server(VLLM):
         self._client.close()
         self._once.close()
 
-    def _client_with(self, patience: Patience) -> JsonClient:
+    def _client_with(self, patience: RetryPolicy) -> JsonClient:
         return JsonClient(self._url, token=os.environ.get("VLLM_API_KEY"), patience=patience)
 
 

@@ -99,7 +99,7 @@ from greenward.training.advantages import (
     RoleBaselineEstimator,
 )
 from greenward.training.collector import Collector, OverlappedCollector
-from greenward.training.distributed import shard, whole_copy
+from greenward.training.distributed import gathered_copy, shard
 from greenward.training.faults import Fault, FaultTargets, edit_examples, make_faults, recorded_truth
 from greenward.training.loop import Trainer, TrainingLoop, WeightAverage
 from greenward.training.optim import KLCoefficient
@@ -347,7 +347,7 @@ def build_reinforcement(
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
     training = recipe.training
-    whole = whole_copy(policy)
+    whole = gathered_copy(policy)
     sampled = policy if whole is None else whole.policy
     players = tasks.players(sampled)
     collecting = stack.enter_context(ExitStack())  # left last: what samples ahead ends with its engine
@@ -387,7 +387,7 @@ def build_reinforcement(
     if average is not None:
         callbacks.append(average)
         if isinstance(trainer, RLTrainer):
-            trainer.renewed_from = average.policy
+            trainer.reference_source = average.policy
     if whole is not None:
         callbacks.append(whole)
     evaluated = sampled if average is None else average.policy
@@ -579,7 +579,7 @@ def train(
     make_tasks: Any = TASKS[recipe.kind]
     with ExitStack() as stack:
         stack.enter_context(interruption.stoppable(what_follows))
-        stack.enter_context(distributed.joined())
+        stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
         check_processes(recipe)
         tasks = make_tasks(recipe, given, functions)
@@ -635,7 +635,7 @@ def open_run(path: Path, recipe: BaseRecipe, *, resume: bool, overwrite: bool = 
         opened.append(RunDirectory.create(path, config, **how, complete=with_defaults))
 
     opened: list[RunDirectory] = []
-    distributed.from_first(create)
+    distributed.broadcast_from_rank0(create)
     return opened[0] if opened else FollowedRun(path, config)
 
 
@@ -706,7 +706,7 @@ class Session:
         if recipe.warm_start is None:
             return self._reinforce(recipe, run, build_policy(recipe, self.tasks.texts))
         folder = run.path / WARM_START
-        summary = distributed.from_first(lambda: read_summary(folder))
+        summary = distributed.broadcast_from_rank0(lambda: read_summary(folder))
         if summary is None or summary["status"] != "finished":
             unmeasured = recipe.evaluation.model_copy(update={"enabled": False})
             # Random weights are trained whole; the adapter changes what comes of them.
@@ -741,7 +741,7 @@ class Session:
         examples = self.tasks.examples(policy, config)
         if faults.planted:
             examples = edit_examples(faults, examples)
-        whole = whole_copy(policy)
+        whole = gathered_copy(policy)
         shard(policy)
         trainer = SFTTrainer(policy, examples, config, seed=recipe.seed)
         self.progress.phase(run.path.name, config.max_steps)
@@ -800,7 +800,7 @@ class Session:
         finally:
             for sink in sinks:
                 sink.close()
-        distributed.from_first(
+        distributed.broadcast_from_rank0(
             lambda: write_summary(
                 run,
                 status="interrupted" if loop.interrupted else "finished",

@@ -32,7 +32,7 @@ from greenward.reports.runs import max_lost_share, read_study
 from greenward.reports.write import report_of
 from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
-from greenward.runs.no_signal import MIN_STEPS, spells
+from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import (
@@ -193,7 +193,7 @@ class ArmProgress:
             progress.phase(self.phase, self.total)
         if rows and rows[-1]["step"] > self._step:
             self._step = rows[-1]["step"]
-            without_signal = spells(rows[-MIN_STEPS:], read_config(self.folder))
+            without_signal = no_signal_periods(rows[-MIN_STEPS:], read_config(self.folder))
             warning = without_signal[0].cause.brief if without_signal else None
             progress.advance(self._step, rows[-1], phase=self.phase, warning=warning)
         for evaluation in read_evaluations(self.folder)[self._evaluations :]:

@@ -40,7 +40,7 @@ from greenward.reports.document import (
     value_text,
 )
 from greenward.runs.files import OVERFLOWED
-from greenward.runs.no_signal import Spell, spells
+from greenward.runs.no_signal import NoSignalPeriod, no_signal_periods
 from greenward.runs.reading import RecordedRun, is_run, read_failure, read_recorded_run
 
 Evaluation = Mapping[str, Any]
@@ -166,8 +166,8 @@ def _gaps(study: Study) -> Iterator[str]:
 
 
 def _defects(run: RecordedRun) -> Iterator[str]:
-    longest: dict[str, Spell] = {}
-    for spell in sorted(spells(run.metrics, run.config), key=lambda spell: -spell.steps):
+    longest: dict[str, NoSignalPeriod] = {}
+    for spell in sorted(no_signal_periods(run.metrics, run.config), key=lambda spell: -spell.steps):
         longest.setdefault(spell.cause.brief, spell)
     for one in sorted(longest.values(), key=lambda spell: spell.first_step):
         yield f"Steps {one.first_step} to {one.last_step} of {run.steps}: {one.cause}"

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from greenward.common.errors import ConfigError, EngineError, GreenwardError
-from greenward.common.http import TOO_MANY, JsonClient, Patience, RequestError, RequestFailed, RequestRefused
+from greenward.common.http import (
+    TOO_MANY,
+    JsonClient,
+    RequestError,
+    RequestFailed,
+    RequestRefused,
+    RetryPolicy,
+)
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.keys import load_keys
 from greenward.common.text import visible
@@ -70,7 +77,7 @@ class Endpoint:
         *,
         key_variable: str | None = None,
         concurrency: int = CONCURRENCY,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> None:
         place = _PLACE.fullmatch(name)
         self._client = JsonClient(place[2] if place else name, token=_key(key_variable), patience=patience)

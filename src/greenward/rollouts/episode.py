@@ -45,10 +45,10 @@ class Turn:
     @cached_property
     def trained(self) -> bool:
         """Whether the trained policy wrote any token of it."""
-        return self.player == POLICY and self.written_tokens > 0
+        return self.player == POLICY and self.policy_tokens > 0
 
     @cached_property
-    def written_tokens(self) -> int:
+    def policy_tokens(self) -> int:
         return int(np.count_nonzero(self.policy_wrote_T))
 
 
@@ -106,9 +106,9 @@ class Episode:
         return any(turn.stop_reason is StopReason.LENGTH for turn in self.trained_turns)
 
     @property
-    def written_tokens(self) -> int:
+    def policy_tokens(self) -> int:
         """The number of tokens that the trained policy wrote."""
-        return sum(turn.written_tokens for turn in self.trained_turns)
+        return sum(turn.policy_tokens for turn in self.trained_turns)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import yaml
 
-from greenward.common.errors import Closing, RunError
+from greenward.common.errors import Closeable, RunError
 from greenward.common.files import expecting
 from greenward.runs.files import (
     JsonRows,
@@ -40,7 +40,7 @@ from greenward.runs.files import (
     writing,
 )
 from greenward.runs.machine import collect_provenance
-from greenward.runs.no_signal import spells
+from greenward.runs.no_signal import no_signal_periods
 from greenward.runs.output import RunLock, check_folder, claim_folder
 from greenward.runs.reading import (
     CHECKPOINTS,
@@ -100,7 +100,7 @@ COMPUTED_BY = MappingProxyType({"processes": "1", "kernels": "torch"})
 ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
 
 
-class RunDirectory(Closing["RunDirectory"]):
+class RunDirectory(Closeable["RunDirectory"]):
     """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
     def __init__(
@@ -295,7 +295,7 @@ def write_summary(
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
-        "warnings": [spell.to_json() for spell in spells(rows, run.config)],
+        "warnings": [spell.to_json() for spell in no_signal_periods(rows, run.config)],
         **(extra or {}),
     }
     write_json(run.path / SUMMARY, summary)

@@ -27,7 +27,7 @@ class NoSignalCause:
 
 
 @dataclass(frozen=True)
-class Spell:
+class NoSignalPeriod:
     """Consecutive steps that taught little or nothing, with the most lasting of their causes."""
 
     cause: NoSignalCause
@@ -165,25 +165,25 @@ def _cause_in_games(
     return _ALL_DRAWN if spread is not None and spread <= _NO_SPREAD else None
 
 
-def spells(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
+def no_signal_periods(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[NoSignalPeriod]:
     """The stretches of at least `MIN_STEPS` steps that taught little or nothing, oldest first.
 
     Steps with the same cause form one stretch. Causes can alternate, as where all or nearly all answers
     are truncated: a part of fewer than `MIN_STEPS` steps belongs to the part before it.
     """
-    found: list[Spell] = []
+    found: list[NoSignalPeriod] = []
     for one in _of_one_cause(rows, config):
         last = found[-1] if found and found[-1].last_step == one.first_step - 1 else None
         if last and (last.cause == one.cause or min(last.steps, one.steps) < MIN_STEPS):
             cause = max(last, one, key=lambda part: part.steps).cause
-            found[-1] = Spell(cause, last.first_step, one.last_step)
+            found[-1] = NoSignalPeriod(cause, last.first_step, one.last_step)
         else:
             found.append(one)
     return [spell for spell in found if spell.steps >= MIN_STEPS]
 
 
-def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[Spell]:
-    found: list[Spell] = []
+def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[NoSignalPeriod]:
+    found: list[NoSignalPeriod] = []
     fewest_illegal = 1.0
     for row in rows:
         cause = cause_of(row, config, fewest_illegal)
@@ -193,7 +193,7 @@ def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) 
             continue
         step = int(row["step"])
         if found and found[-1].cause == cause and found[-1].last_step == step - 1:
-            found[-1] = Spell(cause, found[-1].first_step, step)
+            found[-1] = NoSignalPeriod(cause, found[-1].first_step, step)
         else:
-            found.append(Spell(cause, step, step))
+            found.append(NoSignalPeriod(cause, step, step))
     return found

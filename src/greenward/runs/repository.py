@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from greenward.common.errors import Closing, RepositoryError
+from greenward.common.errors import Closeable, RepositoryError
 from greenward.common.files import read_untrusted
 
 MAX_FILE_BYTES = 1 << 20
@@ -51,7 +51,7 @@ _SETTINGS = """\
 """
 
 
-class Repository(Closing["Repository"]):
+class Repository(Closeable["Repository"]):
     """The repository of the work tree, or the bare one, at `folder`. A context manager.
 
     Raises `RepositoryError` if there is none, or if it lies elsewhere: where its `.git` is a link, or names a

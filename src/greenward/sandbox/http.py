@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from greenward.common.errors import ConfigError, SandboxError
-from greenward.common.http import JsonClient, Patience, RequestFailed, RequestRefused
+from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy
 from greenward.common.parsing import parse_json_text
 from greenward.sandbox import remote
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
@@ -72,7 +72,7 @@ class HttpHost:
     """One server. Which kind it is shows when it is called for the first time."""
 
     def __init__(self, url: str, token: str | None = None, packages: Sequence[str] = ()) -> None:
-        patience = Patience(attempts=1, total_seconds=float("inf"))  # what is lost runs on another server
+        patience = RetryPolicy(attempts=1, total_seconds=float("inf"))  # what is lost runs on another server
         self._client = JsonClient(url, token=token, patience=patience, max_bytes=1 << 30)
         self.name, self._packages, self._is_foreign = self._client.url, list(packages), False
 

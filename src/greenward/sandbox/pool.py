@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from types import MappingProxyType
 
-from greenward.common.errors import Closing, SandboxError
+from greenward.common.errors import Closeable, SandboxError
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.sandbox.inside.files import remove_folder
 from greenward.sandbox.inside.linux import LINUX
@@ -35,7 +35,7 @@ from greenward.sandbox.workers import (
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 
-class LocalExecutor(Closing["LocalExecutor"]):
+class LocalExecutor(Closeable["LocalExecutor"]):
     """Runs jobs in `workers` clean processes on this machine. A context manager.
 
     A job is taken from its iterable only when a worker is free. A worker that dies or falls silent

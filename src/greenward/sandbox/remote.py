@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from greenward import __version__
-from greenward.common.errors import Closing, SandboxError
+from greenward.common.errors import Closeable, SandboxError
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.records import check_types, is_duration
 from greenward.sandbox.inside.codec import PlainDataError, decode, decode_untrusted, encode
@@ -219,7 +219,7 @@ class _Line:
 _News = tuple[_Line, "list[_Sent]", "Reply | Exception"]
 
 
-class RemoteExecutor(Closing["RemoteExecutor"]):
+class RemoteExecutor(Closeable["RemoteExecutor"]):
     """Runs jobs on hosts. A context manager.
 
     At most `calls_per_host` calls of `jobs_per_call` jobs are with a host, and no job is taken before a host
@@ -400,7 +400,7 @@ def _lost(jobs: Iterable[_Sent], message: str) -> Iterator[tuple[int, RunResult]
     return ((job.index, RunResult(Outcome.INFRASTRUCTURE, error_message=message)) for job in jobs)
 
 
-class JobServer(Closing["JobServer"]):
+class JobServer(Closeable["JobServer"]):
     """Runs the jobs of all requests on `workers` local executors of one worker each.
 
     No request waits for the slowest job of another one, as it would with a single executor. `options` are

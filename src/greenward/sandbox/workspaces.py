@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from greenward.common.errors import Closing, SandboxError
+from greenward.common.errors import Closeable, SandboxError
 from greenward.sandbox.inside.files import check_files
 from greenward.sandbox.inside.worker import RESULT_BYTES
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
@@ -84,7 +84,7 @@ class WorkspaceError(SandboxError):
         self.outcome = outcome
 
 
-class Workspace(Closing["Workspace"]):
+class Workspace(Closeable["Workspace"]):
     """A folder in the sandbox that holds files and runs commands until it is closed. A context manager.
 
     Calls are made one after the other. One that is garbage, or older than it may be, is closed.

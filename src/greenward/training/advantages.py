@@ -1,6 +1,6 @@
 """Computes advantages of episodes: how much better than its baseline each token's episode was.
 
-An estimator maps a batch of episodes to an `AdvantageBatch`. The estimators here compare rewards and give
+An estimator maps a batch of episodes to an `Advantages`. The estimators here compare rewards and give
 every token of an episode the same value; the one with a critic is in `ppo.py`. Episodes whose infrastructure
 failed (`Episode.scored` is False) neither enter a baseline nor get an advantage other than 0. Roles of one
 episode are never each other's baseline, and rewards of roles that the policy did not play enter none.
@@ -28,7 +28,7 @@ STD_EPSILON = 1e-4
 
 
 @dataclass(frozen=True)
-class AdvantageBatch:
+class Advantages:
     """The advantages of a batch of episodes and, from an estimator with a critic, what the update needs.
 
     `values` are the critic's before the update and `returns` what it learns. `logprobs` are the
@@ -48,7 +48,7 @@ class AdvantageBatch:
 class Estimator(Stateful):
     """Maps a batch of episodes to advantages; may have state, which checkpoints keep."""
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         raise NotImplementedError
 
 
@@ -60,9 +60,9 @@ def per_token(episodes: Sequence[Episode], value: Callable[[int, Turn], float]) 
     ]
 
 
-def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> AdvantageBatch:
+def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> Advantages:
     """Gives every token of a turn `advantage(index of the episode, role)`."""
-    return AdvantageBatch(per_token(episodes, lambda index, turn: advantage(index, turn.role)))
+    return Advantages(per_token(episodes, lambda index, turn: advantage(index, turn.role)))
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class BaselineEstimator(Estimator):
     transform: Callable[[np.ndarray], np.ndarray]
     within_group: bool = True
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         sharers: dict[Hashable, list[tuple[int, str]]] = defaultdict(list)
         for index, episode in enumerate(episodes):
             for role in episode.trained_rewards if episode.scored else ():
@@ -128,7 +128,7 @@ class CompletionRewardEstimator(Estimator):
 
     outcome: BaselineEstimator
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         batch = self.outcome(episodes)
         sharers: dict[Hashable, list[tuple[float, np.ndarray]]] = defaultdict(list)
         for episode, advantages in zip(episodes, batch.advantages, strict=True):
@@ -175,7 +175,7 @@ class RoleBaselineEstimator(Estimator):
     discount: float = 1.0
     _means: dict[str, float] = field(default_factory=dict, init=False)
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         values: dict[tuple[int, int], float] = {}  # by the number of the episode and the id of the turn
         shared: dict[Hashable, list[tuple[float, list[tuple[int, int]]]]] = defaultdict(list)
         for number, episode in enumerate(episodes):
@@ -191,7 +191,7 @@ class RoleBaselineEstimator(Estimator):
         advantages = per_token(episodes, lambda number, turn: values.get((number, id(turn)), 0.0))
         logprobs = [tuple(turn.logprobs_T for turn in episode.turns) for episode in episodes]
         metrics = {f"baseline/{name}": mean for name, mean in self._means.items() if "#" not in name}
-        return AdvantageBatch(advantages, logprobs=logprobs, metrics=metrics, needs_groups=False)
+        return Advantages(advantages, logprobs=logprobs, metrics=metrics, needs_groups=False)
 
     def _returns(self, episode: Episode) -> Iterator[tuple[Any, float, list[Turn]]]:
         """The name of the baseline, the return, and the turns that have both."""

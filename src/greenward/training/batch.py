@@ -19,7 +19,7 @@ from greenward.models.scoring import GroupBatch, TokenScores
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training import distributed
-from greenward.training.advantages import AdvantageBatch
+from greenward.training.advantages import Advantages
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Minibatch:
 
     rows: tuple[TrainingRow, ...]
     totals: BatchTotals
-    _laid_out: dict[int, list[TrainingBatch]] = field(default_factory=dict, repr=False, compare=False)
+    _micro_batches: dict[int, list[MicroBatch]] = field(default_factory=dict, repr=False, compare=False)
 
-    def laid_out(self, size: int, device: torch.device) -> list[TrainingBatch]:
+    def micro_batches(self, size: int, device: torch.device) -> list[MicroBatch]:
         """The `training_batches` of at most `size` rows, which are kept for further passes."""
-        if size not in self._laid_out:
-            self._laid_out.clear()
+        if size not in self._micro_batches:
+            self._micro_batches.clear()
             batches = training_batches(self.rows, size, device)
-            self._laid_out[size] = [replace(one, totals=self.totals) for one in batches]
-        return self._laid_out[size]
+            self._micro_batches[size] = [replace(one, totals=self.totals) for one in batches]
+        return self._micro_batches[size]
 
 
 @dataclass(frozen=True)
-class TrainingBatch:
+class MicroBatch:
     """The rows of one forward and backward pass as tensors (B, T): all that the losses read.
 
     `mask_BT` is True for the tokens that are trained on. `old_logprobs_BT` are the trainer's before the
@@ -99,19 +99,19 @@ class TrainingBatch:
     totals: BatchTotals | None = None
 
     @property
-    def laid_out(self) -> GroupBatch:
+    def group_batch(self) -> GroupBatch:
         """`tokens`, which a batch built from rows has."""
         assert self.tokens is not None
         return self.tokens
 
     def scores(self, policy: Policy, **options: bool) -> TokenScores:
         """What `policy.completion_logprobs` gives for the rows at their temperature."""
-        return policy.completion_logprobs(self.laid_out, temperature=self.temperature, **options)
+        return policy.completion_logprobs(self.group_batch, temperature=self.temperature, **options)
 
     @classmethod
     def build(
         cls, groups: Sequence[Sequence[TrainingRow]], *, device: torch.device, trained: bool = True
-    ) -> TrainingBatch:
+    ) -> MicroBatch:
         """From rows that share a prompt in each list; optional tensors only where all rows have them.
 
         Without `trained` no token is trained on: loss, gradients and statistics are 0.
@@ -150,7 +150,7 @@ class TrainingBatch:
 
 
 def row_groups(
-    episodes: Sequence[Episode], advantages: AdvantageBatch, *, mask_truncated: bool
+    episodes: Sequence[Episode], advantages: Advantages, *, mask_truncated: bool
 ) -> tuple[list[RowGroup], list[TrainingRow]]:
     """The rows of every group, in order of first appearance, and the rows that leave the loss.
 
@@ -169,7 +169,7 @@ def row_groups(
     return list(groups.values()), masked
 
 
-def _rows(episode: Episode, index: int, batch: AdvantageBatch) -> list[TrainingRow]:
+def _rows(episode: Episode, index: int, batch: Advantages) -> list[TrainingRow]:
     given = {
         "advantages_T": batch.advantages,
         "values_T": batch.values,
@@ -209,7 +209,7 @@ def minibatches(
     for part in np.array_split(order, count):
         everything = [row for i in part for row in groups[i]]
         rows = [row for i in part if all_groups or has_signal(groups[i]) for row in groups[i]]
-        tokens = sum(row.turn.written_tokens for row in everything)
+        tokens = sum(row.turn.policy_tokens for row in everything)
         split.append(Minibatch(tuple(rows), BatchTotals(len(everything), tokens, max_completion_tokens)))
     return [minibatch for minibatch in split if minibatch.rows]
 
@@ -252,7 +252,7 @@ def _sharing_a_prompt(rows: Sequence[TrainingRow], size: int) -> list[list[Train
     ]
 
 
-def training_batches(rows: Sequence[TrainingRow], size: int, device: torch.device) -> Iterator[TrainingBatch]:
+def training_batches(rows: Sequence[TrainingRow], size: int, device: torch.device) -> Iterator[MicroBatch]:
     """The `micro_batches` of this process as tensors.
 
     The rows are shared out so that all processes have about as many tokens. All have as many micro-batches,
@@ -266,17 +266,17 @@ def training_batches(rows: Sequence[TrainingRow], size: int, device: torch.devic
         def tokens(piece: Sequence[TrainingRow]) -> int:
             return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
 
-        shares = [[row for piece in share for row in piece] for share in distributed.dealt(pieces, tokens)]
+        shares = [[row for piece in share for row in piece] for share in distributed.divide(pieces, tokens)]
     batches = [list(micro_batches(share, size)) for share in shares]
     own = batches[distributed.rank()]
     for number in range(max(map(len, batches))):
         trained = number < len(own)
-        yield TrainingBatch.build(own[number] if trained else [[rows[0]]], device=device, trained=trained)
+        yield MicroBatch.build(own[number] if trained else [[rows[0]]], device=device, trained=trained)
 
 
 @torch.no_grad()
 def row_scores(
-    score: Callable[[TrainingBatch], Mapping[str, Tensor]],
+    score: Callable[[MicroBatch], Mapping[str, Tensor]],
     rows: Sequence[TrainingRow],
     size: int,
     device: torch.device,
@@ -288,6 +288,6 @@ def row_scores(
             for row, values_T in zip(micro.rows, values_BT.float().cpu().numpy(), strict=True):
                 found.append((place[id(row)], name, values_T[: len(row.advantages_T)]))
     of_rows: list[dict[str, np.ndarray]] = [{} for _ in rows]
-    for number, name, values_T in distributed.gathered(found):
+    for number, name, values_T in distributed.all_gather_object(found):
         of_rows[number][name] = values_T
     return of_rows

@@ -84,7 +84,7 @@ class Collector(Stateful):
                 kept += [episode for episode in episodes if episode.group_id in wanted]
                 groups_kept += len(wanted)
         self._groups_done = groups_done
-        tokens = sum(episode.written_tokens for episode in collected)
+        tokens = sum(episode.policy_tokens for episode in collected)
         sampling = sum(part.sampling_seconds for part in rounds)
         return kept, {
             **collection_metrics(collected),
@@ -107,10 +107,10 @@ class Collector(Stateful):
         by_task: dict[Hashable, list[int]] = {}
         for group in groups:
             by_task.setdefault(environment.task(group), []).append(group)
-        shares = distributed.dealt(list(by_task.values()), len)
+        shares = distributed.divide(list(by_task.values()), len)
         own = sorted(group for same in shares[distributed.rank()] for group in same)
         parts = [environment.collect(players, own, seed=seed, step=step)] if own else []
-        parts = distributed.gathered(parts)
+        parts = distributed.all_gather_object(parts)
         return Collection(
             sorted((episode for part in parts for episode in part.episodes), key=lambda one: one.group_id),
             max(part.sampling_seconds for part in parts),
@@ -195,7 +195,7 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if not by_role:
         return metrics
     rewards = np.array([reward for rewards in by_role.values() for reward in rewards])
-    lengths = np.array([episode.written_tokens for episode in scored])
+    lengths = np.array([episode.policy_tokens for episode in scored])
     metrics |= {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
@@ -209,7 +209,7 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for role, values in sorted(by_role.items()) if len(by_role) > 1 else ():
         turns = [turn for e in scored for turn in e.trained_turns if turn.role == role]
         metrics[f"role/{role}/reward"] = float(np.mean(values))
-        metrics[f"role/{role}/length"] = sum(turn.written_tokens for turn in turns) / len(values)
+        metrics[f"role/{role}/length"] = sum(turn.policy_tokens for turn in turns) / len(values)
     for name in sorted({name for episode in scored for name in episode.reward_terms}):
         values = [e.reward_terms[name] for e in scored if name in e.reward_terms]
         metrics[f"reward/{name}"] = float(np.mean(values))

@@ -1,16 +1,17 @@
 """Trains one policy in several processes, which share out its work and its weights, and end together.
 
-`joined` makes a group of the processes that a launcher (Accelerate, torchrun) started. With one process,
-every function here returns what it is given. All processes hold the same batch: each samples and judges its
-share of the groups, and the episodes are gathered. What follows from a batch (advantages, minibatches,
-totals, coefficients) is computed alike in every process and is thereby that of the whole batch. Only passes
-through the model are shared out (`dealt`), and their gradients and statistics added up (`add_up`, `total`).
+`process_group` makes a group of the processes that a launcher (Accelerate, torchrun) started. With one
+process, every function here returns what it is given. All processes hold the same batch: each samples and
+judges its share of the groups, and the episodes are gathered. What follows from a batch (advantages,
+minibatches, totals, coefficients) is computed alike in every process and is thereby that of the whole batch.
+Only passes through the model are shared out (`divide`), and their gradients and statistics added up
+(`reduce_gradients`, `all_reduce`).
 With FSDP2 each process keeps its part of every tensor as a `DTensor`, and has the whole of a layer only
 while it computes with it. DeepSpeed ZeRO-3 does the same in its own way, and keeps the gradients of a step
 to itself: `ZeroOptimizer.gradients` are this process's part of them. Sampling and evaluation read one weight
 after another many times, so they have a whole copy of the policy in the type of the arithmetic
-(`WholeCopy`). `state_dict` of a sharded model or optimizer holds whole tensors, the same as in one process,
-and is asked for by all processes at once.
+(`GatheredCopy`). `state_dict` of a sharded model or optimizer holds whole tensors, the same as in one
+process, and is asked for by all processes at once.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def is_sharded() -> bool:
     return size() > 1 and sharding() != "ddp"
 
 
-def gathered(values: Sequence[T]) -> list[T]:
+def all_gather_object(values: Sequence[T]) -> list[T]:
     """The values of all processes, those of the first process first; the same list in each."""
     if size() == 1:
         return list(values)
@@ -87,7 +88,7 @@ def gathered(values: Sequence[T]) -> list[T]:
     return [value for part in parts for value in part]
 
 
-def from_first(function: Callable[[], T]) -> T:
+def broadcast_from_rank0(function: Callable[[], T]) -> T:
     """What `function` returns in the first process, which alone calls it.
 
     Its error is raised there, and a `PeerError` in the others.
@@ -110,7 +111,7 @@ def from_first(function: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def total(values: Tensor, op: str = "SUM") -> Tensor:
+def all_reduce(values: Tensor, op: str = "SUM") -> Tensor:
     """The sum of `values` over all processes, or what another `op` of `ReduceOp` gives."""
     if size() == 1:
         return values
@@ -119,7 +120,7 @@ def total(values: Tensor, op: str = "SUM") -> Tensor:
     return values
 
 
-def add_up(tensors: Sequence[Tensor]) -> None:
+def reduce_gradients(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its sum over all processes, which have as many of the same shapes."""
     if size() == 1:
         return
@@ -139,7 +140,7 @@ def is_part(value: Any) -> TypeGuard[DTensor]:
     return hasattr(value, "to_local")
 
 
-def dealt(pieces: Sequence[T], cost: Callable[[T], float]) -> list[list[T]]:
+def divide(pieces: Sequence[T], cost: Callable[[T], float]) -> list[list[T]]:
     """The pieces of each process, about equal in cost, each share in the order of `pieces`.
 
     The costliest first, each to the process that has the least so far (Graham 1969: the largest share is at
@@ -154,7 +155,7 @@ def dealt(pieces: Sequence[T], cost: Callable[[T], float]) -> list[list[T]]:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Join the processes that the launcher started; part from them at the end.
 
     When one of them fails or dies, the others write the reason to standard error and exit with code 1
@@ -173,7 +174,7 @@ def joined() -> Iterator[None]:
     watch.start()
     try:
         yield
-        gathered([None])  # the others may still need this process
+        all_gather_object([None])  # the others may still need this process
     except BaseException as error:
         watch.over.set()
         if (told := watch.failure()) is None:
@@ -293,7 +294,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             {"weights": flat.detach().cpu(), **{key: value.cpu() for key, value in inner.state[flat].items()}}
             for flat in self._zero.fp32_partitioned_groups_flat
         ]
-        return {"parts": gathered([own])}
+        return {"parts": all_gather_object([own])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises `CheckpointError` for a state of another number of processes, or not of ZeRO-3."""
@@ -374,12 +375,12 @@ def shard(policy: Policy, *others: nn.Module) -> None:
         model.register_load_state_dict_pre_hook(_share_out_weights)
 
 
-def whole_copy(policy: Policy) -> WholeCopy | None:
+def gathered_copy(policy: Policy) -> GatheredCopy | None:
     """What samples in place of `policy` once its weights are shared out; None where they will not be."""
-    return WholeCopy(policy) if is_sharded() else None
+    return GatheredCopy(policy) if is_sharded() else None
 
 
-class WholeCopy(Callback):
+class GatheredCopy(Callback):
     """Keeps `policy`, which samples, is evaluated and saved, at the weights of the sharded policy."""
 
     name = "whole_copy"

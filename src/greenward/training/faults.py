@@ -51,7 +51,7 @@ class FaultTargets:
     max_steps: int
 
 
-class Around:
+class Proxy:
     """Stands in front of a part of the training, which has all attributes that are not its `own`."""
 
     def __init__(self, inner: Any, **own: Any) -> None:
@@ -107,7 +107,7 @@ def recorded_truth(run: Path, faults: Sequence[Fault], *, seed: int) -> Iterator
             write_json(run / TRUTH_FILE, truth())
 
 
-class EditedCollector(Around):
+class EditedCollector(Proxy):
     """A collector whose episodes are edited before anything is learned from them."""
 
     def __init__(self, collector: Any, edit: Callable[[list[Episode]], list[Episode]]) -> None:
@@ -213,7 +213,7 @@ class AdvantageSignFlipped(LaterFault):
             self._trainer.estimator = cast(Estimator, FlippedEstimator(estimator))
 
 
-class FlippedEstimator(Around):
+class FlippedEstimator(Proxy):
     """An estimator whose advantages have the other sign."""
 
     def __call__(self, episodes: Sequence[Episode]) -> Any:
@@ -240,7 +240,7 @@ class StaleSampler(LaterFault):
             self._copy.version, self._since = policy.version, step
             collector = self._trainer.collector  # in which the copy plays the policy and is not renewed
             collector.players[POLICY] = self._copy  # type: ignore[index]
-            self._trainer.collector = cast(Collector, Around(collector, sync=lambda policy: None))
+            self._trainer.collector = cast(Collector, Proxy(collector, sync=lambda policy: None))
         elif step - self._since >= self._config.renewed_every:
             self._copy.sync(policy)
             self._copy.version, self._since = policy.version, step
@@ -337,7 +337,7 @@ class RewardOverconfidence(Fault):
         }
 
 
-class _ScaledCalibration(Around):
+class _ScaledCalibration(Proxy):
     """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
 
     def __init__(self, calibration: LogitCalibration) -> None:

@@ -42,7 +42,7 @@ from greenward.runs.publish import model_card
 from greenward.runs.reading import EVALUATIONS, evaluation_name, step_name, steps_in
 from greenward.runs.trackers import MetricSink, evaluation_values, sample_rows, suite_group
 from greenward.training import distributed
-from greenward.training.protocols import Callback, SignalWarning, rollout_row
+from greenward.training.protocols import Callback, NoSignalWarning, rollout_row
 
 _MOST_NUMBERS = 1 << 16
 _MOST_BYTES = 4 << 30
@@ -232,7 +232,7 @@ class TrainingLoop:
     def __post_init__(self) -> None:
         self._evaluated: Trained = self.evaluated or self.trainer.policy
         self._rollouts: list[dict[str, Any]] = []  # of the newest step
-        self._signal = SignalWarning(self.directory.config, self._warn)
+        self._signal = NoSignalWarning(self.directory.config, self._warn)
         self._callbacks = [*self.callbacks, self._signal]
         names = [callback.name for callback in self._callbacks]
         if len(set(names)) < len(names):
@@ -282,7 +282,7 @@ class TrainingLoop:
                 self._checkpoint()
             if finished:
                 return
-            if any(distributed.gathered([interruption.requested()])):
+            if any(distributed.all_gather_object([interruption.requested()])):
                 raise Stopped
             with self._unfinished("step"):
                 started, computed = time.perf_counter(), time.process_time()
@@ -353,7 +353,9 @@ class TrainingLoop:
         }
         for callback in self._callbacks:
             callback.on_step_end(self.steps_done, record.episodes, metrics)
-        seconds = distributed.gathered([time.perf_counter() - started])[0]  # by which all stop at once
+        seconds = distributed.all_gather_object([time.perf_counter() - started])[
+            0
+        ]  # by which all stop at once
         self.training_seconds += seconds
         metrics |= {"time/step": seconds, "time/training": self.training_seconds}
         if torch.cuda.is_initialized() and (device := self.trainer.policy.device).type == "cuda":
@@ -404,7 +406,7 @@ class TrainingLoop:
 
     def _checkpoint(self) -> None:
         """Save the state at the end of the last finished step, if it is not saved yet."""
-        if distributed.from_first((self.directory.checkpoints / step_name(self.steps_done)).is_dir):
+        if distributed.broadcast_from_rank0((self.directory.checkpoints / step_name(self.steps_done)).is_dir):
             return
         state = self._step_start.state if self._repeats_steps else self._state()
         state = state | {"wall_seconds": self.wall_seconds}
@@ -429,13 +431,13 @@ class TrainingLoop:
             (folder / "README.md").write_text(card, encoding="utf-8")
 
         kept = self.keep_checkpoints, self.keep_spaced_checkpoints
-        distributed.from_first(
+        distributed.broadcast_from_rank0(
             partial(save_checkpoint, self.directory, self.steps_done, write, *kept, keep_best=self.keep_best)
         )
 
     def _restore(self) -> None:
         """Restore the newest sound checkpoint and remove what was written after it."""
-        checkpoint = distributed.from_first(lambda: latest_checkpoint(self.directory))
+        checkpoint = distributed.broadcast_from_rank0(lambda: latest_checkpoint(self.directory))
         if checkpoint is None:
             self.directory.truncate_after(0)
             return

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from greenward.config.training import AlgorithmConfig
 from greenward.models.scoring import TokenScores
-from greenward.training.batch import BatchTotals, TrainingBatch
+from greenward.training.batch import BatchTotals, MicroBatch
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Objective:
         )
 
 
-def policy_loss(scores: TokenScores, batch: TrainingBatch, objective: Objective) -> LossOutput:
+def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) -> LossOutput:
     """The loss of one micro-batch: its share of the loss of its minibatch (`batch.totals`).
 
     `scores` carry gradients; their entropy is that in nats of the whole next-token distribution that each
@@ -305,7 +305,7 @@ def _ratio_sums(
     }
 
 
-def value_loss(values_BT: Tensor, batch: TrainingBatch, *, clip: float | None) -> LossOutput:
+def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> LossOutput:
     """Half the squared error of the values, averaged over the trained tokens of the whole batch.
 
     With `clip` c, the error of a token is the larger one of (V - R)^2 and (V_old + clip(V - V_old, ±c)

@@ -133,10 +133,10 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
         parts = distributed.gradients_of(parameters[0])
         torch._foreach_mul_(parts, distributed.size())
     whole = [gradient for gradient in gradients if not distributed.is_part(gradient)]
-    distributed.add_up(whole)
+    distributed.reduce_gradients(whole)
     norm = get_total_norm(whole)
     if parts:  # which are added up already
-        norm = torch.hypot(norm, distributed.total(get_total_norm(parts).square()).sqrt())
+        norm = torch.hypot(norm, distributed.all_reduce(get_total_norm(parts).square()).sqrt())
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch's clip_grad_norm_
     torch._foreach_mul_(parts + whole, scale)
     return float(norm)
@@ -154,7 +154,7 @@ class MicroBatchLimit(Stateful):
     size: int
     _saved: ClassVar = {"size": "size"}
 
-    def fit(self, attempt: Callable[[], Attempted], rows: int) -> Attempted:
+    def run_within_memory(self, attempt: Callable[[], Attempted], rows: int) -> Attempted:
         """What `attempt` returns, repeated with half the size as long as memory runs out.
 
         An attempt reads `size`, and begins anew: it keeps nothing of the one before. `rows` is how many
@@ -281,7 +281,7 @@ class UpdateStatistics:
     def mean(self, name: str) -> Tensor:
         """The mean over tokens, those of all processes, of what was added by that name."""
         parts = zip(*self._sums[name], strict=True)
-        sums, tokens = (distributed.total(torch.stack(part).sum()) for part in parts)
+        sums, tokens = (distributed.all_reduce(torch.stack(part).sum()) for part in parts)
         return sums / tokens
 
     def add_entropy(self, scores: TokenScores, mask_BT: Tensor) -> None:
@@ -309,9 +309,9 @@ class UpdateStatistics:
         for name in self._sums:
             metrics[name] = float(self.mean(name))
         for name, maxima in self._maxima.items():
-            metrics[name] = float(distributed.total(torch.stack(maxima).max(), "MAX"))
+            metrics[name] = float(distributed.all_reduce(torch.stack(maxima).max(), "MAX"))
         if self.losses:
-            metrics["loss"] = float(distributed.total(torch.stack(self.losses)).mean())
+            metrics["loss"] = float(distributed.all_reduce(torch.stack(self.losses)).mean())
         if self._norms:
             metrics["grad_norm"] = _mean([math.hypot(*norms.values()) for norms in self._norms])
             if any("critic" in norms for norms in self._norms):

@@ -20,8 +20,8 @@ from greenward.config.training import CriticConfig, PPOKLConfig
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import Episode, Turn
-from greenward.training.advantages import STD_EPSILON, AdvantageBatch, Estimator, PerToken, per_token
-from greenward.training.batch import Minibatch, RowGroup, TrainingBatch, TrainingRow, row_scores
+from greenward.training.advantages import STD_EPSILON, Advantages, Estimator, PerToken, per_token
+from greenward.training.batch import MicroBatch, Minibatch, RowGroup, TrainingRow, row_scores
 from greenward.training.losses import KL_ESTIMATORS, value_loss
 from greenward.training.optim import (
     KLCoefficient,
@@ -64,7 +64,7 @@ class CriticEstimator(Estimator):
     def __post_init__(self) -> None:
         self._reference = self.reference if self.kl.in_reward else None
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         """Advantages, values, returns, and metrics of the critic before the update."""
         scores = self._score(episodes)
         advantages, returns = _zeros(episodes), _zeros(episodes)
@@ -74,7 +74,7 @@ class CriticEstimator(Estimator):
             one.place.scatter(one.returns_T, returns)
         if trajectories and self.config.whiten_advantages:
             self._whiten(advantages, trajectories)
-        return AdvantageBatch(
+        return Advantages(
             advantages, scores["values"], returns, scores.get("logprobs"), _metrics(trajectories)
         )
 
@@ -84,7 +84,7 @@ class CriticEstimator(Estimator):
         zeros_T = np.zeros(len(values_T))
         rewards_T = zeros_T.copy()
         rewards_T[-1] = place.reward
-        ends = np.cumsum([turn.written_tokens for _, turn in place.turns]) - 1
+        ends = np.cumsum([turn.policy_tokens for _, turn in place.turns]) - 1
         for (_, turn), end in zip(place.turns, ends, strict=True):
             if turn.reward is not None:  # a part of the episode's reward that came earlier
                 rewards_T[end] += turn.reward
@@ -149,7 +149,7 @@ class CriticEstimator(Estimator):
                 scores.setdefault(name, _zeros(episodes))[index][number][:] = found_T
         return scores
 
-    def _score_batch(self, micro: TrainingBatch) -> dict[str, Tensor]:
+    def _score_batch(self, micro: MicroBatch) -> dict[str, Tensor]:
         """Values, log-probabilities and KL (B, T), the latter two where they are needed."""
         scores: dict[str, Tensor] = {}
         hidden_SE = None
@@ -159,7 +159,7 @@ class CriticEstimator(Estimator):
         if self._reference is not None:
             log_ratio_BT = scores["logprobs"] - micro.scores(self._reference).logprobs_BT.float()
             scores["kl"] = KL_ESTIMATORS[self.kl.estimator](log_ratio_BT, torch.ones_like(log_ratio_BT))
-        return scores | {"values": self.critic(micro.laid_out, hidden_SE)}
+        return scores | {"values": self.critic(micro.group_batch, hidden_SE)}
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class _RoleTurns:
         """The inverse of `gather`; other tokens stay as they are."""
         start = 0
         for number, turn in self.turns:
-            stop = start + turn.written_tokens
+            stop = start + turn.policy_tokens
             arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
             start = stop
 
@@ -327,7 +327,7 @@ class PPOTrainer(RLTrainer):
     def _joint_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
         """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
         with casting_once(self.policy):
-            value_gradients, found = self._limit.fit(
+            value_gradients, found = self._limit.run_within_memory(
                 lambda: self._accumulate_both(batch, learning), len(batch.rows)
             )
         statistics.extend(found)
@@ -343,16 +343,16 @@ class PPOTrainer(RLTrainer):
         trunk = self._shared_trunk if learning.policy else []
         value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
         reads = self.critic.reads_policy
-        for micro in batch.laid_out(self._limit.size, self.policy.device):
+        for micro in batch.micro_batches(self._limit.size, self.policy.device):
             scores = hidden_SE = None
             if learning.policy:
                 scores = micro.scores(self.policy, entropy=True, hidden=reads)
                 hidden_SE = scores.hidden_SE
             elif reads:
                 with torch.no_grad():
-                    hidden_SE = self.policy.completion_hidden(micro.laid_out)
+                    hidden_SE = self.policy.completion_hidden(micro.group_batch)
             if learning.critic:
-                values_BT = self.critic(micro.laid_out, hidden_SE)
+                values_BT = self.critic(micro.group_batch, hidden_SE)
                 value = value_loss(values_BT, micro, clip=self.critic_config.clip)
                 loss = self.critic_config.loss_weight * value.loss
                 with value_gradients:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from greenward.rollouts.episode import Episode
 from greenward.runs.directory import RunDirectory
-from greenward.runs.no_signal import MIN_STEPS, spells
+from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
 
 
 class Stateful:
@@ -88,12 +88,12 @@ def rollout_row(episode: Episode) -> dict[str, Any]:
         "first_failure": episode.verdict.first_failure if episode.verdict else "",
         "rewards": dict(episode.rewards),
         "terms": dict(episode.reward_terms),
-        "tokens": episode.written_tokens,
+        "tokens": episode.policy_tokens,
         "stop": trained[-1].stop_reason.value if (trained := episode.trained_turns) else "",
     } | {name: value for name, value in optional.items() if value}
 
 
-class SignalWarning(Callback):
+class NoSignalWarning(Callback):
     """Says why the newest steps gave no learning signal: a message when it begins, then `brief`."""
 
     name = "signal"
@@ -113,7 +113,7 @@ class SignalWarning(Callback):
         if row.get("games/illegal", 1.0) < self._fewest_illegal.get("games/illegal", 1.0):
             self._fewest_illegal = row
         earlier = [] if self._fewest_illegal in self._newest else [self._fewest_illegal]
-        found = spells([*earlier, *self._newest], self._config)
+        found = no_signal_periods([*earlier, *self._newest], self._config)
         self.brief = found[0].cause.brief if found else None
         if not found:
             self._said.clear()

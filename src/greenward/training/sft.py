@@ -146,7 +146,7 @@ class SupervisedOptimizer(Stateful):
         tokens = sum(example.tokens for example in batch)
         if not tokens:
             raise ValueError(f"none of the {len(batch)} examples of a batch has a token to train on")
-        shares = distributed.dealt(
+        shares = distributed.divide(
             batch, lambda example: len(example.prompt_ids) + len(example.completion_ids)
         )
         own = shares[distributed.rank()]
@@ -161,10 +161,10 @@ class SupervisedOptimizer(Stateful):
                 loss = _negative_log_likelihood(policy, examples or batch[:1]) * bool(examples) / tokens
                 self._loss_scale(loss).backward()
                 total += loss.detach()
-            return distributed.total(total)
+            return distributed.all_reduce(total)
 
         with optim.casting_once(policy):
-            total = float(self._limit.fit(accumulate, len(batch)))
+            total = float(self._limit.run_within_memory(accumulate, len(batch)))
         self._loss_scale.unscale(policy.parameters())
         norm = optim.clip_gradients(policy.parameters(), self.max_grad_norm)
         applied = math.isfinite(norm)
@@ -277,7 +277,7 @@ class RejectionTrainer:
         return metrics | self._train([example for answer in pool for example in answer.examples], step, rate)
 
     def _accepts(self, episode: Episode) -> bool:
-        if not episode.scored or not episode.written_tokens or (self.mask_truncated and episode.truncated):
+        if not episode.scored or not episode.policy_tokens or (self.mask_truncated and episode.truncated):
             return False
         if self.config.min_reward is None:
             return bool(episode.success)

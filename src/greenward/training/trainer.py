@@ -20,11 +20,11 @@ from greenward.config.training import AlgorithmConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.episode import Episode
-from greenward.training.advantages import AdvantageBatch, Estimator
+from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import (
+    MicroBatch,
     Minibatch,
     RowGroup,
-    TrainingBatch,
     TrainingRow,
     has_signal,
     minibatches,
@@ -56,7 +56,7 @@ class RLTrainer(Stateful):
 
     Works with any estimator of advantages and any loss (`algorithm.loss`). `max_completion_tokens` is the
     sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
-    and becomes `renewed_from`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
+    and becomes `reference_source`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
     `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
 
     `algorithm`, `training`, `collector` and `estimator` are read anew at each step. With a critic:
@@ -91,7 +91,7 @@ class RLTrainer(Stateful):
                 f"algorithm.kl.coefficient is {kl.coefficient}, but there is no reference policy.",
                 remedy="Give the trainer a reference, or set algorithm.kl.coefficient to 0.",
             )
-        self.renewed_from = policy
+        self.reference_source = policy
         self._kl_in_loss = self.reference is not None and self.kl_in_loss
         self._kl_coefficient = self.kl_coefficient or KLCoefficient(
             kl.coefficient, target=kl.target, horizon=kl.horizon
@@ -113,10 +113,10 @@ class RLTrainer(Stateful):
         metrics |= self.update(episodes, advantages, step)
         refresh_every = self.algorithm.kl.refresh_every
         if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
-            self.reference.sync(self.renewed_from)
+            self.reference.sync(self.reference_source)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
 
-    def update(self, episodes: Sequence[Episode], advantages: AdvantageBatch, step: int) -> dict[str, float]:
+    def update(self, episodes: Sequence[Episode], advantages: Advantages, step: int) -> dict[str, float]:
         """Train on one batch of episodes; the metrics of it, those of the estimator included.
 
         Groups without signal are left out unless a critic, a KL term or an entropy bonus gives them a
@@ -148,7 +148,7 @@ class RLTrainer(Stateful):
         metrics = {
             "learning_rate": rate,
             "groups/trained": float(len(trained)),
-            "tokens/trained": float(sum(row.turn.written_tokens for group in trained for row in group)),
+            "tokens/trained": float(sum(row.turn.policy_tokens for group in trained for row in group)),
             **advantages.metrics,
             **statistics.metrics(),
         }
@@ -222,16 +222,20 @@ class RLTrainer(Stateful):
     def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
         """The log-probabilities (T,) of each row's tokens, by the row's id."""
 
-        def score(micro: TrainingBatch) -> dict[str, Tensor]:
+        def score(micro: MicroBatch) -> dict[str, Tensor]:
             return {"logprobs": micro.scores(policy).logprobs_BT}
 
-        found = self._limit.fit(lambda: row_scores(score, rows, self._limit.size, policy.device), len(rows))
+        found = self._limit.run_within_memory(
+            lambda: row_scores(score, rows, self._limit.size, policy.device), len(rows)
+        )
         return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}
 
     def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, *, first_pass: bool) -> bool:
         """One step on a minibatch; False, and no step, if the policy has moved too far."""
         with casting_once(self.policy):
-            found = self._limit.fit(lambda: self._accumulate(batch, first_pass), len(batch.rows))
+            found = self._limit.run_within_memory(
+                lambda: self._accumulate(batch, first_pass), len(batch.rows)
+            )
         statistics.extend(found)
         within = self._is_within(found)
         self._loss_scale.unscale(self._policy_parameters)
@@ -253,14 +257,14 @@ class RLTrainer(Stateful):
         """The gradients of a minibatch, added up over its micro-batches, and statistics."""
         self._optimizer.zero_grad()
         statistics, losses = UpdateStatistics(), []
-        for micro in batch.laid_out(self._limit.size, self.policy.device):
+        for micro in batch.micro_batches(self._limit.size, self.policy.device):
             scores = micro.scores(self.policy, entropy=True)
             losses.append(self._backward(scores, micro, statistics, first_pass=first_pass))
         statistics.losses.append(torch.stack(losses).sum())
         return statistics
 
     def _backward(
-        self, scores: TokenScores, micro: TrainingBatch, statistics: UpdateStatistics, *, first_pass: bool
+        self, scores: TokenScores, micro: MicroBatch, statistics: UpdateStatistics, *, first_pass: bool
     ) -> Tensor:
         """The gradient of the policy's loss on a micro-batch; the loss."""
         output = policy_loss(scores, micro, self.objective())

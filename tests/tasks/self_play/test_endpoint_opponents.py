@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import ConfigError, EngineError
-from greenward.common.http import Patience
+from greenward.common.http import RetryPolicy
 from greenward.config.loading import load_recipe
 from greenward.recipes.run import train
 from greenward.rollouts.endpoint import Endpoint
@@ -38,7 +38,7 @@ SMALL = (
     "evaluation.enabled=false",
     "self_play.games=[kuhn_poker, tictactoe]",
 )
-QUICK = Patience(attempts=2, attempt_seconds=1.0, total_seconds=3.0, first_wait=0.01)
+QUICK = RetryPolicy(attempts=2, attempt_seconds=1.0, total_seconds=3.0, first_wait=0.01)
 
 
 def first_move(prompt: str) -> str:

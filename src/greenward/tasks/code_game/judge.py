@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from greenward.common.errors import Closing
+from greenward.common.errors import Closeable
 from greenward.grading.execution import JobSet, run_unique
 from greenward.problems.python_source import parse_or_none
 from greenward.sandbox.isolation import Isolation, Level
@@ -92,7 +92,7 @@ class ProgramResult:
         return self.status == "valid"
 
 
-class ProgramJudge(Closing["ProgramJudge"]):
+class ProgramJudge(Closeable["ProgramJudge"]):
     """Judges programs that print. A context manager.
 
     A valid program prints at most `max_output_bytes` and takes at most `max_operations` operations of the

@@ -51,8 +51,8 @@ from greenward.tasks.self_play.environment import (
 from greenward.tasks.self_play.evaluation import Contestant, evaluate_game
 from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer
 from greenward.tasks.self_play.games import GAMES, PREFIX, SCRIPTED, find_game
-from greenward.training.advantages import AdvantageBatch, Estimator
-from greenward.training.batch import TrainingBatch, TrainingRow, micro_batches, row_groups
+from greenward.training.advantages import Advantages, Estimator
+from greenward.training.batch import MicroBatch, TrainingRow, micro_batches, row_groups
 from greenward.training.collector import Environment
 from greenward.training.loop import Evaluator
 from greenward.training.protocols import Callback
@@ -403,7 +403,7 @@ def next_move(game: Game, contestant: Contestant, state: Any, *, seed: int) -> M
 
 
 def role_gradients(
-    policy: Policy, episodes: Sequence[Episode], advantages: AdvantageBatch, *, micro_batch_sequences: int
+    policy: Policy, episodes: Sequence[Episode], advantages: Advantages, *, micro_batch_sequences: int
 ) -> dict[str, Tensor]:
     """The gradient (P,) of mean(A log p) over the trained tokens of all roles, in the part of each role.
 
@@ -413,13 +413,13 @@ def role_gradients(
     by_role: dict[str, list[TrainingRow]] = {}
     for row in (row for group in groups for row in group):
         by_role.setdefault(row.turn.role, []).append(row)
-    tokens = sum(row.turn.written_tokens for rows in by_role.values() for row in rows)
+    tokens = sum(row.turn.policy_tokens for rows in by_role.values() for row in rows)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     gradients = {}
     for role, rows in by_role.items():
         total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
         for sharers in micro_batches(rows, micro_batch_sequences):
-            batch = TrainingBatch.build(sharers, device=policy.device)
+            batch = MicroBatch.build(sharers, device=policy.device)
             objective = (
                 batch.scores(policy).logprobs_BT * batch.advantages_BT * batch.mask_BT
             ).sum() / tokens
@@ -441,7 +441,7 @@ class RoleGradientNorms(Estimator):
     _batches: int = field(default=0, init=False)
     _saved: ClassVar = {"estimator": "estimator", "batches": "_batches"}
 
-    def __call__(self, episodes: Sequence[Episode]) -> AdvantageBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         batch = self.estimator(episodes)
         self._batches += 1
         if (self._batches - 1) % self.every:
