@@ -112,6 +112,22 @@ def test_rules_have_windows_grace_and_cooldown():
     assert steps == [14, 35, 56]
 
 
+def test_the_rule_of_dead_groups_reads_counts_and_shares():
+    """Our trainer counts groups, TRL logs the share without signal."""
+    counts = {
+        "groups/with_signal": 1.0,
+        "groups/dead_all_pass": 3.0,
+        "groups/dead_all_fail": 15.0,
+        "groups/constant": 1.0,
+    }
+    for dead in (counts, {"frac_reward_zero_std": 0.95}):
+        monitor = Monitor("grpo_safe", say=lambda text: None)
+        alarms = [alarm for step in range(1, 40) for alarm in monitor.log(step, dead)]
+        assert [alarm.name for alarm in alarms] == ["dead groups"]
+    monitor = Monitor("grpo_safe", say=lambda text: None)
+    assert not [1 for step in range(1, 40) if monitor.log(step, {**counts, "groups/with_signal": 10.0})]
+
+
 @pytest.mark.parametrize(
     ("limits", "values", "breaks"),
     [

@@ -6,7 +6,7 @@ from greenward.common.errors import ConfigError
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.suites import SuitePrompts
 from greenward.grading.judge import Grader
-from greenward.problems.problem import Case, Problem
+from greenward.problems.problem import Case, Problem, StdioCase
 from tiny_model import CharacterTokenizer
 
 STARTER = 'def double(n):\n    """Return twice n."""\n'
@@ -62,6 +62,14 @@ def test_prose_without_code_is_no_answer_in_chat_style():
 def test_chat_style_without_a_template_is_refused():
     with pytest.raises(ConfigError, match="no chat template"):
         PromptRenderer(CharacterTokenizer(), style="chat")
+
+
+def test_a_chat_asks_for_a_program_where_there_is_no_function():
+    program = Problem("sum", "Read two numbers and print their sum.", "", tests=(StdioCase("1 2", "3"),))
+    assert CHAT.prompt_text(program) == (
+        "Write this Python program. Answer with the whole program in one ```python code block.\n\n"
+        "```python\n# Read two numbers and print their sum.\n```"
+    )
 
 
 BUGGY = Problem(

@@ -121,7 +121,19 @@ def test_torch_is_hidden(run):
         ("config schema", ""),
     ],
 )  # fmt: skip
-def test_a_command_that_loads_no_model_needs_no_torch(run, command, said):
+def test_a_command_that_loads_no_model_needs_no_torch(run, folder, command, said):
+    for name in "ab":  # of another test, which another process may have taken
+        if f" graded_{name}" in command.partition("--out")[0] and not (folder / f"graded_{name}").exists():
+            run(
+                "-m",
+                "greenward",
+                "grade",
+                f"{name}.jsonl",
+                "--suite",
+                "suite.json",
+                "--out",
+                f"graded_{name}",
+            )
     done = run("-m", "greenward", *command.split(), allowed=(0, 1))
     assert "Traceback" not in done.stderr
     assert said in done.stdout + done.stderr

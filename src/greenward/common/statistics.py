@@ -79,8 +79,9 @@ def pass_at_k(samples: int, passed: int, k: int) -> float | None:
 
 
 def rate(numerators_P: np.ndarray, denominators_P: np.ndarray | None = None) -> Estimate:
-    """sum(numerators) / sum(denominators), in [0, 1], with its interval over problems.
+    """sum(numerators) / sum(denominators), in [0, 1], with its interval over problems, as of pass@k.
 
+    Of independent trials, `proportion` is the rate.
     Without denominators this is a mean over problems of values in [0, 1]; with the numbers of answers, a
     rate over answers, in which a problem weighs as much as it has answers. Raises `ValueError` when there
     is no problem, a denominator is not positive, or a numerator is outside [0, denominator].

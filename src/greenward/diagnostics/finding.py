@@ -1,5 +1,7 @@
 """Defines the records of a finding and of a diagnosis, and decides which finding explains which.
 
+The findings themselves are in `findings/`.
+
 A finding can explain those that its record names, if they do not begin before it. A finding that nothing
 explains is a cause; where several could explain a finding, it is the consequence of the earliest.
 """
@@ -93,7 +95,7 @@ Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 
 @dataclass(frozen=True)
 class Watched:
-    """A change of a signal that a monitor looks for.
+    """A change of a signal that a monitor looks for in the newest steps, with limits of its own.
 
     It is one by `size` times (ratio), by `size` (difference), or beyond `size` (level). The newest values
     must be `least` or more.

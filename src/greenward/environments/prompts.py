@@ -32,6 +32,12 @@ INSTRUCTION = (
 )
 
 
+PROGRAM_INSTRUCTION = (
+    "Write this Python program. Answer with the whole program in one ```python code block.\n\n"
+    "```python\n{starter}```"
+)
+
+
 REPAIR_INSTRUCTION = (
     "Fix the bug in this Python {what}.{specification} Answer with the whole {what} in one ```python code "
     "block.\n\n```python\n{buggy}```{failing_test}"
@@ -69,7 +75,7 @@ PromptTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
 
 
 class PromptRenderer:
-    """Renders problems for one policy, in one style.
+    """Renders problems for one policy, in one style. Public suites are asked by `evaluation.suites`.
 
     `style` "auto" is chat when the tokenizer has a chat template and completion otherwise. Raises
     `ConfigError` when chat is asked of a tokenizer without a template.
@@ -165,7 +171,9 @@ def question(
     starter = problem.context + described_starter(problem)
     if style == "completion":
         return starter
-    instruction = INSTRUCTION if hole_of(problem) is None else IN_FILE_INSTRUCTION
+    instruction = INSTRUCTION if problem.entry_point else PROGRAM_INSTRUCTION
+    if hole_of(problem) is not None:
+        instruction = IN_FILE_INSTRUCTION
     return instruction.format(starter=_whole_lines(starter), name=problem.entry_point, path=problem.path)
 
 

@@ -1,5 +1,7 @@
 """Compares returned values with expected ones, both in the flat form of the codec, and printed output.
 
+Printed output has a rule of its own: `same_output`. What follows is of values.
+
 Equality is Python's on plain data, with these rules: where a float is expected, a number within a tolerance
 will do (integers, fractions and decimals are expected exactly); NaN equals NaN; a tuple is not a list unless
 the suite says so. Sets and dicts are compared by sorting, never by hashing: an answer may choose elements

@@ -1,4 +1,7 @@
-"""Reward functions, the records that they read and return, and their weighted sum for each answer."""
+"""What a reward function reads and returns, and the weighted sum of rewards for each answer.
+
+The shipped functions are in `reward_terms`, functions of the user in `user_rewards`.
+"""
 
 from __future__ import annotations
 

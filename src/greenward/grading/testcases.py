@@ -316,7 +316,8 @@ class Expectation:
 
     `expected` is a flat plain value, the name of an exception class for RAISES, a text for PRINTS, a
     `doctest.Example` for EXAMPLE; `tolerances` are the relative and the absolute one of CLOSE. Of what is
-    printed, `max_output_bytes` are kept: a text as long as that may have been cut and does not pass.
+    printed, `max_output_bytes` are kept: a text as long as that may have been cut and does not pass. PRINTS
+    has no `comparison`.
     """
 
     description: str
@@ -730,7 +731,6 @@ def _plan_stdio(problem: Problem, job: Job, _: RunResult | None) -> _Made:
             f"run {number} with input {show_value(run.stdin)}",
             Relation.PRINTS,
             run.stdout,
-            problem.comparison,
             mode="stdio",
             max_output_bytes=longest + _EXTRA_OUTPUT_BYTES,
         )

@@ -57,8 +57,9 @@ class Verdict:
 
     `tests_passed` has one entry per test of the problem, in order; tests that were never reached
     are False. `first_failure` describes the first failing test (what was called, what was
-    expected, what came). Messages are bounded and without control characters. `layers` names the
-    layers of isolation under which the answer ran.
+    expected, what came). Messages are bounded and without control characters. `stdout` and `stderr` are
+    those of one run: of several runs of a program, the last that counts. `layers` names the layers of
+    isolation under which the answer ran.
     """
 
     status: Status

@@ -1,5 +1,7 @@
 """Renders the chat templates of models, which are programs of strangers, with limits of work, time and size.
 
+The messages are made in `environments.prompts`.
+
 Nothing that a template makes may be larger than a limit, counted as if its parts were not shared. That
 bounds the time of any single operation; between operations, work and CPU time are looked at.
 """

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints, which are whole or absent.
+"""Writes and reads checkpoints, which are whole or absent. What one holds, `training.loop` decides.
 
 A checkpoint is a folder `checkpoints/step_000020` with a `manifest.json` of every file's size and SHA-256.
 It is written beside its place, forced to disk, and renamed; `checkpoints/last` is a relative link to the

@@ -1,4 +1,7 @@
-"""Whether the steps of a run gave reinforcement learning anything to learn from, by their rows of metrics."""
+"""Whether the steps of a run gave reinforcement learning anything to learn from, by their rows of metrics.
+
+Single groups are judged in `training.advantages` (`group_signal`).
+"""
 
 from __future__ import annotations
 

@@ -185,7 +185,10 @@ def _rows(episode: Episode, index: int, batch: Advantages) -> list[TrainingRow]:
 
 
 def has_signal(group: RowGroup) -> bool:
-    """Whether the surrogate or a critic has a gradient on any row of the group."""
+    """Whether the surrogate or a critic has a gradient on any row of the group.
+
+    What is counted as `groups/with_signal` is whether rewards differ (`advantages.group_signal`).
+    """
     return any(row.returns_T is not None or row.advantages_T[row.turn.policy_wrote_T].any() for row in group)
 
 

@@ -231,7 +231,7 @@ class RLTrainer(Stateful):
         return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}
 
     def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, *, first_pass: bool) -> bool:
-        """One step on a minibatch; False, and no step, if the policy has moved too far."""
+        """One step on a minibatch; False, and no step, if the policy has moved too far. PPO has its own."""
         with casting_once(self.policy):
             found = self._limit.run_within_memory(
                 lambda: self._accumulate(batch, first_pass), len(batch.rows)
