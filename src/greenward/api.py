@@ -21,7 +21,7 @@ from greenward.config.recipe import AnyRecipe, BaseRecipe, GRPORecipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_evaluations, read_metrics, run_of_config
+from greenward.runs.reading import METRICS, read_evaluations, read_metrics, run_of_config
 
 if TYPE_CHECKING:
     from greenward.common.statistics import Estimate
@@ -42,7 +42,7 @@ class TrainingResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of each step, oldest first."""
-        return list(read_metrics(self.run / "metrics.jsonl").rows)
+        return list(read_metrics(self.run / METRICS).rows)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import RunError
-from greenward.runs.reading import (
-    PREDICTIONS,
-    MetricsFile,
-    Predictions,
-    PredictionsFile,
-    read_metrics,
-    read_predictions,
-    without_timing,
-)
+from greenward.runs.directory import MetricsFile, PredictionsFile
+from greenward.runs.reading import PREDICTIONS, Predictions, read_metrics, read_predictions, without_timing
 
 
 def reject_constant(name: str) -> None:

@@ -37,8 +37,8 @@ from greenward.reports.render import print_report
 from greenward.reports.rollouts import RolloutFilter, Rollouts
 from greenward.reports.training import overlay_report
 from greenward.reports.write import render, report_of
+from greenward.runs.directory import StepFile
 from greenward.runs.publish import model_card
-from greenward.runs.reading import StepFile
 
 OLD = Path(__file__).parent / "old_formats"
 HOSTILE = (

@@ -15,7 +15,8 @@ from greenward.diagnostics.calibration import measure_calibration
 from greenward.grading.verdict import Status
 from greenward.models.heads import RewardHead, answer_features
 from greenward.models.policy import Policy
-from greenward.runs.reading import PredictionsFile, read_predictions
+from greenward.runs.directory import PredictionsFile
+from greenward.runs.reading import read_predictions
 from greenward.training.reward_model import OnlineRecalibration, RewardModel, RewardModelCallback
 from learning import judged_episode, make_turn
 

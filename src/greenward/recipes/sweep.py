@@ -37,6 +37,7 @@ from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import (
     FAILURE,
+    METRICS,
     read_config,
     read_evaluations,
     read_metrics,
@@ -187,7 +188,7 @@ class ArmProgress:
     def report(self, progress: Progress) -> None:
         """Show what is new since the last call."""
         has_all = self.total is not None and self._step == self.total
-        rows = [] if has_all else read_metrics(self.folder / "metrics.jsonl").rows
+        rows = [] if has_all else read_metrics(self.folder / METRICS).rows
         if rows and self._step is None:
             self._step = 0
             progress.phase(self.phase, self.total)

@@ -21,7 +21,7 @@ from greenward.models.scoring import GroupBatch
 from greenward.recipes.run import train, training_memory
 from greenward.rollouts.engine import Completion, SamplingParams
 from greenward.runs.machine import peak_resident_mb
-from greenward.runs.reading import read_evaluations, read_metrics
+from greenward.runs.reading import METRICS, read_evaluations, read_metrics
 
 TOLERANCE = 1e-3
 """Largest difference of logits and log-probabilities, which are computed in float32."""
@@ -148,7 +148,7 @@ def _compare(found: FoundModel, ours: _Answers) -> tuple[bool, str]:
 def _train(recipe: Recipe, output: Path) -> tuple[bool, str]:
     """Train and evaluate; well if every step changed the weights, whatever share of the answers is right."""
     train(recipe, output, quiet=True)
-    rows = read_metrics(output / "metrics.jsonl").rows
+    rows = read_metrics(output / METRICS).rows
     applied = sum(row["updates/applied"] > 0 and not row["updates/non_finite"] for row in rows)
     finite = all(math.isfinite(row.get("loss", math.nan)) for row in rows)
     steps = ", ".join(f"{row['time/step']:.1f}" for row in rows)

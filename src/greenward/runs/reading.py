@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,14 +28,10 @@ from greenward.runs.files import (
     OVERFLOWED,
     JsonRows,
     Lines,
-    append_row,
-    force,
     from_json_number,
     read_json,
     read_jsonl,
     reading,
-    write_rows,
-    writing,
 )
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
@@ -316,7 +312,6 @@ def _short(path: Path) -> str:
 
 TIMING_PREFIXES = ("time/", "perf/")
 PREDICTIONS = "predictions.jsonl"
-DECIMALS = 6  # of a prediction
 
 
 def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,74 +324,6 @@ def read_metrics(path: Path) -> Lines:
     lines = read_jsonl(path)
     rows = tuple({key: from_json_number(value) for key, value in row.items()} for row in lines.rows)
     return Lines(rows, lines.torn)
-
-
-class StepFile:
-    """The writer of a file with rows by step. A torn last line, left by a kill, is cut off on opening."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = read_jsonl(path)
-        if lines.torn is not None:
-            write_rows(path, lines.rows)
-        self.last_step: int | None = None
-        for number, row in enumerate(lines.rows, start=1):
-            if not is_step(row.get("step")):
-                raise RunError(f"{path}, row {number}: expected a step, found {str(row.get('step'))[:60]!r}")
-            self.last_step = row["step"]
-
-    def truncate_after(self, step: int) -> None:
-        """Drop every row newer than `step`, atomically; the rows before keep their bytes' meaning."""
-        rows = read_jsonl(self.path).rows
-        kept = tuple(row for row in rows if row["step"] <= step)
-        if len(kept) < len(rows):
-            write_rows(self.path, kept)
-        self.last_step = kept[-1]["step"] if kept else None
-
-    def sync(self) -> None:
-        """Force the rows onto the disk (before a checkpoint that relies on them)."""
-        if self.path.exists():
-            with writing(str(self.path)):
-                force([self.path])
-
-    def _append(self, row: Mapping[str, Any]) -> None:
-        append_row(self.path, row)
-        self.last_step = row["step"]
-
-
-class MetricsFile(StepFile):
-    """The writer of metrics.jsonl."""
-
-    def append(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one row. `values` is flat: numbers, booleans, strings or None (else `TypeError`).
-
-        Raises `RunError` for a step older than the newest one, and when the file system refuses.
-        """
-        if self.last_step is not None and step < self.last_step:
-            raise RunError(
-                f"{self.path}: step {step} comes after step {self.last_step}",
-                remedy=f"Call truncate_after({step - 1}) before going on from an earlier step.",
-            )
-        for key, value in values.items():
-            if isinstance(value, (Mapping, list, tuple)):
-                raise TypeError(f"metric {key!r} is a {type(value).__name__}; a row is flat")
-        self._append({"step": step, **values})
-
-
-class PredictionsFile(StepFile):
-    """The writer of predictions.jsonl: what a reward model predicted, and what grading then found.
-
-    Predictions are made before the answers of the step are trained on.
-    """
-
-    def append(self, step: int, predicted: Sequence[float], passed: Sequence[bool]) -> None:
-        """Append the row of `step`: a probability of passing for each graded answer, and whether it passed.
-
-        A step without predictions has no row.
-        """
-        if len(predicted):
-            chances = [round(float(value), DECIMALS) for value in predicted]
-            self._append({"step": step, "predicted": chances, "passed": [int(value) for value in passed]})
 
 
 @dataclass(frozen=True)

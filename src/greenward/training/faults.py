@@ -28,9 +28,9 @@ from greenward.diagnostics.calibration import calibration_score
 from greenward.diagnostics.change_points import Floats
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import POLICY, Episode, Turn
+from greenward.runs.directory import DECIMALS
 from greenward.runs.files import write_json
 from greenward.runs.machine import available_mb, resident_mb
-from greenward.runs.reading import DECIMALS
 from greenward.training.advantages import Estimator
 from greenward.training.collector import Collector
 from greenward.training.protocols import Callback

@@ -25,7 +25,7 @@ from greenward.models.heads import RewardHead, answer_features
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.episode import Episode, Turn
-from greenward.runs.reading import PredictionsFile
+from greenward.runs.directory import PredictionsFile
 from greenward.training.protocols import Callback, Stateful
 
 TERM = "reward_model"

@@ -33,7 +33,7 @@ from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import sha256_of, write_atomically, write_json
 from greenward.runs.progress import Progress
-from greenward.runs.reading import is_run, read_config, read_metrics, read_sessions
+from greenward.runs.reading import METRICS, is_run, read_config, read_metrics, read_sessions
 from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.dqn import DQNAgent, TokenEncoder
 from greenward.tasks.token_mdp.features import make_embeddings
@@ -192,7 +192,7 @@ class DQNTasks:
         write_replay(run.path / REPLAY, greedy_steps(trainer.policy, self.mdp, self.grading))
         if self.recipe.evaluation.random_search:
             progress.message("Random search by the same mask and token prior, as many episodes and as long.")
-            rows = read_metrics(run.path / "metrics.jsonl").rows
+            rows = read_metrics(run.path / METRICS).rows
             record = random_search(
                 self.mdp,
                 CodeGrading(self.grader),
