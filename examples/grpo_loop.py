@@ -108,10 +108,10 @@ def main() -> None:
     parser.add_argument("--output", default="runs/grpo_loop", help="where the model is saved")
     options = parser.parse_args()
     policy = Policy.load(ModelConfig(id=options.model))
+    policy.save(options.output)  # a folder that holds something else is refused before anything is trained
     with Grader() as grader:
-        for number, metrics in enumerate(
-            grpo(policy, load_problems(options.problems), grader, steps=options.steps)
-        ):
+        problems = grader.complete(load_problems(options.problems))
+        for number, metrics in enumerate(grpo(policy, problems, grader, steps=options.steps)):
             print(f"step {number}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
     policy.save(options.output)
 

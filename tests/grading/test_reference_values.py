@@ -8,7 +8,7 @@ import pytest
 
 from greenward.common.errors import ProblemError
 from greenward.grading.judge import Grader, with_expected_values
-from greenward.problems.problem import Case, Comparison, Expected, Problem, ProblemSet
+from greenward.problems.problem import Assertion, Case, Comparison, Expected, Problem, ProblemSet
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import CallResult, Outcome, RunResult
 
@@ -56,6 +56,14 @@ def values(problem, executor, cache):
 def test_only_unknown_values_are_filled_in(executor, tmp_path):
     assert values(SQUARE, executor, tmp_path) == [9, 5]
     assert [job.trusted for job in executor.jobs] == [True]
+
+
+def test_tests_of_other_kinds_stay(executor, tmp_path):
+    """A set with two kinds of tests is refused where it is judged: neither kind may be left out before."""
+    other = Assertion("assert f(2) == 5")
+    problem = replace(SQUARE, tests=(other, *SQUARE.tests))
+    (completed,) = with_expected_values(ProblemSet([problem]), executor, cache=tmp_path)
+    assert completed.tests == (Case((3,), 9), Case((2,), 5), other)
 
 
 def test_known_problems_come_back_as_they_are(executor, tmp_path):

@@ -162,6 +162,22 @@ def test_every_shipped_term_is_made_by_its_name_and_weight():
         assert (made.name, made.weight) == (name, 0.25)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("tests", {"bonus": "abc"}, "option bonus of the reward term 'tests': .*number.*found 'abc'"),
+        ("tests", {"bonus": None}, "option bonus .*number.*found None"),
+        ("code_score", {"correctness": "x"}, "option correctness .*number"),
+        ("code_quality", {"weights": {"length": "a"}}, r"option weights\.length .*number"),
+        ("code_quality", {"weights": {"length": float("nan")}}, r"option weights\.length .*finite"),
+        ("code_quality", {"max_statements": 2.5}, "option max_statements .*integer"),
+    ],
+)
+def test_values_of_options_have_the_type_of_the_parameter(name, options, said):
+    with pytest.raises(ConfigError, match=said):
+        term(name, **options)
+
+
 def test_unknown_terms_and_options_name_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'execution_ladder'"):
         term("execution_lader")

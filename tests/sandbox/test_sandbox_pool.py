@@ -142,6 +142,8 @@ def test_close_leaves_no_process_descriptor_or_file(own_temporary_folder, layers
     executor.close()
     assert (len(descriptors()), our_folders(), set(children(os.getpid()))) == before
     with pytest.raises(SandboxError, match="closed"):
+        executor.open({})
+    with pytest.raises(SandboxError, match="closed"):
         list(executor.run([GOOD]))
 
 

@@ -78,6 +78,12 @@ def grpo(policy: Policy) -> dict[str, float]:
     return update(trainer, make_episodes())
 
 
+def stopped_early(policy: Policy) -> dict[str, float]:
+    algorithm = {"max_step_kl": 1e-9, "minibatches": 2}
+    trainer = trainer_of(policy, algorithm=algorithm, micro_batch_sequences=4, learning_rate=1.0)
+    return update(trainer, make_episodes())
+
+
 def ppo(policy: Policy) -> dict[str, float]:
     algorithm = {"updates_per_batch": 2}
     return Agent(policy, algorithm, micro_batch_sequences=4, learning_rate=1.0).step(
@@ -103,7 +109,7 @@ def smooth_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("smooth_optimizer")
-@pytest.mark.parametrize("train", [grpo, ppo, rejection, supervised])
+@pytest.mark.parametrize("train", [grpo, stopped_early, ppo, rejection, supervised])
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_repeated_step_equals_the_one_that_had_memory(
     train: Callable[[Policy], dict[str, float]], backward: bool

@@ -570,7 +570,7 @@ def editable_files(problem: Problem) -> dict[str, str]:
 def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) -> Extracted:
     """The program after the edits of a model's answer; if they fail, no code, the reason and its status.
 
-    Edits of what belongs to the tests count for nothing (`answer_files`).
+    Edits of what belongs to the tests count for nothing.
     """
     own, files = problem.path or PATH, {**editable_files(problem), **(problem.test_files or {})}
     try:

@@ -47,7 +47,7 @@ from greenward.grading.testcases import (
 )
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.catalog import cache_folder
-from greenward.problems.problem import Expected, Problem, ProblemSet, data_hash
+from greenward.problems.problem import Case, Expected, Problem, ProblemSet, data_hash
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Isolation, Level
@@ -239,12 +239,14 @@ def _returned(problem: Problem, result: RunResult) -> _Values:
 def _completed(problem: Problem, known: _Values) -> Problem:
     kept = [case for position, case in enumerate(problem.cases) if position not in known.left_out]
     base = problem.base_tests
+    cases = [
+        replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
+        for case, value in zip(kept, known.values, strict=True)
+    ]
+    others = [test for test in problem.tests if not isinstance(test, Case)]
     return replace(
         problem,
-        tests=tuple(
-            replace(case, expected=value) if case.expected is Expected.FROM_REFERENCE else case
-            for case, value in zip(kept, known.values, strict=True)
-        ),
+        tests=(*cases, *others),
         base_tests=None if base is None else base - sum(position < base for position in known.left_out),
         tests_left_out=problem.tests_left_out + len(known.left_out),
         cpu_seconds=max(problem.cpu_seconds, TIMES_REFERENCE * known.cpu_seconds),

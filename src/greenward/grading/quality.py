@@ -426,9 +426,9 @@ _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 def readability() -> RewardFunction:
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
-    Only code that the answer added to the starter code counts, and dead code (`dead_code`) is cut out
+    Only code that the answer added to the starter code counts, and dead code (`remove_dead_code`) is cut out
     before the linter and the formatter look at it. Code that does not parse, is too long or too nested,
-    adds nothing that is live, hides code in text (`hidden_code`), which neither tool can see, or switches the
+    adds nothing that is live, hides code in text (`hides_code`), which neither tool can see, or switches the
     formatter off gets 0.
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """

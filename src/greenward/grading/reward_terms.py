@@ -17,7 +17,9 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import CodeRecipe, Recipe
@@ -431,13 +433,24 @@ def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
             remedy=_nearest(config.name, list(SHIPPED_REWARDS)) + " Your own: 'module:function'.",
         )
     parameters = inspect.signature(shipped).parameters.values()
-    options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    for option in config.options:
-        if option not in options:
+    types = get_type_hints(shipped)
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    options = {}
+    for option, value in config.options.items():
+        if option not in known:
             raise ConfigError(
-                f"the reward term {config.name!r} has no option {option!r}.", remedy=_nearest(option, options)
+                f"the reward term {config.name!r} has no option {option!r}.", remedy=_nearest(option, known)
             )
-    return RewardTerm(config.name, config.weight, shipped(**config.options))
+        try:
+            expected = TypeAdapter(types[option], config=ConfigDict(allow_inf_nan=False))
+            options[option] = expected.validate_python(value)
+        except ValidationError as error:
+            place = ".".join(map(str, (option, *error.errors()[0]["loc"])))
+            raise ConfigError(
+                f"the option {place} of the reward term {config.name!r}: {error.errors()[0]['msg']}, "
+                f"found {value!r:.80}."
+            ) from None
+    return RewardTerm(config.name, config.weight, shipped(**options))
 
 
 def _nearest(name: str, known: list[str]) -> str:

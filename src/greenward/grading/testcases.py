@@ -414,7 +414,7 @@ class Expectation:
 class GradingPlan:
     """How to judge any answer to one problem.
 
-    `job` is what to run, but for the code and the limits (`time_limits`); of the output,
+    `job` is what to run, but for the code and the limits; of the output,
     `max_output_bytes` are kept, if it matters. `expectations` are in the order of the problem's tests;
     `positions` says which of a run's results belongs to each.
     """

@@ -16,7 +16,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader, build_grader
 from greenward.grading.verdict import Family
 from greenward.problems.catalog import BUGS, load_problems
-from greenward.problems.formats import MBPP_ID, refuse_test_ids
+from greenward.problems.formats import refuse_test_ids
 from greenward.problems.generated import ID_PREFIX, MODULES
 from greenward.problems.mutation import bug_kind
 from greenward.problems.problem import Problem, ProblemSet, original_id
@@ -92,7 +92,7 @@ def build_problems(
         given[part] if part in given else load_verified(getattr(section, part), recipe, part=part)
         for part in parts
     )
-    if not section.allow_test_ids and any(MBPP_ID.match(one.task_id) for one in train):
+    if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
     shared = set(map(original_id, train)) & set(map(original_id, held_out))
     if shared:

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
 
 from greenward.common.errors import Closeable, SandboxError
@@ -87,6 +87,8 @@ class LocalExecutor(Closeable["LocalExecutor"]):
         self._idle: list[WorkerSlot] = []
         self._busy: list[WorkerSlot] = []
         self._leaving: list[WorkerProcess] = []  # spent, and removing their folders
+        start_for_commands = partial(self._start_process, commands=True)
+        self.workspaces = WorkspacePool(start_for_commands, lambda: self._layers, workers)
         try:
             try:
                 self._idle = self._start_slots(workers)
@@ -126,12 +128,6 @@ class LocalExecutor(Closeable["LocalExecutor"]):
                     self._discard(self._busy.pop())
                 self._running_thread = None
 
-    @cached_property
-    def workspaces(self) -> WorkspacePool:
-        """The workspaces, whose workers start when the first is opened."""
-        start_for_commands = partial(self._start_process, commands=True)
-        return WorkspacePool(start_for_commands, lambda: self._layers, self._size)
-
     def open(self, files: Mapping[str, str], limits: WorkspaceLimits = USUAL_LIMITS) -> Workspace:
         """A workspace that holds `files` (relative path to text), in workers of their own.
 
@@ -144,8 +140,7 @@ class LocalExecutor(Closeable["LocalExecutor"]):
         if self._closed:
             return
         self._closed = True
-        if "workspaces" in vars(self):
-            self.workspaces.close()
+        self.workspaces.close()
         for slot in (*self._idle, *self._busy):
             self._discard(slot)
         self._idle, self._busy = [], []

@@ -293,8 +293,14 @@ class RLTrainer(Stateful):
     @torch.no_grad()
     def _measure_entropy(self, rows: Sequence[TrainingRow], statistics: UpdateStatistics) -> None:
         """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
-        for micro in training_batches(rows, self._limit.size, self.policy.device):
-            statistics.add_entropy(micro.scores(self.policy, entropy=True), micro.mask_BT)
+
+        def measure() -> UpdateStatistics:
+            found = UpdateStatistics()
+            for micro in training_batches(rows, self._limit.size, self.policy.device):
+                found.add_entropy(micro.scores(self.policy, entropy=True), micro.mask_BT)
+            return found
+
+        statistics.extend(self._limit.run_within_memory(measure, len(rows)))
 
     def _adapt_coefficients(self, metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
         """The coefficients that this batch was used with; the next ones follow what was measured."""

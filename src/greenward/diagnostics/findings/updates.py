@@ -762,7 +762,7 @@ SAMPLER_MISMATCH = Finding(
         "of the steps, or nearly all of the last 20"
     ),
     source="verl `rollout_corr`, Tinker cookbook",
-    explains=("gradient-explosion", "gradient-spikes", "large-policy-steps", *DAMAGE),
+    explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
     live=(Watched("importance/difference", "level", 0.05),),
     suspects=("sampling", "rollouts", "algorithm.importance"),
     views=("kl-drift",),
