@@ -34,7 +34,6 @@ from greenward.common.errors import Closeable, ConfigError, GreenwardError, Sand
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig
-from greenward.grading.execution import JobSet, run_unique
 from greenward.grading.extraction import Extracted
 from greenward.grading.labels import judge_label
 from greenward.grading.testcases import (
@@ -45,6 +44,7 @@ from greenward.grading.testcases import (
     make_plan,
     program_changes,
 )
+from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.catalog import cache_folder
 from greenward.problems.problem import Case, Expected, Problem, ProblemSet, data_hash

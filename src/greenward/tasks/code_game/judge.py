@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from greenward.common.errors import Closeable
-from greenward.grading.execution import JobSet, run_unique
+from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.problems.python_source import parse_or_none
 from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
