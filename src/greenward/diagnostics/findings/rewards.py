@@ -139,10 +139,8 @@ REWARD_TERM_DEAD = Finding(
 def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Rewards whose size changes at once by a factor, while as many answers pass as before."""
     logged_steps, values = run.series(signal)
-    steps, logs = (
-        logged_steps[values > 0],
-        np.log(values[values > 0]),
-    )  # rewards that do not vary have no size
+    has_size = values > 0  # rewards that do not vary have none
+    steps, logs = logged_steps[has_size], np.log(values[has_size])
     if len(logs) < 2 * _AROUND:
         return Result()
     # All windows of a short series are looked at, about 2,000 of a long one.
