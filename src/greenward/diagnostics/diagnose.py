@@ -78,7 +78,7 @@ class _Outcome:
 
 
 def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
-    """Make every test of the topics: a card for each, without the findings that chance explains.
+    """Run every test of the topics, and return a card for each, without the findings that chance explains.
 
     p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
     another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,

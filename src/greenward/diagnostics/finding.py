@@ -108,7 +108,7 @@ class Watched:
     least: float = 0.0
 
     def differs(self, before: float, newest: float) -> bool:
-        """Whether the newest median differs from that before by enough to matter."""
+        """Whether the newest median differs from the one before by at least `size`."""
         if self.kind == "level":
             return newest > self.size >= before
         if self.kind == "difference":

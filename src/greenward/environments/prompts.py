@@ -251,7 +251,7 @@ def prompt_options(recipe: ModelRecipe | None, style: Style | None = None) -> di
 
 
 def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
-    """What answers are in a recipe."""
+    """The form of answers that a recipe asks for: `function` unless it says otherwise."""
     return recipe.environment.answer if isinstance(recipe, CodeRecipe | SupervisedRecipe) else "function"
 
 

@@ -58,7 +58,7 @@ RewardFunction: TypeAlias = Callable[[Sequence[GradedAnswer], "Grader"], Scores 
 
 
 def per_answer(score: Callable[..., float | None]) -> Callable[..., RewardFunction]:
-    """A reward that scores an answer by itself: from its options to the function of many answers."""
+    """Decorates a score of one answer: called with options, it returns the `RewardFunction` of a batch."""
 
     @wraps(score)
     def with_options(**options: Any) -> RewardFunction:

@@ -275,7 +275,7 @@ class RLTrainer(Stateful):
         return output.loss.detach()
 
     def objective(self) -> Objective:
-        """What is minimised, with the present coefficients."""
+        """The loss and its terms, with the coefficients of this step."""
         return Objective.of(
             self.algorithm,
             kl_coefficient=self._kl_coefficient.value if self._kl_in_loss else 0.0,

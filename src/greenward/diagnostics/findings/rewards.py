@@ -273,7 +273,7 @@ def _what_is_learned(run: RunSignals) -> tuple[str, float]:
 
 
 def rises_from(run: RunSignals, step: int) -> bool:
-    """Whether what is learned surely rises by what counts, from around a step to the last third since."""
+    """Whether the learned quantity rises significantly from around `step` to the last third after it."""
     name, unit = _what_is_learned(run)
     steps, values = run.series(name)
     around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 2)]
@@ -313,7 +313,7 @@ NO_LEARNING = Finding(
 
 
 def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A lasting fall; that of a term counts from a fiftieth of the spread of the rewards in a step on."""
+    """Tests for a lasting fall; a term must fall by a fiftieth of the standard deviation of the rewards."""
     result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
     if signal == REWARD or result.change is None or not len(spread):
@@ -490,7 +490,7 @@ def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
 
 
 def group_signals(run: RunSignals) -> list[str]:
-    """What says how many groups teach nothing: their counts, or their share."""
+    """The signal that says how many groups have no signal: their counts, or their share."""
     share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
     return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
 
