@@ -50,7 +50,7 @@ EVERY_ARM = (
 # What differs from the recipe in the arms beside it: GRPO takes the algorithm of `quickstart`, rejection
 # sampling the settings of `rejection_sampling`. Model, problems, rewards and sampling stay the recipe's.
 GRPO = (
-    "kind=grpo",
+    "algorithm=grpo",
     "algorithm.advantage=grpo",
     "algorithm.loss=dapo",
     "algorithm.clip_high=0.28",
@@ -61,9 +61,12 @@ GRPO = (
     "training.learning_rate=3e-4",
 )
 REJECTION = (
-    "kind=rejection",
+    "algorithm=rejection",
     "algorithm.overlong.mask_truncated=true",
-    "rejection={max_per_prompt: 4, replay_rounds: 4, epochs: 1, batch_size: 64}",
+    "algorithm.max_per_prompt=4",
+    "algorithm.replay_rounds=4",
+    "algorithm.epochs=1",
+    "algorithm.batch_size=64",
     "training.prompts_per_step=32",
     "training.num_generations=8",
     "training.learning_rate=1e-3",

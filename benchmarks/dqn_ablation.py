@@ -13,19 +13,19 @@ import json
 from pathlib import Path
 
 from greenward import api
-from greenward.reports.tasks import UNSEEN
 from greenward.runs.reading import read_evaluations, read_summary
+from greenward.tasks.token_mdp.report import UNSEEN
 
 LEFT_OUT = {
     "everything as in the recipe": (),
     "without the grammar mask": ("environment.grammar_mask=false",),
-    "without Double": ("agent.double=false",),
-    "without dueling": ("agent.dueling=false",),
-    "without prioritised replay": ("agent.prioritized=false",),
-    "1 step instead of 5": ("agent.n_step=1",),
+    "without Double": ("algorithm.double=false",),
+    "without dueling": ("algorithm.dueling=false",),
+    "without prioritised replay": ("algorithm.prioritized=false",),
+    "1 step instead of 5": ("algorithm.n_step=1",),
     "without the curriculum": ("training.curriculum=false",),
     "without demonstrations": ("problems.generated=0",),
-    "demonstrations without updates before the first episode": ("agent.pretraining_updates=0",),
+    "demonstrations without updates before the first episode": ("algorithm.pretraining_updates=0",),
     "tests at the end alone": ("environment.test_when=end",),
     "without the bonus of exploration": ("exploration.bonus=0",),
 }

@@ -59,11 +59,11 @@ def ours(seed: int) -> FirstSuccess:
     import gymnasium
     import torch
 
-    from greenward.config.training import AgentConfig
+    from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
     from greenward.tasks.token_mdp.dqn import DQNAgent, learn_environment
 
     torch.set_num_threads(1)
-    config = AgentConfig(
+    config = DQNAlgorithmConfig(
         learning_rate=1e-3, gamma=0.99, epsilon_decay=0.995, epsilon_end=0.1, buffer_capacity=STEPS,
         batch_size=128, learning_starts=1000, hidden_dim=128, n_step=2, importance_updates=10_000,
         target_update_interval=256,

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/dqn_held_out.py [SETTING=VALUE ...] [--seeds 2] [--json FILE]
 
 A part of the generated functions is held out, and the agent of the recipe `dqn_code_generation` learns from
-the demonstrations of the others alone (`agent.pretraining_updates`). Counted are held-out functions whose
+the demonstrations of the others alone (`algorithm.pretraining_updates`). Counted are held-out functions whose
 greedy program passes the hidden tests: with their docstrings, whose words demonstrations have in other
 combinations, and with the docstring of another function in words that no demonstration has. Classic and
 evaluation problems take no part.
@@ -45,18 +45,18 @@ def measure(overrides: Sequence[str], seed: int) -> dict[str, int]:
     functions = list(task.generated_problems())
     order = np.random.default_rng(0).permutation(len(functions))  # the same for all settings and seeds
     held_out = [functions[index] for index in order[:HELD_OUT]]
-    tasks = task.DQNTasks(recipe, {}, {})
+    made = task.TokenMDPTask(recipe)
     names = {problem.task_id for problem in held_out}
-    tasks.mdp.corpus = [one for one in tasks.mdp.corpus if one[0].task_id not in names]
+    made.mdp.corpus = [one for one in made.mdp.corpus if one[0].task_id not in names]
     with ExitStack() as stack:
-        tasks.grader = stack.enter_context(build_grader(recipe.sandbox))
-        tasks.grading = CodeGrading(tasks.grader)
-        trainer, rng = tasks.trainer(), np.random.default_rng(seed)
-        for _ in range(recipe.agent.pretraining_updates):
+        made.grader = stack.enter_context(build_grader(recipe.sandbox))
+        made.grading = CodeGrading(made.grader)
+        trainer, rng = made.trainer(), np.random.default_rng(seed)
+        for _ in range(recipe.algorithm.pretraining_updates):
             trainer.policy.learn(rng, trainer.policy.demonstrated(rng))
         suites = {"own words": held_out, "foreign words": [in_foreign_words(one) for one in held_out]}
         return {
-            name: solved(trainer, task.build_mdp(recipe, suite), tasks.grading)
+            name: solved(trainer, task.build_mdp(recipe, suite), made.grading)
             for name, suite in suites.items()
         }
 

@@ -28,7 +28,8 @@ from greenward.recipes.run import train
 from greenward.rollouts.engine import SamplingParams
 from greenward.runs.machine import peak_resident_mb, resident_mb
 from greenward.runs.reading import read_metrics
-from greenward.training.sft import Example, SFTTrainer
+from greenward.training.protocols import Example
+from greenward.training.sft import SFTTrainer
 
 SHAPES = {
     "60 M": ShapeConfig(layers=8, hidden_size=768, heads=12, kv_heads=4, intermediate_size=2560),

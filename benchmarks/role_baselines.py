@@ -44,20 +44,20 @@ import torch
 
 from greenward.common.statistics import Estimate
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import SelfPlayRecipe
-from greenward.models.catalog import build_policy, build_sampling
+from greenward.models.catalog import build_policy
 from greenward.models.policy import Policy
 from greenward.recipes.run import WARM_START
 from greenward.recipes.sweep import Arm, run_arms
 from greenward.rollouts.driver import run_dialogues
-from greenward.rollouts.engine import RolloutEngine
+from greenward.rollouts.engine import RolloutEngine, SamplingParams
 from greenward.rollouts.episode import POLICY, Collection, Episode
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_evaluations, read_summary
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
 from greenward.tasks.self_play.game import RandomPlayer
 from greenward.tasks.self_play.games import MARKS, find_game
-from greenward.tasks.self_play.task import SelfPlayTasks, role_gradients
+from greenward.tasks.self_play.role_gradients import role_gradients
+from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from greenward.training.advantages import RoleBaselineEstimator
 from greenward.training.collector import Collector
 from greenward.training.sft import SFTTrainer
@@ -128,7 +128,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=60, help="of each fixed policy; 0: no variance (60)")
     parser.add_argument("--games", type=int, default=32, help="of a batch (32)")
     parser.add_argument("--one-role-steps", type=int, default=30, help="training of the lopsided policy (30)")
-    parser.add_argument("--recipes", nargs="+", default=[RECIPE], help="of kind self_play, to be trained")
+    parser.add_argument("--recipes", nargs="+", default=[RECIPE], help="with task: self_play, to be trained")
     parser.add_argument("--steps", type=int, default=40, help="of each training; 0: no outcome (40)")
     parser.add_argument(
         "--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 2]
@@ -164,11 +164,11 @@ def measure(name: str, arguments: argparse.Namespace, starts: dict[str, Policy])
         ],
     )
     assert isinstance(recipe, SelfPlayRecipe)
-    tasks = SelfPlayTasks(recipe, {}, {})
-    policy = starts.setdefault(game, starts.get(game) or after_start(recipe, tasks))
+    task = SelfPlay(recipe)
+    policy = starts.setdefault(game, starts.get(game) or after_start(recipe, task))
     if first_role_only:
-        train_first_role(policy, recipe, tasks)
-    environment = tasks.environment(policy)
+        train_first_role(policy, recipe, task)
+    environment = task.environment(policy)
     batches = [
         environment.collect({POLICY: policy}, range(number, number + 1), seed=number).episodes
         for number in range(UNCOUNTED_BATCHES + arguments.batches)
@@ -195,11 +195,11 @@ def measure(name: str, arguments: argparse.Namespace, starts: dict[str, Policy])
     return {"first_player": shares, "gradients": gradients}
 
 
-def after_start(recipe: SelfPlayRecipe, tasks: SelfPlayTasks) -> Policy:
+def after_start(recipe: SelfPlayRecipe, task: SelfPlay) -> Policy:
     """The policy after the recipe's supervised start."""
     assert recipe.warm_start is not None
-    policy = build_policy(recipe, tasks.texts)
-    start = SFTTrainer(policy, tasks.examples(policy, recipe.warm_start), recipe.warm_start, seed=recipe.seed)
+    policy = build_policy(recipe, task.texts)
+    start = SFTTrainer(policy, task.examples(policy, recipe.warm_start), recipe.warm_start, seed=recipe.seed)
     for step in range(recipe.warm_start.max_steps):
         start.train_step(step)
     return policy
@@ -211,7 +211,7 @@ class FirstRoleOnly:
     def __init__(self, policy: Policy, recipe: SelfPlayRecipe) -> None:
         game = find_game(recipe.self_play.games[0].name)
         self._table = Table(game, MovePrompts(game, policy.tokenizer, "bare"))
-        self._asked = self._table.asked(build_sampling(recipe))
+        self._asked = self._table.asked(SamplingParams.of(recipe))
 
     def collect(
         self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
@@ -232,7 +232,7 @@ class FirstRoleOnly:
         return Collection([dialogue.finish() for dialogue in dialogues], seconds, 0.0, {})
 
 
-def train_first_role(policy: Policy, recipe: SelfPlayRecipe, tasks: SelfPlayTasks) -> None:
+def train_first_role(policy: Policy, recipe: SelfPlayRecipe, task: SelfPlay) -> None:
     """Train the first role, and hold the second at random legal moves: both roles share the weights."""
     environment = FirstRoleOnly(policy, recipe)
     trainer = RLTrainer(
@@ -249,7 +249,7 @@ def train_first_role(policy: Policy, recipe: SelfPlayRecipe, tasks: SelfPlayTask
     config = recipe.warm_start.model_copy(update={"max_steps": steps, "learning_rate": rate})
     of_second = [
         example
-        for example in tasks.examples(policy, config)
+        for example in task.examples(policy, config)
         if policy.tokenizer.decode(example.prompt_ids).startswith(MARKS[1])
     ]
     held = SFTTrainer(policy, of_second, config, seed=recipe.seed)

@@ -39,8 +39,7 @@ from typing import Any
 import torch
 
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import SelfPlayRecipe
-from greenward.models.catalog import build_policy, build_sampling
+from greenward.models.catalog import build_policy
 from greenward.models.policy import Policy
 from greenward.recipes.run import build_reinforcement
 from greenward.rollouts.engine import Completion, OnGroup, RolloutEngine, SamplingParams
@@ -49,7 +48,7 @@ from greenward.runs.directory import RunDirectory
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.game import Game
 from greenward.tasks.self_play.games import SCRIPTED, find_game
-from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from greenward.training.sft import SFTTrainer
 
 RECIPE = "spiral_self_play"
@@ -113,9 +112,9 @@ def make_contestants(arguments: argparse.Namespace, folder: Path, stack: ExitSta
     """All contestants with the weights of one supervised start."""
     recipe = load_recipe(RECIPE, arguments.overrides)
     assert isinstance(recipe, SelfPlayRecipe) and recipe.warm_start is not None
-    tasks = SelfPlayTasks(recipe, {}, {})
-    policy, trained = (build_policy(recipe, tasks.texts) for _ in range(2))
-    start = SFTTrainer(policy, tasks.examples(policy, recipe.warm_start), recipe.warm_start, seed=recipe.seed)
+    task = SelfPlay(recipe)
+    policy, trained = (build_policy(recipe, task.texts) for _ in range(2))
+    start = SFTTrainer(policy, task.examples(policy, recipe.warm_start), recipe.warm_start, seed=recipe.seed)
     for step in range(recipe.warm_start.max_steps):
         start.train_step(step)
     training = recipe.training
@@ -123,8 +122,8 @@ def make_contestants(arguments: argparse.Namespace, folder: Path, stack: ExitSta
     groups = steps * training.prompts_per_step
     games = groups * training.num_generations
 
-    players = tasks.players(policy)
-    environment = tasks.environment(policy)
+    players = task.players(policy)
+    environment = task.environment(policy)
 
     def sample(engines: Mapping[str, RolloutEngine], number: int) -> Played:
         turn = range(number * groups, (number + 1) * groups)
@@ -132,7 +131,7 @@ def make_contestants(arguments: argparse.Namespace, folder: Path, stack: ExitSta
 
     run = stack.enter_context(RunDirectory.create(folder / "run", recipe.model_dump(mode="json")))
     trained.load_state_dict(policy.state_dict())
-    built = build_reinforcement(recipe, trained, SelfPlayTasks(recipe, {}, {}), run, stack)
+    built = build_reinforcement(recipe, trained, SelfPlay(recipe), run, stack, print)
 
     def train(number: int) -> Played:
         trained.load_state_dict(policy.state_dict())
@@ -208,7 +207,7 @@ class GenerateLoop:
         self._prompts = prompts
         self._tokenizer = policy.tokenizer
         self._opponents = recipe.self_play.opponents
-        sampling = build_sampling(recipe)
+        sampling = SamplingParams.of(recipe)
         self._settings = {
             "max_new_tokens": sampling.max_tokens,
             "do_sample": True,

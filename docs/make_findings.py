@@ -8,6 +8,7 @@ from pathlib import Path
 
 from greenward.diagnostics.finding import Finding, Topic
 from greenward.diagnostics.findings import FINDINGS, topics_of
+from greenward.tasks import TASKS, find_task
 
 FOLDER = Path(__file__).parent / "findings"
 TABLE = "README"
@@ -15,7 +16,9 @@ TABLE = "README"
 
 def pages() -> dict[str, str]:
     """Name of a page -> its text."""
-    return {TABLE: table(topics_of([]))} | {name: page(one) for name, one in FINDINGS.items()}
+    topics = topics_of([])
+    topics[-1:-1] = [topic for name in TASKS for topic in find_task(name).findings()]
+    return {TABLE: table(topics)} | {one.name: page(one) for topic in topics for one in topic.findings}
 
 
 def table(topics: list[Topic]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from greenward.config.sections import ShapeConfig, TrainingConfig
-from greenward.config.training import AlgorithmConfig, GRPOAlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.training import GRPOAlgorithmConfig, PolicyGradientConfig, PPOAlgorithmConfig
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
@@ -81,7 +81,7 @@ def judged_episode(
 
 def make_trainer(
     policy: Any,
-    algorithm: AlgorithmConfig | None,
+    algorithm: PolicyGradientConfig | None,
     training: TrainingConfig,
     kind: type[RLTrainer] = RLTrainer,
     **parts: Any,
@@ -148,7 +148,7 @@ class LossInputs:
     entropy_BT: Tensor | None = None
 
 
-def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: AlgorithmConfig) -> LossOutput:
+def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: PolicyGradientConfig) -> LossOutput:
     """The loss with the numbers of `algorithm`."""
     batch = MicroBatch(
         inputs.advantages_BT,

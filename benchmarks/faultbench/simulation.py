@@ -41,7 +41,7 @@ class World:
 
     rng: np.random.Generator
     steps: int
-    kind: str = "grpo"
+    algorithm: str = "grpo"
     tasks: int = 12
     group: int = 8
     start: float = -0.6
@@ -79,7 +79,7 @@ class World:
         t = np.linspace(0, 1, n)
         self.t = t
         one, zero = np.ones(n), np.zeros(n)
-        self.kind = str(rng.choice(["grpo", "ppo"]))
+        self.algorithm = str(rng.choice(["grpo", "ppo"]))
         self.tasks, self.group = int(rng.choice([8, 16, 32])), int(rng.choice([4, 8]))
         self.start, self.gain = float(rng.uniform(-1.2, 0.2)), float(rng.uniform(1.2, 2.6))
         self.learning, self.scale, self.push, self.reward_scale = (
@@ -103,7 +103,7 @@ class World:
         rise = np.minimum((np.arange(n) + 1) / max(warm, 1), 1)
         self.rate = top * rise * {0: one, 1: 1 - t, 2: 0.5 * (1 + np.cos(np.pi * t))}[int(rng.integers(3))]
         self.config = {
-            "kind": self.kind,
+            "task": "functions",
             "seed": int(rng.integers(1000)),
             "training": {
                 "learning_rate": top,
@@ -113,7 +113,12 @@ class World:
                 "num_generations": self.group,
                 "max_steps": n,
             },
-            "algorithm": {"clip_low": 0.2, "clip_high": 0.28, "kl": {"coefficient": 0.02}},
+            "algorithm": {
+                "name": self.algorithm,
+                "clip_low": 0.2,
+                "clip_high": 0.28,
+                "kl": {"coefficient": 0.02},
+            },
             "sampling": {"temperature": 1.0, "max_tokens": int(4 * base)},
             "rewards": [{"name": "tests", "weight": 1.0}, {"name": "readability", "weight": 0.2}],
         }
@@ -197,7 +202,7 @@ def play(world: World) -> dict[str, Array]:
         "time/step": answers * lengths / speed,
         "updates/non_finite": np.zeros(n),
     }
-    if w.kind == "ppo":
+    if w.algorithm == "ppo":
         signals["explained_variance"] = np.clip(w.explained + 0.08 * noise(rng, n), -3, 1)
         signals["value/loss"] = 0.1 * np.exp(0.2 * noise(rng, n))
     return signals

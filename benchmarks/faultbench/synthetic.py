@@ -77,8 +77,8 @@ def make(kind: str, seed: int, folder: Path) -> tuple[int | None, dict[str, Any]
     later = None
     if kind != HEALTHY_KIND:
         chosen = KINDS[kind]
-        if chosen.kind:
-            world.kind = world.config["kind"] = chosen.kind
+        if chosen.algorithm:
+            world.algorithm = world.config["algorithm"]["name"] = chosen.algorithm
         place = 0 if chosen.from_start else int(rng.integers(0.35 * world.steps, 0.7 * world.steps))
         onset = None if chosen.from_start else place + 1
         later = chosen.change(world, (np.arange(world.steps) >= place).astype(float))

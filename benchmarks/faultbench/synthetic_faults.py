@@ -25,7 +25,7 @@ class Kind:
     change: Change
     from_start: bool = False
     peer: bool = False  # a fault in the scope of rl-doctor 0.2
-    kind: str = ""  # of the recipe, where only one has the signal
+    algorithm: str = ""  # of the recipe, where only one has the signal
 
 
 def _since(after: Array) -> Array:
@@ -284,7 +284,7 @@ KINDS: Mapping[str, Kind] = {
             lambda w, a: _learning_falls(w, a),
         ),
     ),
-    "value function unlearned": Kind(("value-function-useless",), _signals(_value), True, kind="ppo"),
+    "value function unlearned": Kind(("value-function-useless",), _signals(_value), True, algorithm="ppo"),
     "timeouts": Kind(
         ("sandbox-timeouts", "failing-answers-rise"),
         _field("timeouts", lambda w, a: np.where(a > 0, 0.3, w.timeouts)),

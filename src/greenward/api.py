@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from greenward.common.errors import ConfigError, ProblemError, RewardError
 from greenward.config import loading
 from greenward.config.loading import dotted, leaves
-from greenward.config.recipe import AnyRecipe, BaseRecipe, GRPORecipe
+from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.runs.progress import Progress
@@ -87,7 +87,7 @@ def load_problems(
     return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in the file `path`, or shipped under that name, with `key=value` overrides applied.
 
     A pretrained model gets the preset of this machine, or the one that the key `preset` names. Raises
@@ -97,7 +97,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> AnyRecipe:
 
 
 def train(
-    recipe: AnyRecipe | str | Path | None = None,
+    recipe: Recipe | str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
     problems: str | Sequence[Problem] | None = None,
@@ -157,7 +157,7 @@ def train(
     changes += overrides
     if isinstance(recipe, str | Path):
         resolved = load_recipe(recipe, changes)
-    elif recipe is None or isinstance(recipe, BaseRecipe):
+    elif recipe is None or isinstance(recipe, Recipe):
         text = "" if recipe is None else loading.dump(recipe)
         resolved = loading.parse_recipe(text, changes, machine=detection.this_preset)
     else:
@@ -221,7 +221,7 @@ def evaluate(
             with Progress(quiet=quiet) as progress:
                 return EvaluationResult(*programs.run(output, grading, progress))
     if epsilon is not None:
-        raise ConfigError("epsilon concerns runs of kind dqn.", remedy="Leave it out.")
+        raise ConfigError("epsilon concerns runs of task token_mdp.", remedy="Leave it out.")
     asked = checked(AnswerOptions, samples=samples, **answers)
     if not is_named or not isinstance(problems, str | None):
         if output is not None:
@@ -328,7 +328,7 @@ def grade(
         return EvaluationResult(*session.run(output, options, progress))
 
 
-def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
+def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
     """Gives cheating and right answers to a reward, and reports which it accepts and refuses.
 
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
@@ -348,7 +348,7 @@ def audit(reward: AnyRecipe | RewardFunction | str | Path, **settings: Any) -> A
             )
     if isinstance(reward, str) and ":" in reward:
         return audit_function(reward, **settings)
-    if not isinstance(reward, str | Path | BaseRecipe):
+    if not isinstance(reward, str | Path | Recipe):
         raise unexpected("reward", "a recipe, a function or its module:function", reward)
     return audit_recipe(reward, **settings)
 

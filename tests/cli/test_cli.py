@@ -186,7 +186,7 @@ class TestConfig:
     def test_check(self, recipe_file: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("config", "check", recipe_file) == 0
         assert "good" in capsys.readouterr().out
-        assert run("config", "check", recipe_file, "kind=sft") == 2
+        assert run("config", "check", recipe_file, "algorithm=sft") == 2
         assert "warm_start" in capsys.readouterr().err
 
     @pytest.mark.parametrize(

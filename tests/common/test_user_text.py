@@ -91,7 +91,7 @@ def test_yaml_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text
 
 def test_an_override_that_exhausts_its_reader_is_refused():
     with pytest.raises(ConfigError, match="Override") as raised:
-        parse_recipe("kind: rl", ["seed=" + "[" * 5000])
+        parse_recipe("task: rl", ["seed=" + "[" * 5000])
     in_one_line(raised)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from greenward.common.errors import ConfigError
 from greenward.config.loading import (
+    all_recipes,
     dump,
     find_recipe,
     load_recipe,
@@ -17,7 +18,7 @@ from greenward.config.loading import (
     schema_json,
     shipped_recipes,
 )
-from greenward.config.recipe import KINDS, GRPORecipe, RejectionRecipe, SupervisedRecipe
+from greenward.config.recipe import SupervisedRecipe
 
 
 def message(text: str, *overrides: str) -> str:
@@ -27,7 +28,7 @@ def message(text: str, *overrides: str) -> str:
 
 
 def test_empty_text_is_all_defaults() -> None:
-    assert parse_recipe("") == parse_recipe("# nothing\n") == GRPORecipe()
+    assert parse_recipe("") == parse_recipe("# nothing\n") == all_recipes()["functions", "grpo"]()
 
 
 def test_values_are_read() -> None:
@@ -49,7 +50,7 @@ class TestUnknownKeys:
     def test_nearest_of_another_kind(self) -> None:
         said = message("", "algorithm.gae_lambda=0.9")
         assert said.endswith(
-            "unknown key algorithm.gae_lambda. Nearest: algorithm.critic.gae_lambda (kind: ppo)."
+            "unknown key algorithm.gae_lambda. Nearest: algorithm.critic.gae_lambda (task: functions, algorithm.name: ppo)."
         )
 
     def test_inside_a_list(self) -> None:
@@ -85,7 +86,7 @@ class TestWrongValues:
             ("seed: -1", "seed: expected a number greater than or equal to 0, found -1"),
             ("evaluation: {seed: 9223372036854775808}", "evaluation.seed: expected a number less than"),
             (
-                "{kind: self_play, self_play: {games: []}}",
+                "{task: self_play, self_play: {games: []}}",
                 "self_play.games: expected at least 1 item, found []",
             ),
             ("evaluation: {k: []}", "evaluation.k: expected at least 1 item, found []"),
@@ -124,13 +125,14 @@ class TestWrongValues:
         assert message("rewards:\n  - weight: 2\n") == "r.yaml, line 2: the key rewards.0.name is missing."
 
     def test_impossible_combination_passes_through(self) -> None:
-        said = message("kind: sft")
-        assert said == "r.yaml: kind: sft needs the section warm_start (its data and settings)."
+        said = message("algorithm: sft")
+        needed = "the section warm_start (its data and settings)"
+        assert said == f"r.yaml: task: functions with algorithm.name: sft needs {needed}."
 
     def test_a_narrowed_distribution_must_be_corrected_for(self) -> None:
         assert "set algorithm.importance" in message("sampling: {top_p: 0.9}")
         assert "set algorithm.importance" in message("sampling: {top_k: 20}")
-        corrected = parse_recipe("sampling: {top_p: 0.9}\nalgorithm: {importance_cap: 2.0}")
+        corrected = parse_recipe("sampling: {top_p: 0.9}\nalgorithm: {importance: {high: 2.0}}")
         assert corrected.sampling.top_p == 0.9
 
     def test_impossible_combination_in_a_section_names_its_line(self) -> None:
@@ -313,55 +315,72 @@ pretrained:
             parse_recipe("pretrained: x")
 
 
-class TestKinds:
-    def test_a_key_of_another_kind_is_refused_and_its_kinds_are_named(self) -> None:
-        said = message("kind: sft\nwarm_start: {}\ntraining: {max_steps: 5}\n")
+class TestTasksAndAlgorithms:
+    def test_a_key_of_another_algorithm_is_refused_and_its_algorithms_are_named(self) -> None:
+        said = message("algorithm: sft\nwarm_start: {}\ntraining: {max_steps: 5}\n")
+        names = " or ".join(f"algorithm.name: {name}" for name in ("grpo", "ppo", "rejection"))
         assert said == (
-            "r.yaml, line 3: training.max_steps needs kind: grpo or kind: ppo or kind: rejection or kind: self_play or kind: code_game; "
-            "this recipe has kind: sft. Nearest: warm_start.max_steps."
+            f"r.yaml, line 3: training.max_steps needs {names}; "
+            "this recipe has task: functions, algorithm.name: sft."
         )
 
-    def test_an_unknown_kind_names_the_nearest(self) -> None:
-        said = message("seed: 1\nkind: gpro")
+    def test_a_key_of_another_task_is_refused_and_its_tasks_are_named(self) -> None:
+        said = message("tools: {max_calls: 3}")
+        assert "tools needs task: agent; this recipe has task: functions" in said
+        said = message("task: vulnerability\nenvironment: {max_turns: 3}")
+        assert "needs task: functions or task: repair or task: spec or task: token_mdp" in said
+
+    def test_an_unknown_algorithm_names_the_nearest(self) -> None:
+        said = message("seed: 1\nalgorithm:\n  name: gpro")
         assert said.startswith(
-            "r.yaml, line 2: kind: expected 'grpo', 'ppo', 'rejection', 'self_play', 'code_game', 'sft' or 'dqn'"
+            "r.yaml, line 3: algorithm.name: expected 'grpo', 'ppo', 'rejection' or 'sft' with task: functions"
         )
         assert said.endswith("found 'gpro'. Nearest: grpo.")
+        assert message("algorithm: dqn").endswith("found 'dqn'. task: token_mdp has it.")
 
-    def test_another_kind_on_the_command_line_leaves_out_the_keys_of_the_kind_in_the_file(self) -> None:
-        text = "warm_start: {}\nalgorithm: {loss: dapo}\ntraining: {max_steps: 5, threads: 3}"
-        recipe = parse_recipe(text, ["kind=sft"])
-        assert isinstance(recipe, SupervisedRecipe) and recipe.training.threads == 3
-        assert "algorithm needs kind" in message(text, "kind=sft", "algorithm.loss=dapo")
-        assert "rewards needs kind" in message("rewards: [{name: tests}]", "kind=sft", "rewards.0.weight=2")
-        assert "unknown key training.max_stpes" in message("training: {max_stpes: 5}", "kind=sft")
-        own_choice = "algorithm: {advantage: rloo, loss: dapo}"
-        algorithm = parse_recipe(own_choice, ["kind=ppo"]).algorithm
-        assert (algorithm.advantage, algorithm.loss) == ("gae", "dapo")
-        assert "found 'rloo'" in message(own_choice, "kind=ppo", "algorithm.advantage=rloo")
+    @pytest.mark.parametrize("task", ["selfplay", "[1]", "{a: b}", "''", "3"])
+    def test_an_unknown_task_names_all(self, task: str) -> None:
+        said = message(f"task: {task}")
+        assert said.startswith("r.yaml, line 1: task: expected one of functions, repair, spec")
 
-    def test_the_config_of_an_earlier_run_may_have_keys_of_other_kinds(self, tmp_path: Path) -> None:
-        file = tmp_path / "config.yaml"
-        file.write_text("kind: rejection\nalgorithm: {loss: dapo, critic: null, kl: {in_reward: false}}\n")
-        with pytest.raises(ConfigError, match="needs kind"):
-            load_recipe(file)
+    def test_a_task_of_ones_own_that_cannot_be_imported_says_why(self) -> None:
+        assert "No module named 'no_such_module'" in message("task: no_such_module:Task")
+        assert "is no subclass of" in message("task: pathlib:Path")
+
+    def test_the_config_of_a_run_imports_no_task(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoints").mkdir()
-        assert load_recipe(file) == RejectionRecipe()
-        file.write_text("kind: rejection\nseeed: 3\n")
-        with pytest.raises(ConfigError, match="unknown key seeed"):
-            load_recipe(file)
+        (tmp_path / "config.yaml").write_text("task: this:Task\n")
+        with pytest.raises(ConfigError, match="would be imported and run"):
+            load_recipe(tmp_path / "config.yaml")
+
+    def test_another_algorithm_on_the_command_line_leaves_out_the_keys_of_that_in_the_file(self) -> None:
+        text = "warm_start: {}\nalgorithm: {loss: dapo}\ntraining: {max_steps: 5, threads: 3}"
+        recipe = parse_recipe(text, ["algorithm=sft"])
+        assert isinstance(recipe, SupervisedRecipe) and recipe.training.threads == 3
+        assert "algorithm.loss needs" in message(text, "algorithm=sft", "algorithm.loss=dapo")
+        said = message("rewards: [{name: tests}]", "algorithm=sft", "rewards.0.weight=2")
+        assert "rewards needs algorithm.name" in said
+        assert "unknown key training.max_stpes" in message("training: {max_stpes: 5}", "algorithm=sft")
+        own_choice = "algorithm: {advantage: rloo, loss: dapo}"
+        algorithm = parse_recipe(own_choice, ["algorithm=ppo"]).algorithm
+        assert (algorithm.advantage, algorithm.loss) == ("gae", "dapo")
+        assert "found 'rloo'" in message(own_choice, "algorithm=ppo", "algorithm.advantage=rloo")
+
+    def test_another_task_on_the_command_line_leaves_out_the_sections_of_that_in_the_file(self) -> None:
+        recipe = parse_recipe("environment: {max_turns: 3}\nseed: 4", ["task=vulnerability"])
+        assert recipe.task == "vulnerability" and recipe.seed == 4
+
+    def test_each_recipe_class_has_an_identity_of_its_own(self) -> None:
+        for (task, name), made in all_recipes().items():
+            recipe = made.model_validate({"warm_start": {}} if name == "sft" else {})
+            assert (recipe.task, recipe.algorithm.name) == (task, name)
+            assert parse_recipe(dump(recipe)) == recipe
 
 
 def test_the_first_of_many_mistakes_are_told() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_recipe("kind: grpo\n" + "".join(f"wrong_{number}: 1\n" for number in range(3000)))
+        parse_recipe("".join(f"wrong_{number}: 1\n" for number in range(3000)))
     assert "wrong_0" in str(caught.value) and str(caught.value).endswith("and 2980 more")
-
-
-def test_a_key_of_an_earlier_version_has_its_present_name() -> None:
-    recipe = parse_recipe("warm_start: {misconception_rate: 0.25}", ["warm_start.max_steps=5"])
-    assert recipe.warm_start is not None
-    assert (recipe.warm_start.error_rate, recipe.warm_start.max_steps) == (0.25, 5)
 
 
 def test_dump_and_load_give_the_same_recipe() -> None:
@@ -375,8 +394,10 @@ def test_dump_and_load_give_the_same_recipe() -> None:
 
 def test_schema_describes_the_keys() -> None:
     schema = json.loads(schema_json())
-    for kind, recipe in KINDS.items():
+    for (task, name), recipe in all_recipes().items():
         section = schema["$defs"][recipe.__name__]
         assert section["additionalProperties"] is False
         assert set(section["properties"]) == {*recipe.model_fields, "pretrained"}
-        assert ("kind" in section.get("required", ())) == (kind != "grpo")  # which may be left out
+        required = section.get("required", ())  # what may be left out is the usual
+        assert ("task" in required) == (task != "functions")
+        assert ("algorithm" in required) == (name not in ("grpo", "dqn"))

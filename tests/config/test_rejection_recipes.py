@@ -7,8 +7,8 @@ from greenward.config.loading import dump, load_recipe, parse_recipe
 
 
 def test_a_resolved_recipe_loads_again() -> None:
-    recipe = parse_recipe("kind: rejection\nrejection: {min_reward: 0.5, replay_rounds: 3}")
-    assert (recipe.rejection.min_reward, recipe.rejection.replay_rounds) == (0.5, 3)
+    recipe = parse_recipe("algorithm: {name: rejection, min_reward: 0.5, replay_rounds: 3}")
+    assert (recipe.algorithm.min_reward, recipe.algorithm.replay_rounds) == (0.5, 3)
     assert parse_recipe(dump(recipe)) == recipe
 
 
@@ -22,28 +22,31 @@ def test_a_resolved_recipe_loads_again() -> None:
     ],
 )
 def test_what_a_policy_gradient_could_not_use_is_possible(text: str) -> None:
-    assert parse_recipe(f"kind: rejection\n{text}").kind == "rejection"
+    assert parse_recipe(text, ["algorithm=rejection"]).algorithm.name == "rejection"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (
-            "faults: {memory_leak: {}}",
-            "faults needs kind: grpo or kind: ppo; this recipe has kind: rejection.",
+            "algorithm: rejection\nfaults: {memory_leak: {}}",
+            "faults needs algorithm.name: grpo or algorithm.name: ppo; this recipe has task: functions, algorithm.name: rejection.",
         ),
         (
-            "rejection: {max_per_prompt: 0}",
-            "rejection.max_per_prompt: expected a number greater than 0, found 0",
+            "algorithm: {name: rejection, max_per_prompt: 0}",
+            "algorithm.max_per_prompt: expected a number greater than 0, found 0",
         ),
-        ("rejection: {epoch: 2}", "unknown key rejection.epoch. Nearest: rejection.epochs"),
-        ("training: {max_seconds: 0}", "training.max_seconds: expected a number greater than 0"),
-        ("rewards: []", "rewards is empty"),
+        ("algorithm: {name: rejection, epoch: 2}", "unknown key algorithm.epoch. Nearest: algorithm.epochs"),
+        (
+            "algorithm: rejection\ntraining: {max_seconds: 0}",
+            "training.max_seconds: expected a number greater than 0",
+        ),
+        ("algorithm: rejection\nrewards: []", "rewards is empty"),
     ],
 )
 def test_impossible_combinations_name_the_way_out(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_recipe(f"kind: rejection\n{text}")
+        parse_recipe(text)
     assert said in str(caught.value)
 
 

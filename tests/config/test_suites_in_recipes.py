@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from greenward.common.errors import ConfigError
-from greenward.config.loading import dump, fields_of, parse_recipe, schema_json
+from greenward.config.loading import all_recipes, dump, fields_of, parse_recipe, schema_json
 
 
 def suites(text: str, *overrides: str):
@@ -30,7 +30,7 @@ def test_a_dumped_recipe_gives_the_same_suites():
 def test_unknown_keys_of_a_suite_are_named_with_the_nearest():
     with pytest.raises(ConfigError, match="num_questions"):
         suites("evaluation: {suites: [{name: mbpp, num_question: 5}]}")
-    assert "evaluation.suites.0.num_questions" in fields_of("grpo")
+    assert "evaluation.suites.0.num_questions" in fields_of(all_recipes()["functions", "grpo"])
     assert '"SuiteConfig"' in schema_json()
 
 

@@ -12,13 +12,15 @@ from test_readers import RUNS, fixture, needs_fixtures
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.config.recipe import KINDS
+from greenward.config.loading import all_recipes
 from greenward.diagnostics.diagnose import diagnose_run, diagnosis_report
 from greenward.diagnostics.finding import causes_of
 from greenward.diagnostics.findings import CAUSES, FINDINGS
 from greenward.diagnostics.monitor import LiveTests
+from greenward.diagnostics.readers import read_run_signals
 from greenward.reports.document import Occurrence, Onset
 from greenward.reports.write import render
+from greenward.tasks import TASKS, find_task
 
 STEPS = 300
 T = np.arange(1, STEPS + 1)
@@ -169,20 +171,21 @@ def test_norms_that_grow_a_few_times_are_critical_only_where_a_reward_falls(
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed"),
+    ("config", "changed"),
     [
-        ("rejection", FAULTS["group-signal-fades"]),
-        ("ppo", FAULTS["group-signal-fades"]),
-        ("self_play", {"reward/mean": np.zeros(STEPS)}),
-        ("code_game", {"completion/unique": np.where(LATE, 0.1, 0.9) + 0.02 * RNG.random(STEPS)}),
+        ({"algorithm": {"name": "rejection"}}, FAULTS["group-signal-fades"]),
+        ({"algorithm": {"name": "ppo"}}, FAULTS["group-signal-fades"]),
+        ({"task": "self_play"}, {"reward/mean": np.zeros(STEPS)}),
+        ({"task": "code_game"}, {"completion/unique": np.where(LATE, 0.1, 0.9) + 0.02 * RNG.random(STEPS)}),
     ],
 )
-def test_what_means_nothing_for_a_kind_is_no_finding(tmp_path, kind, changed):
+def test_what_means_nothing_for_a_task_or_an_algorithm_is_no_finding(tmp_path, config, changed):
     """Rejection and PPO learn from groups that all pass; in a zero-sum game the mean is 0 and moves are alike."""
-    assert diagnosed(tmp_path / "grpo", changed, kind="grpo").exit_code("warning") == 1
-    assert diagnosed(tmp_path / "run", changed, kind=kind).exit_code("warning") == 0
-    live = LiveTests()
-    live.kind = kind
+    usual = {"task": "functions", "algorithm": {"name": "grpo"}}
+    assert diagnosed(tmp_path / "grpo", changed, **usual).exit_code("warning") == 1
+    assert diagnosed(tmp_path / "run", changed, **config).exit_code("warning") == 0
+    signals = read_run_signals(tmp_path / "run")
+    live = LiveTests(algorithm=signals.algorithm, silent=signals.silent)
     for step, values in enumerate(zip(*changed.values(), strict=True), start=1):
         assert not live.add(step, dict(zip(changed, values, strict=True)))
 
@@ -416,7 +419,9 @@ def test_findings_explain_known_ones_and_those_that_do_have_an_order():
 
 
 def test_records_name_known_kinds_and_views():
-    assert {kind for one in FINDINGS.values() for kind in one.not_for} <= KINDS.keys()
+    algorithms = {name for _, name in all_recipes()}
+    assert {name for one in FINDINGS.values() for name in one.not_for} <= algorithms
+    assert {name for task in TASKS for name in find_task(task).silent} <= FINDINGS.keys()
     (cards,) = (one.type.choices for one in rldk.commands["card"].params if one.name == "kind")
     views = {view for one in FINDINGS.values() for view in one.views}
     assert (

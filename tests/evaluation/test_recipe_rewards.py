@@ -43,7 +43,7 @@ def cheats_of(*families):
 
 def test_weights_that_pay_a_bug_that_reads_well_are_found(tmp_path):
     recipe = tmp_path / "own.yaml"
-    recipe.write_text("kind: grpo\nrewards: [{name: code_score}]\n")
+    recipe.write_text("rewards: [{name: code_score}]\n")
     report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=cheats_of("leaving the bug in"))
     assert report.accepted
 
@@ -54,7 +54,7 @@ def test_a_reward_for_length_is_found(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe = tmp_path / "own.yaml"
-    recipe.write_text("kind: grpo\nrewards: [{name: tests}, {name: 'own_terms:long'}]\n")
+    recipe.write_text("rewards: [{name: tests}, {name: 'own_terms:long'}]\n")
     cheats = cheats_of("padding", "pointless output")[:12]
     report = audit_recipe(str(recipe), timeout_seconds=60.0, cheats=cheats)
     assert len(report.accepted) == len(cheats)

@@ -56,10 +56,10 @@ def test_demonstrations_do_in_a_workspace_what_they_say():
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("environment.max_turns=2", "leave environment.max_turns"),
-        ("environment.answer=diff", "environment.answer out"),
-        ("environment.tools.format=xml", "format"),
-        ("environment.tools.max_calls=0", "max_calls"),
+        ("environment.max_turns=2", "environment needs task: functions"),
+        ("environment.answer=diff", "environment needs task: functions"),
+        ("tools.format=xml", "format"),
+        ("tools.max_calls=0", "max_calls"),
         ("sandbox={backend: http, http: {urls: [http://localhost:1]}}", "sandbox.backend must be local"),
     ],
 )

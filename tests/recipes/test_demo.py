@@ -40,9 +40,9 @@ def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
     run = tmp_path / "seed_3"
     grpo = read_summary(run)
     assert grpo["arms"].keys() == {"warm_start"} and len(read_evaluations(run)) == 2
-    for name, kind, limits in (("rejection", "rejection", "training"), ("control", "sft", "warm_start")):
+    for name, algorithm, limits in (("rejection", "rejection", "training"), ("control", "sft", "warm_start")):
         config, summary = read_config(run / name), read_summary(run / name)
-        assert config["kind"] == kind and config["seed"] == 3
+        assert config["algorithm"]["name"] == algorithm and config["seed"] == 3
         assert config["model"]["id"] == str(run / "warm_start/checkpoints/last")
         assert config[limits]["max_seconds"] == pytest.approx(grpo["training_seconds"], abs=1e-3)
         # It stops with the first step that ends after the limit.
@@ -61,7 +61,7 @@ def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
     ]
     for folder, shown in ((tmp_path, rows), (tmp_path / "rejection", rows[:2])):
         folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text("kind: grpo\n")
+        (folder / "config.yaml").write_text("algorithm: {name: grpo}\n")
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
     text = io.StringIO()
     with Progress(console=Console(file=text, width=200)) as progress:

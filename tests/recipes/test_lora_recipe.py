@@ -173,7 +173,7 @@ def test_without_peft_the_command_that_installs_it_is_named(monkeypatch):
     ],
 )
 def test_default_learning_rates_of_an_adapter_are_ten_times_larger(overrides, training, warm_start, tmp_path):
-    (tmp_path / "recipe.yaml").write_text("kind: grpo\nwarm_start: {}\n")
+    (tmp_path / "recipe.yaml").write_text("warm_start: {}\n")
     recipe = load_recipe(tmp_path / "recipe.yaml", overrides)
     assert recipe.training.learning_rate == pytest.approx(training)
     assert recipe.warm_start.learning_rate == pytest.approx(warm_start)

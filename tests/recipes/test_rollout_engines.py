@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from greenward.cli.main import cli, run
 from greenward.common.errors import ConfigError
-from greenward.config.loading import dump, parse_recipe
+from greenward.config.loading import parse_recipe
 from greenward.models.policy import Policy
 from greenward.recipes.run import check_rollouts
 from tiny_model import DATA, REINFORCED
@@ -106,29 +106,15 @@ def test_a_package_that_is_missing_is_named(tmp_path) -> None:
     assert code == 2 and "pip install 'greenward[vllm]'" in said
 
 
-def test_the_key_of_others_enables_vllm() -> None:
-    recipe = parse_recipe("vllm: {enabled: true, gpu_memory_utilization: 0.85, max_model_len: 2048}")
-    assert recipe.rollouts.engine == "vllm"
-    assert recipe.rollouts.vllm.gpu_memory_utilization == 0.85 and recipe.rollouts.vllm.max_model_len == 2048
-    assert recipe.algorithm.importance is not None and parse_recipe(dump(recipe)) == recipe
-    assert parse_recipe("vllm: {enabled: false, max_model_len: 8}").rollouts.engine == "native"
-
-
-@pytest.mark.parametrize("kind", ["grpo", "ppo", "self_play", "code_game"])
-def test_a_correction_is_on_where_engines_differ_unless_the_recipe_says_otherwise(kind: str) -> None:
+@pytest.mark.parametrize("text", ["", "algorithm: ppo", "task: self_play", "task: code_game"])
+def test_a_correction_is_on_where_engines_differ_unless_the_recipe_says_otherwise(text: str) -> None:
     other = "rollouts.engine=vllm"
-    assert parse_recipe(f"kind: {kind}").algorithm.importance is None
-    found = parse_recipe(f"kind: {kind}", [other]).algorithm.importance
+    assert parse_recipe(text).algorithm.importance is None
+    found = parse_recipe(text, [other]).algorithm.importance
     assert (found.mode, found.level, found.low, found.high) == ("truncate", "token", 0.0, 2.0)
-    assert parse_recipe(f"kind: {kind}", [other, "algorithm.importance=null"]).algorithm.importance is None
-    own = parse_recipe(f"kind: {kind}", [other, "algorithm.importance={mode: mask, level: sequence}"])
+    assert parse_recipe(text, [other, "algorithm.importance=null"]).algorithm.importance is None
+    own = parse_recipe(text, [other, "algorithm.importance={mode: mask, level: sequence}"])
     assert (own.algorithm.importance.mode, own.algorithm.importance.level) == ("mask", "sequence")
-
-
-def test_the_former_cap_is_the_upper_bound() -> None:
-    former = parse_recipe("algorithm: {importance_cap: 1.5}")
-    assert former == parse_recipe("algorithm: {importance: {high: 1.5}}")
-    assert parse_recipe("algorithm: {importance_cap: null}") == parse_recipe("seed: 0")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +122,7 @@ def test_the_former_cap_is_the_upper_bound() -> None:
     [
         (["max_staleness=2"], "max_staleness 2 is more than the correction covers"),
         (["max_staleness=1", "importance=null"], "max_staleness 1 needs a correction"),
-        (["max_staleness=1", "kind=self_play"], "does not work with kind: self_play"),
+        (["max_staleness=1", "task=self_play"], "does not work with task: self_play"),
         (["engine=server"], "needs server.base_url"),
         (["server.base_url=http://x"], "set engine=server"),
         (["engine=vllm", "transfer=nccl"], "nccl needs a GPU for vLLM alone"),
@@ -147,7 +133,7 @@ def test_the_former_cap_is_the_upper_bound() -> None:
     ],
 )
 def test_impossible_combinations_are_refused(overrides: list[str], said: str) -> None:
-    names = {"importance": "algorithm.", "kind": ""}
+    names = {"importance": "algorithm.", "task": ""}
     given = [names.get(one.partition("=")[0], "rollouts.") + one for one in overrides]
     with pytest.raises(ConfigError, match=said):
         parse_recipe("seed: 0", given)

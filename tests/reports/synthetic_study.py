@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 CONFIG: dict[str, Any] = {
-    "kind": "grpo",
+    "task": "functions",
     "name": "quickstart",
     "seed": 0,
     "model": {"id": None, "shape": {"layers": 4, "hidden_size": 128, "heads": 4}, "dtype": "float32"},
@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
     "warm_start": {"max_steps": 500, "learning_rate": 0.003, "error_rate": 0.7},
     "sampling": {"max_tokens": 64, "temperature": 1.0},
     "rewards": [{"name": "tests", "weight": 1.0}],
-    "algorithm": {"advantage": "grpo", "loss": "dapo", "clip_low": 0.2, "clip_high": 0.28},
+    "algorithm": {"name": "grpo", "advantage": "grpo", "loss": "dapo", "clip_low": 0.2, "clip_high": 0.28},
     "training": {"max_steps": 80, "prompts_per_step": 16, "num_generations": 16, "learning_rate": 0.00025},
     "evaluation": {"num_questions": 300, "samples": 8, "k": [1, 8]},
 }
@@ -70,14 +70,14 @@ def write_seed(folder: Path, *, seed: int = 0, steps: int = 80, problems: int = 
     _write_summary(folder, steps, elapsed * 1.35, 1180 + 40 * rng.random())
 
     warm = folder / "warm_start"
-    _write_arm(warm, {**config, "kind": "sft", "name": "warm_start"})
+    _write_arm(warm, {**config, "algorithm": {"name": "sft"}, "name": "warm_start"})
     _write_rows(warm, [_supervised_row(rng, step) for step in range(1, 501)])
     for step, level in ((0, 0.0), (250, 0.19), (500, 0.31)):
         _write_evaluation(warm, rng, step, 0.14 * step, level, problems)
     _write_summary(warm, 500, 78.0, 940)
 
     control = folder / "control"
-    _write_arm(control, {**config, "kind": "sft", "name": "control"})
+    _write_arm(control, {**config, "algorithm": {"name": "sft"}, "name": "control"})
     count = int(elapsed / 0.14)
     _write_rows(control, [_supervised_row(rng, 500 + step) | {"step": step} for step in range(1, count + 1)])
     for step in (0, count):
@@ -91,7 +91,7 @@ def _write_rejection(
     folder: Path, config: dict[str, Any], rows: list[dict[str, Any]], elapsed: float, problems: int
 ) -> None:
     """Rejection sampling for the time that GRPO took, to 0.6; two of its rounds kept nothing."""
-    _write_arm(folder, {**config, "kind": "rejection", "name": "rejection_sampling"})
+    _write_arm(folder, {**config, "algorithm": {"name": "rejection"}, "name": "rejection_sampling"})
     kept = {"rejection/kept": 90, "rejection/pool": 30, "rejection/empty_rounds": 2}
     _write_rows(folder, [row | kept for row in rows])
     _write_evaluation(folder, random.Random(7), len(rows), elapsed, 0.6, problems)

@@ -11,10 +11,10 @@ import pytest
 from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Code, Paragraph, Report, Table
 from greenward.reports.render import render_markdown
-from greenward.reports.tasks import opponents_in_words
 from greenward.reports.training import overlay_report, training_report
 from greenward.reports.write import render
 from greenward.runs.directory import RunDirectory, write_summary
+from greenward.tasks.self_play.task import SelfPlay
 
 
 def estimate(value: float, width: float = 0.0) -> dict[str, float]:
@@ -51,7 +51,8 @@ def kuhn(step: int, exploitability: float) -> dict[str, Any]:
 
 def write_run(folder: Path, opponents: dict[str, float], *, lost: float = 0.1) -> Path:
     config = {
-        "kind": "self_play",
+        "task": "self_play",
+        "algorithm": {"name": "grpo"},
         "name": "spiral",
         "seed": 0,
         "self_play": {"opponents": opponents, "move_format": "bare"},
@@ -147,7 +148,7 @@ def test_a_training_is_shown_from_its_start_to_its_end(tmp_path: Path) -> None:
     ],
 )
 def test_opponents_are_named_so_that_a_mixture_is_not_taken_for_self_play(opponents, expected) -> None:
-    text = opponents_in_words({"self_play": {"opponents": opponents, "move_format": "bare"}})
+    text = SelfPlay.described({"self_play": {"opponents": opponents, "move_format": "bare"}})
     assert text.startswith(f"Opponents: {expected}")
     assert ("not pure" in text) == (not expected.startswith("pure"))
 

@@ -20,7 +20,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from greenward.runs.directory import RunDirectory
-with RunDirectory.create(Path(sys.argv[1]), {"kind": "grpo", "name": "written"}) as run:
+with RunDirectory.create(Path(sys.argv[1]), {"algorithm": {"name": "grpo"}, "name": "written"}) as run:
     run.metrics.append(1, {"loss": 1.0})
     print("ready", flush=True)
     sys.stdin.readline()
@@ -52,7 +52,7 @@ def test_whether_a_run_is_written_is_known_without_taking_its_lock(tmp_path, wri
     writer.kill()
     writer.wait()
     assert not is_being_written(run) and not is_being_written(tmp_path)
-    with RunDirectory.create(run, {"kind": "grpo", "name": "written"}, resume=True):
+    with RunDirectory.create(run, {"algorithm": {"name": "grpo"}, "name": "written"}, resume=True):
         assert is_being_written(run)
     assert not is_being_written(run)
 
@@ -75,7 +75,7 @@ def test_of_a_run_that_is_not_running_the_page_is_written_once_and_that_is_said(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as run:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as run:
         run.metrics.append(1, {"loss": 1.0})
     monkeypatch.setattr(write.time, "sleep", lambda _: pytest.fail("it waited"))
     with pytest.raises(SystemExit) as caught:

@@ -13,7 +13,7 @@ from greenward.runs.publish import model_card
 
 HELD_OUT = {"suite": "held_out", "metrics": {"pass@1": {"value": 0.5, "low": 0.25, "high": 0.75}}}
 CONFIG = {
-    "kind": "grpo",
+    "algorithm": {"name": "grpo"},
     "name": "mine",
     "model": {"id": "Qwen/Qwen2.5-Coder-0.5B-Instruct", "cache_dir": "/home/somebody/cache"},
     "problems": {"train": "bugs:mbpp:train", "held_out": "/home/somebody/problems.json"},

@@ -35,7 +35,7 @@ def answer(index: int) -> dict[str, object]:
 @pytest.fixture
 def run(tmp_path):
     """Three steps of ten answers each, with rewards 0, 0.1 … 0.9."""
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         for step in (1, 2, 10):
             directory.write_rollouts(step, map(answer, range(10)))
     return tmp_path / "run"
@@ -106,7 +106,7 @@ def test_html_pages_link_to_each_other_and_replace_those_of_an_earlier_filter(ru
 
 
 def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, (answer(index) for index in range(MAX_PAGES + 2)))
     rollouts = Rollouts(tmp_path / "run", EVERY, 1)
     page = rollouts.write_html(tmp_path / "run")
@@ -117,7 +117,7 @@ def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):
 
 def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
     row = {**answer(0), "answer": HOSTILE, "problem": HOSTILE, "status": HOSTILE, "first_failure": HOSTILE}
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, [row | {"terms": {HOSTILE: 1.0}, "stop": HOSTILE}])
     report = Rollouts(tmp_path / "run", EVERY, 10).report()
     page = Page(render_html(report))
@@ -129,7 +129,7 @@ def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
 
 def test_the_turns_of_a_dialogue_are_shown_with_its_last_answer(tmp_path):
     turns = [{"role": "policy", "text": "first try"}, {"role": "feedback", "text": "test 1 failed"}]
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, [{**answer(0), "transcript": turns}])
     shown = terminal(Rollouts(tmp_path / "run", EVERY, 10).report())
     assert shown.index("policy: first try") < shown.index("feedback: test 1 failed") < shown.index("return 0")
@@ -149,7 +149,7 @@ def test_a_step_that_is_not_kept_names_those_that_are(run):
 
 
 def test_a_run_without_rollouts_and_a_folder_without_a_run_are_errors(tmp_path):
-    RunDirectory.create(tmp_path / "run", {"kind": "sft"}).close()
+    RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "sft"}}).close()
     with pytest.raises(RunError, match="kept no rollouts"):
         Rollouts(tmp_path / "run", EVERY, 10)
     with pytest.raises(RunError, match="holds no run"):
@@ -190,7 +190,7 @@ def test_means_are_of_each_role_and_of_answers_that_have_a_reward(tmp_path):
         ("game", rows),
         ("one", [one | {"rewards": {"policy": 0.5}} for one in rows[:2]] + rows[2:]),
     ):
-        with RunDirectory.create(tmp_path / name, {"kind": "grpo"}) as directory:
+        with RunDirectory.create(tmp_path / name, {"algorithm": {"name": "grpo"}}) as directory:
             directory.write_rollouts(1, kept)
     assert [row[3] for row in table(tmp_path / "game")] == ["first -1 · second 1", "–"]
     assert [row[3] for row in table(tmp_path / "one")] == ["0.5", "–"]
@@ -198,7 +198,7 @@ def test_means_are_of_each_role_and_of_answers_that_have_a_reward(tmp_path):
 
 def test_a_reward_that_no_float_can_hold_is_left_out(tmp_path):
     rows = [{**answer(0), "rewards": {"policy": 10**400}}, answer(5)]
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo"}) as directory:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, rows)
     assert len(shown(tmp_path / "run")) == 2
     assert len(shown(tmp_path / "run", RolloutFilter(reward_min=0.0))) == 1

@@ -90,7 +90,7 @@ def test_a_missing_piece_leaves_a_report_of_the_rest(tmp_path, missing):
 
 
 def test_a_run_that_has_only_begun_has_a_report(tmp_path):
-    (tmp_path / "config.yaml").write_text("kind: sft\n")
+    (tmp_path / "config.yaml").write_text("algorithm: {name: sft}\n")
     report = training_report(tmp_path)
     assert "training has not begun" in Page(render_html(report)).text
     assert "training has not begun" in terminal(report)

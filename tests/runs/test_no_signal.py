@@ -24,7 +24,7 @@ def row(**changed):
 
 
 @pytest.mark.parametrize(
-    ("changed", "kind", "brief"),
+    ("changed", "algorithm", "brief"),
     [
         ({}, "grpo", None),
         ({"truncated": 1.0}, "grpo", "every answer truncated"),
@@ -39,13 +39,13 @@ def row(**changed):
         ({"std": 0.0, "groups": 0.0}, "rejection", None),  # it learns from what passes
         ({"groups": 0.0}, "grpo", "no group with signal"),
         ({"rejection/kept": 0.0}, "rejection", "no answer kept"),
-        ({"pass_rate": 0.0, "rejection/kept": 3.0}, "rejection", None),  # rejection.min_reward admits them
+        ({"pass_rate": 0.0, "rejection/kept": 3.0}, "rejection", None),  # algorithm.min_reward admits them
         ({"groups": 0.0}, "ppo", None),  # one answer to each prompt: the critic compares prompts
         ({"std": math.nan}, "grpo", None),
     ],
 )
-def test_each_way_of_having_no_signal_is_told_from_a_healthy_step(changed, kind, brief):
-    cause = cause_of(row(**changed), {"kind": kind})
+def test_each_way_of_having_no_signal_is_told_from_a_healthy_step(changed, algorithm, brief):
+    cause = cause_of(row(**changed), {"algorithm": {"name": algorithm}})
     assert (cause and cause.brief) == brief
 
 
@@ -69,7 +69,11 @@ PLAYED = {"reward/std": 0.9, "games/illegal": 0.01, "games/length": 60.0, "games
     ],
 )
 def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, brief):
-    config = {"kind": "self_play", "self_play": {"move_format": move_format, "illegal_moves": "lose"}}
+    config = {
+        "task": "self_play",
+        "algorithm": {"name": "grpo"},
+        "self_play": {"move_format": move_format, "illegal_moves": "lose"},
+    }
     rows = [{"step": step, **PLAYED} for step in range(4)]
     rows += [{"step": step, **PLAYED, **changed} for step in range(4, 8)]
     found = no_signal_periods(rows, config)
@@ -77,25 +81,31 @@ def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, b
 
 
 def test_rewards_that_still_differ_are_not_denied():
-    assert "do not differ" in str(cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), {"kind": "grpo"}))
-    assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), {"kind": "grpo"}))
-    assert "only partial success" in str(cause_of(row(pass_rate=0.0), {"kind": "grpo"}))
+    assert "do not differ" in str(
+        cause_of(row(pass_rate=0.0, std=0.0, groups=0.0), {"algorithm": {"name": "grpo"}})
+    )
+    assert "do not differ" in str(cause_of(row(pass_rate=0.0, groups=0.0), {"algorithm": {"name": "grpo"}}))
+    assert "only partial success" in str(cause_of(row(pass_rate=0.0), {"algorithm": {"name": "grpo"}}))
 
 
 def test_an_advantage_over_the_batch_needs_no_group_that_differs():
-    config = {"kind": "grpo", "algorithm": {"advantage": "reinforce"}}
+    config = {"algorithm": {"name": "grpo", "advantage": "reinforce"}}
     assert cause_of(row(groups=0.0), config) is None
 
 
 def test_rows_without_these_metrics_say_nothing():
-    assert no_signal_periods([{"step": step, "loss": 1.0} for step in range(9)], {"kind": "sft"}) == []
+    assert (
+        no_signal_periods([{"step": step, "loss": 1.0} for step in range(9)], {"algorithm": {"name": "sft"}})
+        == []
+    )
 
 
 def test_spells_are_consecutive_steps_with_one_cause():
     rates = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     rows = [{"step": step, **row(pass_rate=rate)} for step, rate in enumerate(rates, 1)]
     found = [
-        (one.first_step, one.last_step, one.cause.brief) for one in no_signal_periods(rows, {"kind": "grpo"})
+        (one.first_step, one.last_step, one.cause.brief)
+        for one in no_signal_periods(rows, {"algorithm": {"name": "grpo"}})
     ]
     assert found == [(4, 6, "no answer passes"), (7, 10, "every answer passes")]
 
@@ -108,13 +118,14 @@ def test_causes_that_alternate_are_one_spell():
         for step, share in enumerate(shares, 1)
     ]
     for newest in range(3, len(rows) + 1):
-        (spell,) = no_signal_periods(rows[newest - 3 : newest], {"kind": "grpo"})
+        (spell,) = no_signal_periods(rows[newest - 3 : newest], {"algorithm": {"name": "grpo"}})
         assert spell.steps == 3
-    (spell,) = no_signal_periods(rows, {"kind": "grpo"})
+    (spell,) = no_signal_periods(rows, {"algorithm": {"name": "grpo"}})
     assert (spell.first_step, spell.last_step) == (1, 6)
     long = [{"step": step, **row(pass_rate=0.0, truncated=step == 50)} for step in range(1, 101)]
     assert [
-        (one.first_step, one.last_step, one.cause.brief) for one in no_signal_periods(long, {"kind": "grpo"})
+        (one.first_step, one.last_step, one.cause.brief)
+        for one in no_signal_periods(long, {"algorithm": {"name": "grpo"}})
     ] == [(1, 100, "no answer passes")]
 
 
@@ -158,7 +169,7 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=200)
     clock = iter(range(0, 10_000, 60))
-    config = {"kind": "grpo", "name": "r"}
+    config = {"algorithm": {"name": "grpo"}, "name": "r"}
     with (
         RunDirectory.create(tmp_path / "run", config) as run,
         Progress(console=console, clock=lambda: next(clock)) as progress,
@@ -189,7 +200,9 @@ def test_a_resumed_run_gives_the_warnings_of_the_uninterrupted_one(tmp_path, cut
         shown, clock = io.StringIO(), iter(range(0, 10_000, 60))
         for number, end in enumerate(ends):
             with (
-                RunDirectory.create(tmp_path / folder, {"kind": "grpo"}, resume=number > 0) as run,
+                RunDirectory.create(
+                    tmp_path / folder, {"algorithm": {"name": "grpo"}}, resume=number > 0
+                ) as run,
                 Progress(console=Console(file=shown, width=200), clock=lambda: next(clock)) as progress,
             ):
                 progress.phase("training", len(rows))
@@ -205,6 +218,10 @@ def test_a_resumed_run_gives_the_warnings_of_the_uninterrupted_one(tmp_path, cut
 
 @pytest.mark.parametrize(("rule", "advised"), [("lose", True), ("retry", False)])
 def test_a_second_try_is_advised_only_where_there_is_none(rule, advised):
-    config = {"kind": "self_play", "self_play": {"move_format": "bare", "illegal_moves": rule}}
+    config = {
+        "task": "self_play",
+        "algorithm": {"name": "grpo"},
+        "self_play": {"move_format": "bare", "illegal_moves": rule},
+    }
     cause = cause_of({**PLAYED, "games/illegal": 0.7}, config)
     assert cause.brief == "illegal moves decide" and ("illegal_moves=retry" in cause.remedy) == advised

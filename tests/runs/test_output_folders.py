@@ -19,7 +19,7 @@ from greenward.runs.directory import RunDirectory, fork_run, write_summary
 from greenward.runs.files import append_line, write_atomically
 from greenward.runs.output import MARK, check_file, check_folder, claim_folder, replace_folder
 
-CONFIG = {"kind": "grpo", "name": "mine"}
+CONFIG = {"algorithm": {"name": "grpo"}, "name": "mine"}
 OLD_FORMATS = Path(__file__).parents[1] / "system" / "old_formats"
 
 

@@ -104,7 +104,7 @@ def run(tmp_path: Path) -> Path:
         (folder / "adapter" / "adapter_config.json").write_text("{}")
         (folder / "README.md").write_text("# the card\n")
 
-    with RunDirectory.create(tmp_path / "run", {"kind": "grpo", "name": "mine"}) as opened:
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}, "name": "mine"}) as opened:
         save_checkpoint(opened, 20, write)
     (tmp_path / "run" / ".env").write_text(f"HF_TOKEN={TOKEN}\n")
     return tmp_path / "run"

@@ -18,8 +18,7 @@ import yaml
 
 from greenward.common import interruption
 from greenward.common.errors import RunError
-from greenward.config.loading import load_recipe
-from greenward.config.recipe import with_defaults
+from greenward.config.loading import load_recipe, with_defaults
 from greenward.runs import files
 from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.reading import evaluated_suites, read_evaluations, read_summary

@@ -29,9 +29,11 @@ def test_all_arms_train_for_the_seconds_of_ppo_and_are_not_repeated(tmp_path):
     assert [arm["label"] for arm in record["arms"]] == ["PPO", "GRPO", "Rejection sampling"]
     assert read_metrics(seed / "metrics.jsonl").rows[-1]["step"] == 2
     ppo_seconds = record["training_seconds"]["seed_4"]
-    for name, kind in (("grpo", "grpo"), ("rejection", "rejection")):
+    for name, algorithm in (("grpo", "grpo"), ("rejection", "rejection")):
         config = read_config(seed / name)
-        assert config["kind"] == kind and config["training"]["max_seconds"] == round(ppo_seconds, 3)
+        assert config["algorithm"]["name"] == algorithm and config["training"]["max_seconds"] == round(
+            ppo_seconds, 3
+        )
         assert config["model"]["id"] == str(seed / "warm_start/checkpoints/last")
         assert config["problems"] == read_config(seed)["problems"]
         assert record["training_seconds"][f"seed_4/{name}"] >= round(ppo_seconds, 3)

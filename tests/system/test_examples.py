@@ -24,7 +24,7 @@ def test_the_loop_has_the_numbers_of_the_trainer(tmp_path, seed):
     overrides = (
         *REINFORCED,
         f"seed={seed}",
-        "kind=grpo",
+        "algorithm=grpo",
         "algorithm={advantage: grpo, loss: grpo, clip_low: 0.2, clip_high: 0.2, minibatches: 1}",
         f"training.max_steps={STEPS}",
         "evaluation.enabled=false",

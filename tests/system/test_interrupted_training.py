@@ -28,7 +28,7 @@ RL = (*REINFORCED, f"training.max_steps={STEPS}", "training.checkpoint_interval_
 KINDS = {
     "grpo": ("quickstart", *RL, "algorithm.minibatches=1"),
     "minibatches": ("quickstart", *RL, "algorithm.minibatches=4"),
-    "rejection": ("rejection_sampling", *RL, "rejection.batch_size=4", "rejection.min_reward=0.0"),
+    "rejection": ("rejection_sampling", *RL, "algorithm.batch_size=4", "algorithm.min_reward=0.0"),
     "ppo": ("ppo_code_fix", *RL, "problems.train=bugs:" + str(DATA / "problems.json"),
             "problems.held_out=bugs:" + str(DATA / "held_out.json")),
     "sft": ("sft", *ON_THE_STARTER, f"warm_start.data={DATA / 'pairs.jsonl'}", f"warm_start.max_steps={STEPS}",

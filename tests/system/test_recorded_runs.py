@@ -132,7 +132,10 @@ RESUMED_REJECTION = (
     *REINFORCED,
     UNMEASURED,
     "training.checkpoint_interval_steps=1",
-    "rejection={replay_rounds: 2, epochs: 2, batch_size: 8, max_per_prompt: 3}",
+    "algorithm.replay_rounds=2",
+    "algorithm.epochs=2",
+    "algorithm.batch_size=8",
+    "algorithm.max_per_prompt=3",
 )
 
 RUNS: dict[str, Run] = {

@@ -220,7 +220,9 @@ def test_steps_that_are_no_steps_are_left_out_and_said_to_be(tmp_path):
 
 def test_a_text_in_place_of_a_section_is_left_out_of_the_report(tmp_path):
     shutil.copytree(OLD / "run_0", tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_text("kind: grpo\nname: mine\nalgorithm: some text\nmodel: 5\n")
+    (tmp_path / "run" / "config.yaml").write_text(
+        "task: functions\nname: mine\nalgorithm: some text\nmodel: 5\n"
+    )
     text = render(report_of(tmp_path / "run"), "markdown")
     assert "algorithm is no section and was left out" in text
     assert "model is no section and was left out" in text

@@ -263,7 +263,7 @@ def test_a_folder_that_this_user_may_not_write_is_refused(mode, tmp_path, capsys
 def strangers_run(tmp_path):
     """A run as somebody else sent it, with a report and links that are theirs."""
     path = tmp_path / "theirs" / "sent"
-    with RunDirectory.create(path, {"kind": "grpo", "name": "theirs"}) as run:
+    with RunDirectory.create(path, {"algorithm": {"name": "grpo"}, "name": "theirs"}) as run:
         for step in range(1, 30):
             run.metrics.append(step, {"loss": 1.0, "reward/mean": 0.5})
         run.write_rollouts(

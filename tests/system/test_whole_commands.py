@@ -130,7 +130,7 @@ def test_rounds_of_rejection_that_keep_nothing_are_counted_and_said_but_no_error
 
 
 def test_a_limit_on_training_time_ends_the_run_and_a_resumed_one_too(tmp_path: Path) -> None:
-    arguments = (*SHORT, "kind=grpo", "training.max_seconds=0.000001")
+    arguments = (*SHORT, "algorithm=grpo", "training.max_seconds=0.000001")
     train("rejection_sampling", tmp_path / "run", *arguments)
     train("rejection_sampling", tmp_path / "run", *arguments, "--resume")
     assert len(rows(tmp_path / "run")) == 1

@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "grad_norm": 0.5 + 0.05 * noise[2],
         "entropy": 0.5 - 0.1 * time + 0.01 * noise[3],
     }
-    write_run(folder / "run", signals, predictions(0, steps=100, each=8), kind="grpo")
+    write_run(folder / "run", signals, predictions(0, steps=100, each=8), algorithm={"name": "grpo"})
     (folder / "run/rollouts").mkdir()
     answer = {"task_id": "a", "answer": "x", "status": "passed", "rewards": {"policy": 1.0}}
     (folder / "run/rollouts/step_000001.jsonl").write_text(json.dumps(answer) + "\n")

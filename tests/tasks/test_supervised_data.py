@@ -85,10 +85,13 @@ def test_a_file_without_pairs_is_refused(tmp_path, text, message):
         ({"tracking": {"tensorboard": True}}, r"pip install 'greenward\[tensorboard\]'"),
         ({"model": {"device": "cuda:99"}}, "model.device is 'cuda:99'"),
         (
-            {"kind": "sft", "warm_start": {}},
+            {"algorithm": {"name": "sft"}, "warm_start": {}},
             r"warm_start\.data is not set.*\n.*warm_start\.data=pairs\.jsonl",
         ),
-        ({"kind": "sft", "warm_start": {"data": "pairs.jsonl"}}, "there is no file pairs.jsonl"),
+        (
+            {"algorithm": {"name": "sft"}, "warm_start": {"data": "pairs.jsonl"}},
+            "there is no file pairs.jsonl",
+        ),
     ],
 )
 def test_a_missing_tracker_device_or_file_is_found_before_the_run_starts(

@@ -17,7 +17,8 @@ from greenward.recipes.run import train
 from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import problem_task
-from greenward.tasks.problem_task import CodeTasks, find_tracked_suites
+from greenward.tasks.functions.task import Functions
+from greenward.tasks.problem_task import find_tracked_suites
 from tiny_model import REINFORCED
 
 SMALL = (
@@ -79,7 +80,7 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
         pass
 
     monkeypatch.setattr(problem_task, "evaluate", evaluate)
-    found = CodeTasks(recipe, {"train": ProblemSet([]), "held_out": ProblemSet([])}, {})
+    found = Functions(recipe, {"train": ProblemSet([]), "held_out": ProblemSet([])}, {})
     with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as found.grader:
         evaluators = found.evaluators(SimpleNamespace(tokenizer=train_tokenizer(["x"], 300)))
         with pytest.raises(Stop):

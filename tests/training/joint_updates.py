@@ -23,7 +23,8 @@ from greenward.training import distributed
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, PPOTrainer
-from greenward.training.sft import Example, SFTTrainer
+from greenward.training.protocols import Example
+from greenward.training.sft import SFTTrainer
 from greenward.training.trainer import RLTrainer
 from learning import NoCollector, judged_episode, make_turn, tiny_policy
 

@@ -138,7 +138,10 @@ def test_a_resumed_run_keeps_the_record_until_it_has_the_final_values(tmp_path):
             "score: expected a number greater than 0",
         ),
         ("faults: {reward_overconfidence: {}}", "needs the section reward_model"),
-        ("kind: sft\nwarm_start: {}\nfaults: {memory_leak: {}}", "needs kind: grpo or kind: ppo"),
+        (
+            "algorithm: sft\nwarm_start: {}\nfaults: {memory_leak: {}}",
+            "needs algorithm.name: grpo or algorithm.name: ppo",
+        ),
         ("faults: {memory_leek: {}}", "Nearest: faults.memory_leak"),
     ],
 )

@@ -20,7 +20,8 @@ from greenward.grading.verdict import Status
 from greenward.models.policy import Policy
 from greenward.rollouts.episode import Episode
 from greenward.training.optim import MicroBatchLimit
-from greenward.training.sft import Example, SFTTrainer
+from greenward.training.protocols import Example
+from greenward.training.sft import SFTTrainer
 from learning import judged_episode, make_turn, tiny_policy
 
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."

@@ -14,7 +14,8 @@ from greenward.config.sections import TrainingConfig
 from greenward.config.training import RejectionConfig
 from greenward.grading.verdict import Status, Verdict
 from greenward.rollouts.engine import StopReason
-from greenward.training.sft import Example, RejectionTrainer, SupervisedOptimizer
+from greenward.training.protocols import Example
+from greenward.training.sft import RejectionTrainer, SupervisedOptimizer
 from learning import NoCollector
 
 PASSED, FAILED, LOST = (Verdict(s) for s in (Status.PASSED, Status.FAILED, Status.INFRASTRUCTURE))

@@ -9,7 +9,8 @@ from test_trainer import BigramPolicy
 
 from greenward.config.sections import SupervisedConfig
 from greenward.training import sft
-from greenward.training.sft import Example, SFTTrainer
+from greenward.training.protocols import Example
+from greenward.training.sft import SFTTrainer
 
 
 @pytest.mark.parametrize(("together", "count"), [(1, 12), (2, 12), (3, 12), (2, 1), (12, 12), (40, 12)])

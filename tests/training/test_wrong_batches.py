@@ -14,7 +14,7 @@ from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training.advantages import Advantages
 from greenward.training.faults import FAULTS, EditedCollector, edit_examples
-from greenward.training.sft import Example
+from greenward.training.protocols import Example
 
 
 def episode(group, length):

@@ -247,7 +247,7 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
     watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
     seen = -1
     for signals in _followed(run, pid=pid, **how):
-        watching.tests.kind = signals.kind
+        watching.tests.algorithm, watching.tests.silent = signals.algorithm, signals.silent
         for place in (signals.steps > seen).nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))
         seen = int(signals.steps[-1])

@@ -49,10 +49,9 @@ def _complete_recipe(
 def _complete_override(
     _context: click.Context, _parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    from greenward.config.loading import fields_of
-    from greenward.config.recipe import KINDS
+    from greenward.config.loading import all_recipes, fields_of
 
-    keys = {key: None for kind in KINDS for key in fields_of(kind)}
+    keys = {key: None for made in all_recipes().values() for key in fields_of(made)}
     return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
 
 

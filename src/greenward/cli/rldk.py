@@ -133,7 +133,7 @@ def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) 
     from greenward.runs.files import dump_json
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
-    monitor = Monitor(rules, say=lambda text: None, kind=signals.kind)
+    monitor = Monitor(rules, say=lambda text: None, algorithm=signals.algorithm, silent=signals.silent)
     for place, step in enumerate(signals.steps.tolist()):
         monitor.log(step, signals.row(place))
     for alarm in monitor.found:

@@ -232,6 +232,32 @@ def check(recipe: str, overrides: tuple[str, ...]) -> None:
 
 
 @config.command()
+@click.argument("file", type=PATH)
+def upgrade(file: Path) -> None:
+    """Rewrite FILE, a recipe of an earlier version, with the keys of this one.
+
+    What was there is kept as FILE.old. Sections that stay the same keep their comments.
+    """
+    from greenward.common.errors import ConfigError
+    from greenward.config.loading import parse_recipe, read_recipe_file
+    from greenward.config.upgrade import upgraded_text
+    from greenward.runs.files import write_atomically
+
+    text = read_recipe_file(file)
+    upgraded = upgraded_text(text)
+    if upgraded == text:
+        click.echo(f"{file}: nothing to rewrite.")
+        return
+    old = file.with_name(f"{file.name}.old")
+    if old.exists():
+        raise ConfigError(f"{old} is there already.", remedy="Move it away; it would be overwritten.")
+    write_atomically(old, text.encode())
+    write_atomically(file, upgraded.encode())
+    click.echo(f"{file}: rewritten; {old} is what was there.")
+    parse_recipe(upgraded, name=str(file))
+
+
+@config.command()
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
     from greenward.config.loading import schema_json

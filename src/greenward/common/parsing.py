@@ -19,8 +19,6 @@ MAX_VALUES = 100_000  # of a YAML document, each alias and merge key counted as 
 MAX_JSON_VALUES = 1 << 22  # an empty list has 3 bytes in JSON, and 64 in memory
 MAX_DIGITS = 4300  # of a number in a YAML document, as Python has it for integers
 
-RENAMED_KEYS = {("warm_start", "misconception_rate"): "error_rate"}
-"""Keys of recipes of earlier versions, by section and key, and their present names."""
 
 _TOO_DEEP = f"nested more than {MAX_NESTING} levels deep"
 _TEXT_TAG, _MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
@@ -55,15 +53,6 @@ def parse_yaml_text(text: str) -> Any:
     Raises `yaml.YAMLError` as `compose_yaml` does, and for a scalar that cannot be what its tag says.
     """
     return construct_yaml(compose_yaml(text))
-
-
-def with_present_names(config: dict[str, Any]) -> dict[str, Any]:
-    """A recipe, or the config of a run, whose `RENAMED_KEYS` have their present names."""
-    for (section, old), new in RENAMED_KEYS.items():
-        values = config.get(section)
-        if isinstance(values, dict) and old in values:
-            config = {**config, section: {new if key == old else key: values[key] for key in values}}
-    return config
 
 
 def compose_yaml(text: str) -> yaml.Node | None:

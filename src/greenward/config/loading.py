@@ -12,18 +12,19 @@ from functools import cache, partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
-from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, with_present_names
-from greenward.config.recipe import KINDS, RECIPE, AnyRecipe, BaseRecipe, ModelRecipe, is_from_random_weights
-from greenward.config.training import with_dqn_preset
+from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml
+from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
+from greenward.config.upgrade import PRETRAINED, upgrade
+from greenward.tasks import DEFAULT_TASK, TASKS, recipes_of_task
 
 AUTO = "auto"
 _ABSENT = object()
@@ -59,7 +60,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def with_preset(
-    text: RecipeText, kind: str, pretrained: bool, machine: Callable[[], str] | None
+    text: RecipeText, made: type[Recipe], pretrained: bool, machine: Callable[[], str] | None
 ) -> RecipeText:
     """The recipe with the preset's value for each of its keys that is not set, or set to `auto`.
 
@@ -83,7 +84,7 @@ def with_preset(
         if asked not in (_ABSENT, AUTO):
             continue
         path = key_path(key)
-        if key in values and field_at(kind, path) is not None:
+        if key in values and field_at(made, path) is not None:
             text = text.with_value(path, values[key], place, {})
             given.add(key)
         elif asked == AUTO and key == "model.id":
@@ -111,7 +112,7 @@ def _value(data: Any, key: str, *, absent: Any = None) -> Any:
     return data
 
 
-def preset_line(recipe: BaseRecipe) -> str | None:
+def preset_line(recipe: Recipe) -> str | None:
     """What the preset of a recipe gave, for people; None where it gave nothing."""
     if not isinstance(recipe, ModelRecipe) or not recipe.preset_keys:
         return None
@@ -123,6 +124,8 @@ def preset_line(recipe: BaseRecipe) -> str | None:
 KeyPath = tuple[str | int, ...]
 
 _OVERRIDE = "Override "
+_SHORT: Mapping[str | int, str] = {"model": "id", "algorithm": "name"}
+"""The key that an override means which gives a section one text."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,9 @@ class RecipeText:
         source = cls.read(text, name)
         if not isinstance(source.data, dict | None):
             raise ConfigError(f"{name}: expected keys and values, found {describe(source.data)}.")
-        return replace(source, data=with_present_names(source.data or {}))
+        data = source.data or {}
+        short = {key: {name: data[key]} for key, name in _SHORT.items() if isinstance(data.get(key), str)}
+        return replace(source, data=data | short)
 
     def place_of(self, path: KeyPath) -> str:
         """How a message names the place of a key, or else of its section: an override, or file and line."""
@@ -179,8 +184,8 @@ class RecipeText:
     def with_override(self, text: str, defaults: Mapping[str, Any]) -> RecipeText:
         """The recipe with `a.b.c=value` applied, the value as YAML; see `with_value`.
 
-        `model=NAME` is short for `model.id=NAME`. Raises `ConfigError` when there is no `=`, no key, or a
-        value that is not YAML.
+        `model=NAME` is short for `model.id=NAME`, and `algorithm=NAME` for `algorithm.name=NAME`. Raises
+        `ConfigError` when there is no `=`, no key, or a value that is not YAML.
         """
         key, equals, value = text.partition("=")
         if not equals or not all(map(str.strip, key.split("."))):
@@ -191,7 +196,8 @@ class RecipeText:
         place = f"{_OVERRIDE}{describe(text)}"
         data = RecipeText.read(value, place).data
         path = key_path(text)
-        path = ("model", "id") if path == ("model",) and isinstance(data, str) else path
+        if len(path) == 1 and path[0] in _SHORT and isinstance(data, str):
+            path = (*path, _SHORT[path[0]])
         return self.with_value(path, data, place, defaults)
 
     def with_value(self, path: KeyPath, value: Any, place: str, defaults: Mapping[str, Any]) -> RecipeText:
@@ -277,14 +283,14 @@ _MOST_MISTAKES = 20  # that one error tells; to look for the nearest key takes m
 
 
 @cache
-def fields_of(kind: str) -> dict[str, FieldInfo]:
-    """The fields of a kind by dotted key, sections included, in order. List entries have the index 0."""
-    return dict(_fields(KINDS[kind], ""))
+def fields_of(made: type[Recipe]) -> dict[str, FieldInfo]:
+    """The fields of a recipe by dotted key, sections included, in order. List entries have the index 0."""
+    return dict(_fields(made, ""))
 
 
-def field_at(kind: str, path: KeyPath) -> FieldInfo | None:
-    """The field of a kind that `path` leads to, or into where its value is data of the user's."""
-    fields = fields_of(kind)
+def field_at(made: type[Recipe], path: KeyPath) -> FieldInfo | None:
+    """The field of a recipe that `path` leads to, or into where its value is data of the user's."""
+    fields = fields_of(made)
     parts = ["0" if isinstance(part, int) else part for part in path]
     if parts[-1:] == ["0"]:
         parts.pop()
@@ -293,93 +299,124 @@ def field_at(kind: str, path: KeyPath) -> FieldInfo | None:
     return found[-1] if found and (is_whole or _section_in(found[-1].annotation) is None) else None
 
 
-def kinds_with(path: KeyPath) -> list[str]:
-    """The kinds that have a key at `path`."""
-    return [kind for kind in KINDS if field_at(kind, path) is not None]
+@cache
+def all_recipes() -> dict[tuple[str, str], type[Recipe]]:
+    """The recipe classes of all tasks that come with greenward, by task and name of the algorithm."""
+    return {(task, name): made for task in TASKS for name, made in recipes_of_task(task).items()}
+
+
+def recipe_class(data: Mapping[str, Any]) -> type[Recipe] | None:
+    """The class of a recipe with these keys; None for a task or an algorithm that there is not."""
+    task, name = _identity_of(data)
+    try:
+        recipes = recipes_of_task(task)
+    except ConfigError:
+        return None
+    return recipes.get(next(iter(recipes)) if name is None else str(name))
+
+
+def _needs(made: type[Recipe], path: KeyPath, value: Any = _ABSENT) -> str:
+    """What a recipe has to name to have a key, and this choice of it; empty where none has it."""
+    task, _ = identity(made)
+    having = [
+        key
+        for key, other in all_recipes().items()
+        if field_at(other, path) is not None and (value is _ABSENT or value in _choices(other, path))
+    ]
+    own = [f"algorithm.name: {name}" for other, name in having if other == task]
+    return " or ".join(own or dict.fromkeys(f"task: {other}" for other, _ in having))
+
+
+def identity(made: type[Recipe]) -> tuple[str, str]:
+    """The task and the name of the algorithm of a recipe class."""
+    algorithm: Any = made.model_fields["algorithm"].annotation
+    return made.model_fields["task"].default, algorithm.model_fields["name"].default
 
 
 def only_keys_of(
-    kind: str, data: dict[str, Any], keep: Callable[[KeyPath], bool] = lambda path: False, path: KeyPath = ()
+    made: type[Recipe],
+    data: dict[str, Any],
+    keep: Callable[[KeyPath], bool] = lambda path: False,
+    path: KeyPath = (),
 ) -> dict[str, Any]:
-    """`data` without the keys and choices that only other kinds have, unless `keep(their path)`."""
+    """`data` without the keys and choices that only other recipes have, unless `keep(their path)`."""
     kept = {}
     for key, value in data.items():
         here = (*path, key)
-        kinds = kinds_with(here)
-        if isinstance(value, str) and _choices(kind, here):
-            kinds = [other for other in kinds if value in _choices(other, here)]
-        if not kinds or kind in kinds or keep(here):
-            kept[key] = only_keys_of(kind, value, keep, here) if isinstance(value, dict) else value
+        having = [other for other in all_recipes().values() if field_at(other, here) is not None]
+        if isinstance(value, str) and _choices(made, here):
+            having = [other for other in having if value in _choices(other, here)]
+        if not having or made in having or keep(here):
+            kept[key] = only_keys_of(made, value, keep, here) if isinstance(value, dict) else value
     return kept
 
 
-def explain(error: ValidationError, text: RecipeText, kind: str) -> ConfigError:
+def explain(error: ValidationError, text: RecipeText, made: type[Recipe]) -> ConfigError:
     """One `ConfigError` with a line for each of the first mistakes, in the order of the config classes."""
     mistakes = error.errors(include_url=False)
-    messages = [_message(item, text, kind) for item in mistakes[:_MOST_MISTAKES]]
+    messages = [_message(item, text, made) for item in mistakes[:_MOST_MISTAKES]]
     if len(mistakes) > _MOST_MISTAKES:
         messages.append(f"and {len(mistakes) - _MOST_MISTAKES} more")
     return ConfigError("\n".join(messages))
 
 
-def _message(item: Any, text: RecipeText, kind: str) -> str:
-    path: KeyPath = tuple(item["loc"])[1:]  # the first part names the kind
+def _message(item: Any, text: RecipeText, made: type[Recipe]) -> str:
+    path: KeyPath = tuple(item["loc"])
     problem, context, value = item["type"], item.get("ctx", {}), item["input"]
-    if problem == "union_tag_invalid":
-        path, value, choices = ("kind",), kind, list(KINDS)
-    elif problem == "literal_error":
-        choices = list(_choices(kind, path))
     place, key = text.place_of(path), dotted(path)
     if problem == "extra_forbidden":
-        nearest = _nearest(_nearest_keys(kind, path))
-        if kinds := kinds_with(path):
-            return f"{place}: {key} needs {_or(kinds)}; this recipe has kind: {kind}.{nearest}"
-        return f"{place}: unknown key {key}.{nearest}"
+        if needed := _needs(made, path):
+            own = ", algorithm.name: ".join(identity(made))
+            return f"{place}: {key} needs {needed}; this recipe has task: {own}."
+        return f"{place}: unknown key {key}.{_nearest(_nearest_keys(made, path))}"
     if problem == "value_error":
         place = text.place_of_named(path, str(context["error"]))
         return f"{place}: {key and key + ': '}{context['error']}."
     if problem == "missing":
-        if len(path) == 1 and (field := field_at(kind, path)):
-            return f"{place}: kind: {kind} needs the section {key} ({field.description})."
+        if len(path) == 1 and (field := field_at(made, path)):
+            what = " with algorithm.name: ".join(identity(made))
+            return f"{place}: task: {what} needs the section {key} ({field.description})."
         return f"{place}: the key {key} is missing."
     message = re.sub(r"^(Input should be|\w+ should have) | after validation.*", "", item["msg"])
     expected, hint = _EXPECTED.get(problem.split("_")[0], message), ""
     if message.startswith(("greater", "less")):
         expected = f"a number {message}"
-    elif problem in ("literal_error", "union_tag_invalid"):
-        expected = " or ".join(map(repr, choices)).replace(" or ", ", ", len(choices) - 2)
-        kinds = [other for other in kinds_with(path) if value in _choices(other, path)]
-        hint = f" It needs {_or(kinds)}." if kinds else _nearest(get_close_matches(str(value), choices, n=1))
+    elif problem == "literal_error":
+        expected, hint = _one_of(_choices(made, path)), ""
+        if needed := _needs(made, path, value):
+            hint = f" It needs {needed}."
+        else:
+            hint = _nearest(get_close_matches(str(value), _choices(made, path), n=1))
     return f"{place}: {key}: expected {expected}, found {describe(value)}.{hint}"
 
 
-def _choices(kind: str, path: KeyPath) -> tuple[Any, ...]:
-    field = field_at(kind, path)
+def _one_of(choices: Sequence[Any]) -> str:
+    return " or ".join(map(repr, choices)).replace(" or ", ", ", len(choices) - 2)
+
+
+def _choices(made: type[Recipe], path: KeyPath) -> tuple[Any, ...]:
+    field = field_at(made, path)
     return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
-
-
-def _or(kinds: list[str]) -> str:
-    return " or ".join(f"kind: {kind}" for kind in kinds)
 
 
 def _nearest(names: list[str]) -> str:
     return f" Nearest: {', '.join(names)}." if names else ""
 
 
-def _nearest_keys(kind: str, path: KeyPath) -> list[str]:
+def _nearest_keys(made: type[Recipe], path: KeyPath) -> list[str]:
     """Up to three known keys that `path` may have meant: of the same section, else of the same name."""
     *section, mistyped = ["0" if isinstance(part, int) else part for part in path]
     prefix = "".join(f"{part}." for part in section)
-    keys = [(key, key.rpartition(".")[2]) for key in fields_of(kind)]
+    keys = [(key, key.rpartition(".")[2]) for key in fields_of(made)]
     beside = [name for key, name in keys if key == prefix + name]
     if names := get_close_matches(mistyped, beside, n=3, cutoff=0.72):
         return [dotted((*path[:-1], name)) for name in names]
     if names := get_close_matches(mistyped, [name for _, name in keys], n=1, cutoff=0.8):
         return [key for key, name in keys if name == names[0]][:3]
-    for other in KINDS:
+    for (task, name), other in all_recipes().items():
         if same := [key for key in fields_of(other) if key.rpartition(".")[2] == mistyped]:
-            return [f"{key} (kind: {other})" for key in same[:3]]
-    return get_close_matches(dotted(path), fields_of(kind), n=3, cutoff=0.6)
+            return [f"{key} (task: {task}, algorithm.name: {name})" for key in same[:3]]
+    return get_close_matches(dotted(path), fields_of(made), n=3, cutoff=0.6)
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
@@ -398,14 +435,9 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
             yield from _fields(inner, f"{prefix}{name}{entry}")
 
 
-PRETRAINED = "pretrained"
-"""The section of a recipe file whose keys replace the others when `model.id` names a pretrained model."""
-DEFAULT_KIND = "grpo"
-
-
 def load_recipe(
     path: str | Path, overrides: Sequence[str] = (), *, machine: Callable[[], str] | None = None
-) -> AnyRecipe:
+) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
@@ -415,21 +447,28 @@ def load_recipe(
     does a model that `is_from_random_weights`. Keys of a pretrained model that are not set, or `auto`, get
     the values of the preset (`with_preset`); `machine` says which one `preset: auto` is; without it, none.
 
-    Keys that only other kinds have are errors, with two exceptions: the `config.yaml` of a run may be from
-    a version that recorded them, and an override of `kind` leaves out what the file says for its own kind.
+    Keys that only other tasks or algorithms have are errors, with two exceptions: the `config.yaml` of a run
+    may be from an earlier version (`upgrade`), and an override of `task` or `algorithm.name` leaves out what
+    the file says for its own. A task of the user's own, `module:Class`, is imported, but not for the
+    `config.yaml` of a run, which may be a stranger's.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
     """
     file = find_recipe(path)
+    text = read_recipe_file(file)
+    recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
+    return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
+
+
+def read_recipe_file(file: Path) -> str:
+    """The text of a recipe. Raises `ConfigError` for a file that cannot be read, and for what is no text."""
     try:
-        text = read_file(file, 4 * MAX_YAML_CHARS).decode("utf-8")
+        return read_file(file, 4 * MAX_YAML_CHARS).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}).") from None
-    recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
-    return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
 
 
 def parse_recipe(
@@ -439,29 +478,72 @@ def parse_recipe(
     name: str = "recipe",
     recorded: bool = False,
     machine: Callable[[], str] | None = None,
-) -> AnyRecipe:
+) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
     source = RecipeText.read_recipe(text, name)
-    validate = partial(_validate, kind_of_file=None if recorded else source.data.get("kind", DEFAULT_KIND))
+    if recorded:
+        source = replace(source, data=upgrade(source.data))
+        refuse_code(source.data)
+    elif "kind" in source.data:
+        raise ConfigError(
+            f"{source.place_of(('kind',))}: kind is of an earlier version; a recipe names its task and "
+            "algorithm.name.",
+            remedy=f"greenward config upgrade {name} rewrites the file.",
+        )
+    validate = partial(_validate, file=None if recorded else recipe_class(source.data))
     resolved = _overridden(source, overrides)
     section = resolved.data.pop(PRETRAINED, None)
     if not isinstance(section, dict | None):
         place = resolved.place_of((PRETRAINED,))
         raise ConfigError(f"{place}: {PRETRAINED}: expected a section, found {describe(section)}.")
     if section:
-        variant = source
+        variant, lists = source, _lists(_class_of(resolved))
         for path, value in leaves(section):
-            variant = variant.with_value(path, value, resolved.place_of((PRETRAINED, *path)), _lists())
+            variant = variant.with_value(path, value, resolved.place_of((PRETRAINED, *path)), lists)
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
         named = _overridden(variant, ["model.id=any"])
-        validate(with_preset(named, _kind(named), True, lambda: "cpu"))
+        validate(with_preset(named, _class_of(named), True, lambda: "cpu"))
         if _is_pretrained(resolved):
             resolved = _overridden(variant, overrides)
-    return validate(with_preset(resolved, _kind(resolved), _is_pretrained(resolved), machine))
+    return validate(with_preset(resolved, _class_of(resolved), _is_pretrained(resolved), machine))
 
 
-def _kind(source: RecipeText) -> str:
-    return str(source.data.get("kind", DEFAULT_KIND))
+def _identity_of(data: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The task and the algorithm that a recipe names; None stands for the first one of the task."""
+    algorithm = data.get("algorithm")
+    return data.get("task", DEFAULT_TASK), algorithm.get("name") if isinstance(algorithm, dict) else None
+
+
+def _class_of(source: RecipeText) -> type[Recipe]:
+    """The class of a recipe. Raises `ConfigError` for a task or an algorithm that there is not."""
+    task, name = _identity_of(source.data)
+    try:
+        recipes = recipes_of_task(task)
+    except ConfigError as error:
+        raise ConfigError(f"{source.place_of(('task',))}: {error.message}", remedy=error.remedy) from None
+    if name is None:
+        return next(iter(recipes.values()))
+    if name in recipes:
+        return recipes[name]
+    elsewhere = [other for other, algorithm in all_recipes() if algorithm == name]
+    hint = (
+        f" task: {elsewhere[0]} has it."
+        if elsewhere
+        else _nearest(get_close_matches(str(name), recipes, n=1))
+    )
+    raise ConfigError(
+        f"{source.place_of(('algorithm', 'name'))}: algorithm.name: expected {_one_of(tuple(recipes))} with "
+        f"task: {task}, found {describe(name)}.{hint}"
+    )
+
+
+def refuse_code(config: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for a recorded config whose task would be imported from a module."""
+    if ":" in (task := str(config.get("task", ""))):
+        raise ConfigError(
+            f"the run was trained on the task {task}, whose code would be imported and run here.",
+            remedy="If you trust that code, give the recipe of the run as a file outside of it.",
+        )
 
 
 def _is_pretrained(source: RecipeText) -> bool:
@@ -470,32 +552,52 @@ def _is_pretrained(source: RecipeText) -> bool:
     return named is not None and not is_from_random_weights(str(named))
 
 
-def dump(recipe: AnyRecipe) -> str:
+def dump(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every key written out. Loading it gives an equal recipe."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
 
 
-def has_key(kind: str, override: str) -> bool:
-    """Whether recipes of this kind have the key of an override."""
-    return field_at(kind, key_path(override)) is not None
+def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The resolved config of an earlier version, with the defaults of the keys that were added since.
+
+    One that this version cannot read, and one of a task of somebody's own, is returned as it is.
+    """
+    config = upgrade(config)
+    if ":" in str(config.get("task")) or (made := recipe_class(config)) is None:
+        return config
+    try:
+        return made.model_validate(only_keys_of(made, config)).model_dump(mode="json")
+    except ValidationError:
+        return config
 
 
-def convert(recipe: AnyRecipe, kind: str, **changes: Any) -> AnyRecipe:
-    """The recipe as one of another kind: the keys that both have, with `changes` to top-level keys."""
-    return RECIPE.validate_python(only_keys_of(kind, recipe.model_dump() | {"kind": kind} | changes))
+def has_key(made: type[Recipe], override: str) -> bool:
+    """Whether recipes of this class have the key of an override."""
+    path = key_path(override)
+    return path[0] in ("task", "algorithm") or field_at(made, path) is not None
+
+
+def convert(recipe: Recipe, algorithm: str, **changes: Any) -> Recipe:
+    """The recipe with another algorithm: the keys that both have, with `changes` to top-level keys."""
+    made = recipes_of_task(recipe.task)[algorithm]
+    data = recipe.model_dump() | {"algorithm": {"name": algorithm}} | changes
+    return made.model_validate(only_keys_of(made, data))
 
 
 def schema_json() -> str:
     """The JSON Schema of recipes, for editors that complete and check YAML."""
-    schema = RECIPE.json_schema()
-    for recipe in KINDS.values():
-        definition = schema["$defs"][recipe.__name__]
+    union: Any = Union[tuple(all_recipes().values())]  # noqa: UP007 - of computed classes
+    schema = TypeAdapter(union).json_schema()
+    for (task, name), made in all_recipes().items():
+        definition = schema["$defs"][made.__name__]
         definition["properties"][PRETRAINED] = {
             "type": "object",
             "description": "keys that replace the others when model.id names a pretrained model",
         }
-        if definition["properties"]["kind"]["const"] != DEFAULT_KIND:
-            definition.setdefault("required", []).append("kind")
+        if name != next(iter(recipes_of_task(task))):
+            definition.setdefault("required", []).append("algorithm")
+        if task != DEFAULT_TASK:
+            definition.setdefault("required", []).append("task")
     return json.dumps(schema, indent=2)
 
 
@@ -536,55 +638,40 @@ def find_recipe(path: str | Path) -> Path:
 
 def _overridden(source: RecipeText, overrides: Sequence[str]) -> RecipeText:
     for override in overrides:
-        source = source.with_override(override, _lists())
+        if key_path(override)[0] == "kind":
+            raise ConfigError(
+                f"{_OVERRIDE}{describe(override)}: there is no key kind; a recipe names its task and "
+                "algorithm.name.",
+                remedy="Such as algorithm=ppo, or task=self_play.",
+            )
+        made = recipe_class(source.data)
+        source = source.with_override(override, _lists(made) if made else {})
     return source
 
 
 @cache
-def _lists() -> dict[str, Any]:
+def _lists(made: type[Recipe]) -> dict[str, Any]:
     """The default of every key that holds a list, by dotted key."""
-    fields = {key: field.default for kind in KINDS for key, field in fields_of(kind).items()}
+    fields = {key: field.default for key, field in fields_of(made).items()}
     return {key: to_jsonable_python(value) for key, value in fields.items() if isinstance(value, tuple)}
 
 
-def _validate(source: RecipeText, *, kind_of_file: str | None) -> AnyRecipe:
-    """Raises `ConfigError`. Keys of other kinds are left out unless the kind is `kind_of_file`."""
-    data = {"kind": DEFAULT_KIND, **source.data}
+def _validate(source: RecipeText, *, file: type[Recipe] | None) -> Recipe:
+    """Raises `ConfigError`. Keys of other recipes are left out unless the class is that of the `file`."""
+    made = _class_of(source)
+    data = {"task": made.model_fields["task"].default, **source.data}
     data.pop(PRETRAINED, None)
-    kind = str(data["kind"])
-    if kind in KINDS and kind != kind_of_file:
-        data = only_keys_of(kind, data, keep=source.is_overridden)
-    data = _with_present_keys(data)
-    if kind == "dqn":
-        data = with_dqn_preset(data)
-    try:
-        # JSON in between: strict about types, yet a YAML list may fill a tuple.
-        return RECIPE.validate_json(json.dumps(data, default=str), strict=True)
-    except ValidationError as error:
-        raise explain(error, source, kind) from None
-
-
-def _with_present_keys(data: dict[str, Any]) -> dict[str, Any]:
-    """The data of a recipe with other forms of keys replaced.
-
-    `vllm: {enabled: true, …}` is `rollouts: {engine: vllm, vllm: {…}}`, and `algorithm.importance_cap: C`, of
-    version 0.1.0, is `algorithm.importance: {high: C}`. `learning_rate: null` is to leave it out.
-    """
-    for name in ("training", "warm_start"):
+    if made is not file:
+        data = only_keys_of(made, data, keep=source.is_overridden)
+    for name in ("training", "warm_start"):  # `learning_rate: null` is to leave it out
         section = data.get(name)
         if isinstance(section, dict) and section.get("learning_rate", 0) is None:
-            data = data | {name: {key: value for key, value in section.items() if key != "learning_rate"}}
-    algorithm, vllm, rollouts = data.get("algorithm"), data.get("vllm"), data.get("rollouts", {})
-    if isinstance(algorithm, dict) and "importance_cap" in algorithm:
-        cap = algorithm["importance_cap"]
-        others = {key: value for key, value in algorithm.items() if key != "importance_cap"}
-        data = data | {"algorithm": others | ({} if cap is None else {"importance": {"high": cap}})}
-    if isinstance(vllm, dict) and isinstance(rollouts, dict) and "enabled" in vllm:
-        settings = {key: value for key, value in vllm.items() if key != "enabled"}
-        engine = "vllm" if vllm["enabled"] else "native"
-        data = {key: value for key, value in data.items() if key != "vllm"}
-        data["rollouts"] = {"engine": engine, "vllm": settings} | rollouts
-    return data
+            data[name] = {key: value for key, value in section.items() if key != "learning_rate"}
+    try:
+        # JSON in between: strict about types, yet a YAML list may fill a tuple.
+        return made.model_validate_json(json.dumps(made.with_own_preset(data), default=str), strict=True)
+    except ValidationError as error:
+        raise explain(error, source, made) from None
 
 
 MAX_RUNS = 1000  # below the largest array that Slurm takes by default
@@ -649,13 +736,13 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
 
 def resolved_grid(
     recipe: str, overrides: Sequence[str], *, machine: Callable[[], str] | None = None
-) -> dict[GridRun, AnyRecipe]:
+) -> dict[GridRun, Recipe]:
     """The runs of a grid with their recipes; `machine` names the preset as in `load_recipe`.
 
     Raises `ConfigError` for what `grid_runs` and recipes refuse, and for two combinations that come to the
     same settings.
     """
-    resolved: dict[GridRun, AnyRecipe] = {}
+    resolved: dict[GridRun, Recipe] = {}
     first: dict[str, GridRun] = {}
     for run in grid_runs(overrides):
         resolved[run] = load_recipe(recipe, run.overrides, machine=machine)

@@ -1,19 +1,26 @@
-"""Defines the recipe of each kind, a union on `kind`; wrong keys are errors before heavy code is loaded."""
+"""Defines what recipes are made of: the keys that all share, those of a model, and those of an algorithm.
+
+A recipe names a `task`, what is asked, and an `algorithm.name`, how it is learned. Its class is that of the
+algorithm with the sections that the task adds (`recipes_with`); `greenward.tasks.TASKS` has the tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
 from greenward.common.parsing import parse_yaml_text
 from greenward.config.sections import (
     ConfigSection,
+    EditsConfig,
     EnvironmentConfig,
     EvaluationConfig,
     LoopConfig,
@@ -27,27 +34,19 @@ from greenward.config.sections import (
     SandboxConfig,
     Seed,
     SupervisedConfig,
+    ToolsConfig,
     TrackingConfig,
     TrainingConfig,
 )
 from greenward.config.training import (
-    AgentConfig,
     AlgorithmConfig,
-    CodeGameConfig,
-    DQNEvaluationConfig,
-    DQNTrainingConfig,
-    ExplorationConfig,
     FaultsConfig,
     GRPOAlgorithmConfig,
     ImportanceConfig,
+    PolicyGradientConfig,
     PPOAlgorithmConfig,
     RejectionAlgorithmConfig,
-    RejectionConfig,
-    SelfPlayAlgorithmConfig,
-    SelfPlayConfig,
-    TokenEnvironmentConfig,
-    TokenProblemsConfig,
-    TokenRewardConfig,
+    SupervisedAlgorithmConfig,
 )
 
 # Learning rates of a pretrained model where the recipe gives none.
@@ -57,19 +56,32 @@ LORA_RATE_FACTOR = 10
 """How much larger default learning rates of an adapter are than those of all weights."""
 
 Trained = TypeVar("Trained", SupervisedConfig, LoopConfig, None)
-Updated = TypeVar("Updated", AlgorithmConfig, RejectionAlgorithmConfig)
+Updated = TypeVar("Updated", bound=AlgorithmConfig)
 
 
-class BaseRecipe(ConfigSection):
-    """The keys that all kinds share, beside sections of the same names."""
+class Recipe(ConfigSection):
+    """The keys that all recipes share, beside sections of the same names."""
 
-    kind: str
+    task: str = "functions"
     name: str = "run"
     seed: Seed = 0
 
+    if TYPE_CHECKING:  # sections of every recipe; each class has them after those that their checks need
+        algorithm: AlgorithmConfig
+        problems: ProblemsConfig
+        training: LoopConfig
+        evaluation: EvaluationConfig
+        sandbox: SandboxConfig
+        tracking: TrackingConfig
 
-class ModelRecipe(BaseRecipe):
-    """The keys that the kinds share which train a language model."""
+    @classmethod
+    def with_own_preset(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """The keys of a recipe with the values of a preset that this class alone has."""
+        return data
+
+
+class ModelRecipe(Recipe):
+    """The keys of recipes that train a language model."""
 
     preset: Literal["auto", "cpu", "v100", "a100", "h100", "none"] = Field(
         "auto", description="settings of a pretrained model that follow from the machine; auto: of this one"
@@ -100,22 +112,25 @@ class ModelRecipe(BaseRecipe):
         return section.model_copy(update={"learning_rate": rate})
 
     def mistakes(self) -> Iterator[str]:
-        has_base = self.model.id is not None or (self.warm_start is not None and self.kind != "sft")
+        has_base = self.model.id is not None or (self.warm_start is not None and self.algorithm.name != "sft")
         if self.model.lora is not None and not has_base:
-            more = "" if self.kind == "sft" else ", or give a warm_start, which trains all weights first"
+            more = (
+                ""
+                if self.algorithm.name == "sft"
+                else ", or give a warm_start, which trains all weights first"
+            )
             yield f"model.lora adapts a trained model, and there is none: set model.id{more}"
 
 
 class SupervisedRecipe(ModelRecipe):
-    """`kind: sft`: supervised training on the user's pairs or on the generated corpus."""
+    """`algorithm.name: sft`: supervised training on the user's pairs or on the generated corpus."""
 
-    kind: Literal["sft"] = "sft"
+    algorithm: SupervisedAlgorithmConfig = SupervisedAlgorithmConfig()
     warm_start: SupervisedConfig = Field(description="its data and settings")
-    environment: EnvironmentConfig = Field(EnvironmentConfig(), description="what the examples are to answer")
 
 
 class ReinforcementRecipe(ModelRecipe):
-    """The keys that the kinds with rewards share."""
+    """The keys of recipes with rewards."""
 
     training: TrainingConfig = Field(TrainingConfig(), validate_default=True)
     rollouts: RolloutsConfig = RolloutsConfig()
@@ -125,7 +140,7 @@ class ReinforcementRecipe(ModelRecipe):
     @classmethod
     def _corrected_where_engines_differ(cls, section: Updated, recipe: ValidationInfo) -> Updated:
         rollouts = recipe.data.get("rollouts")
-        if rollouts is None or not rollouts.differs or not isinstance(section, AlgorithmConfig):
+        if rollouts is None or not rollouts.differs or not isinstance(section, PolicyGradientConfig):
             return section
         if "importance" not in section.model_fields_set:
             return section.model_copy(update={"importance": ImportanceConfig()})
@@ -144,17 +159,11 @@ class ReinforcementRecipe(ModelRecipe):
                 f"rollouts.vllm.max_model_len {length} leaves no room for a prompt beside "
                 f"sampling.max_tokens {tokens}"
             )
-        if self.rollouts.max_staleness and self.kind in ("self_play", "code_game"):
-            yield (
-                f"rollouts.max_staleness {self.rollouts.max_staleness} does not work with kind: {self.kind}: "
-                "the opponents of a step are known only after the update before it"
-            )
 
 
 class CodeRecipe(ReinforcementRecipe):
-    """The keys that the kinds share whose answers are code."""
+    """The keys of recipes whose answers are rewarded by terms."""
 
-    environment: EnvironmentConfig = EnvironmentConfig()
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
     reward_model: RewardModelConfig | None = Field(
         None, description="learn to predict which answers pass, beside the rewards or as one of them"
@@ -165,16 +174,6 @@ class CodeRecipe(ReinforcementRecipe):
         yield from super().mistakes()
         if not self.rewards:
             yield "rewards is empty: name at least one reward term"
-        environment = self.environment
-        if environment.tools and (environment.max_turns > 1 or environment.answer != "function"):
-            yield (
-                "environment.tools is an agent, whose turns are calls: leave environment.max_turns and "
-                "environment.answer out"
-            )
-        if environment.tools and self.sandbox.backend == "http":
-            yield "environment.tools needs workspaces: sandbox.backend must be local or ray"
-        if environment.tools and environment.tools.call_reward and self.kind != "grpo":
-            yield "environment.tools.call_reward needs kind: grpo"
         buffer = self.algorithm.overlong.penalty_buffer
         if buffer >= self.sampling.max_tokens:
             yield (
@@ -211,107 +210,94 @@ class PolicyGradientRecipe(CodeRecipe):
             )
 
 
-def _without_groups(recipe: GRPORecipe | CodeGameRecipe) -> Iterator[str]:
-    if recipe.training.num_generations < 2:
+def without_groups(training: TrainingConfig, algorithm: GRPOAlgorithmConfig) -> Iterator[str]:
+    """The mistake of groups of one answer."""
+    if training.num_generations < 2:
         yield (
-            f"training.num_generations {recipe.training.num_generations}: {recipe.algorithm.advantage} "
-            "compares the answers of a group and needs at least 2 (kind: ppo works with 1)"
+            f"training.num_generations {training.num_generations}: {algorithm.advantage} "
+            "compares the answers of a group and needs at least 2 (algorithm.name: ppo works with 1)"
         )
 
 
 class GRPORecipe(PolicyGradientRecipe):
-    """`kind: grpo`: policy gradients with group baselines or none; a choice of advantage and loss."""
+    """`algorithm.name: grpo`: policy gradients with group baselines or none; advantage and loss as chosen."""
 
-    kind: Literal["grpo"] = "grpo"
     algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
 
     def mistakes(self) -> Iterator[str]:
         yield from super().mistakes()
-        yield from _without_groups(self)
+        yield from without_groups(self.training, self.algorithm)
 
 
 class PPORecipe(PolicyGradientRecipe):
-    """`kind: ppo`: policy gradients with a critic."""
+    """`algorithm.name: ppo`: policy gradients with a critic."""
 
-    kind: Literal["ppo"] = "ppo"
     algorithm: PPOAlgorithmConfig = Field(PPOAlgorithmConfig(), validate_default=True)
 
 
 class RejectionRecipe(CodeRecipe):
-    """`kind: rejection`: supervised training on the policy's own answers that pass."""
+    """`algorithm.name: rejection`: supervised training on the policy's own answers that pass."""
 
-    kind: Literal["rejection"] = "rejection"
     algorithm: RejectionAlgorithmConfig = RejectionAlgorithmConfig()
-    rejection: RejectionConfig = RejectionConfig()
 
 
-class SelfPlayRecipe(ReinforcementRecipe):
-    """`kind: self_play`: two-player games against itself, earlier versions and scripted players."""
+class TurnSections(ConfigSection):
+    """What a task adds to a recipe whose answers may be repaired with feedback."""
 
-    kind: Literal["self_play"] = "self_play"
-    self_play: SelfPlayConfig = SelfPlayConfig()
-    algorithm: SelfPlayAlgorithmConfig = Field(SelfPlayAlgorithmConfig(), validate_default=True)
+    environment: EnvironmentConfig = EnvironmentConfig()
 
 
-class CodeGameRecipe(ReinforcementRecipe):
-    """`kind: code_game`: one player writes a program, the other one predicts what it prints."""
+class EditSections(TurnSections):
+    """What a task adds to a recipe whose answers may be edits."""
 
-    kind: Literal["code_game"] = "code_game"
-    code_game: CodeGameConfig = CodeGameConfig()
-    algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
+    environment: EditsConfig = EditsConfig()
+
+
+class ToolSections(ConfigSection):
+    """What a task adds to a recipe whose policy calls tools."""
+
+    tools: ToolsConfig = ToolsConfig()
+
+    if TYPE_CHECKING:
+        algorithm: AlgorithmConfig
+        sandbox: SandboxConfig
 
     def mistakes(self) -> Iterator[str]:
         yield from super().mistakes()
-        yield from _without_groups(self)
-        if self.sandbox.backend != "local":
-            yield "kind code_game runs programs under two hash seeds: sandbox.backend must be local"
+        if self.sandbox.backend == "http":
+            yield "tools need workspaces: sandbox.backend must be local or ray"
+        if self.tools.call_reward and self.algorithm.name not in ("grpo", "sft"):
+            yield "tools.call_reward needs algorithm.name: grpo"
 
 
-class DQNRecipe(BaseRecipe):
-    """`kind: dqn`: programs written token by token, by deep Q-learning."""
-
-    kind: Literal["dqn"] = "dqn"
-    preset: Literal["fast", "standard", "production", "none"] = Field(
-        "none", description="episodes, memory, batch and width, where the recipe does not set them"
-    )
-    problems: TokenProblemsConfig = TokenProblemsConfig()
-    agent: AgentConfig = AgentConfig()
-    exploration: ExplorationConfig = ExplorationConfig()
-    environment: TokenEnvironmentConfig = TokenEnvironmentConfig()
-    reward: TokenRewardConfig = TokenRewardConfig()
-    training: DQNTrainingConfig = DQNTrainingConfig()
-    evaluation: DQNEvaluationConfig = DQNEvaluationConfig()
-    sandbox: SandboxConfig = SandboxConfig()
-    tracking: TrackingConfig = TrackingConfig()
+ALGORITHMS: Mapping[str, type[ModelRecipe]] = MappingProxyType(
+    {"grpo": GRPORecipe, "ppo": PPORecipe, "rejection": RejectionRecipe, "sft": SupervisedRecipe}
+)
+"""The recipe class of each algorithm that trains a language model."""
 
 
-Recipe = GRPORecipe | PPORecipe | RejectionRecipe | SelfPlayRecipe | CodeGameRecipe | SupervisedRecipe
-"""A recipe that trains a language model."""
-AnyRecipe = Recipe | DQNRecipe
-RECIPE: TypeAdapter[AnyRecipe] = TypeAdapter(Annotated[AnyRecipe, Field(discriminator="kind")])
-KINDS: Mapping[str, type[BaseRecipe]] = {
-    str(recipe.model_fields["kind"].default): recipe for recipe in get_args(AnyRecipe)
-}
-"""The recipe class of each kind."""
+def recipes_with(
+    task: str, *sections: type[ConfigSection], algorithms: Collection[str] = tuple(ALGORITHMS)
+) -> Mapping[str, type[Recipe]]:
+    """The recipe class of each of these algorithms for a task, with the keys of `sections`."""
+    prefix = "".join(part.title() for part in re.split(r"\W|_", task))
+    made: Any = create_model  # mypy knows neither computed bases nor computed literals
+    return {
+        name: made(
+            f"{prefix}{ALGORITHMS[name].__name__}",
+            __base__=(*sections, ALGORITHMS[name]),
+            __doc__=ALGORITHMS[name].__doc__,
+            task=(Literal[task], task),
+        )
+        for name in algorithms
+    }
 
 
-def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """The resolved config of an earlier version, with the defaults of the keys that were added since.
-
-    One that this version cannot read is returned as it is.
-    """
-    try:
-        return RECIPE.validate_python(config).model_dump(mode="json")
-    except ValidationError:
-        return config
-
-
-def language_model(recipe: AnyRecipe) -> Recipe:
+def language_model(recipe: Recipe) -> ModelRecipe:
     """The recipe, if it is one of a language model. Raises `ConfigError`."""
-    if isinstance(recipe, DQNRecipe):
+    if not isinstance(recipe, ModelRecipe):
         raise ConfigError(
-            f"{recipe.name}: kind dqn trains a Q-network over tokens of its own, and this needs a language "
-            "model."
+            f"{recipe.name}: task {recipe.task} trains a network of its own, and this needs a language model."
         )
     return recipe
 

@@ -135,7 +135,7 @@ class ProblemsConfig(ConfigSection):
 
 
 class SupervisedConfig(ConfigSection):
-    """Supervised training: the warm start of RL, or the whole run (`kind: sft`)."""
+    """Supervised training: the warm start of RL, or the whole run (`algorithm.name: sft`)."""
 
     data: str | None = Field(
         None,
@@ -172,7 +172,8 @@ class ToolsConfig(ConfigSection):
     )
     output_chars: PositiveInt = Field(4000, description="kept of the output of a call")
     call_reward: NonNegativeFloat = Field(
-        0.0, description="of a call that did what it says, compared turn by turn within a group (kind: grpo)"
+        0.0,
+        description="of a call that did what it says, compared turn by turn within a group (GRPO)",
     )
     format: Literal["auto", "tags", "native"] = Field(
         "auto", description="native: as the chat template writes calls; auto: native where it can"
@@ -180,17 +181,19 @@ class ToolsConfig(ConfigSection):
 
 
 class EnvironmentConfig(ConfigSection):
-    """How an episode goes: what an answer is, and whether there are several with feedback between them."""
+    """How an episode goes: one answer, or several with feedback between them."""
 
-    answer: Literal["function", "search_replace", "diff"] = Field(
-        "function",
-        description="what the policy writes: the whole function, or edits of the problem's buggy program",
-    )
     max_turns: PositiveInt = Field(
         1, description="answers per episode; each wrong one is followed by its first failing test"
     )
-    tools: ToolsConfig | None = Field(
-        None, description="an agent repairs the files by calls of tools, in place of answer and max_turns"
+
+
+class EditsConfig(EnvironmentConfig):
+    """How an episode goes, and what an answer is."""
+
+    answer: Literal["function", "search_replace", "diff"] = Field(
+        "function",
+        description="what the policy writes: the whole function, or edits of the problem's program",
     )
 
 
@@ -268,7 +271,7 @@ class TrainingConfig(LoopConfig):
         None, description="training time limit over all sessions of the run, evaluation excluded"
     )
     prompts_per_step: PositiveInt = 16
-    num_generations: PositiveInt = Field(16, description="answers per prompt (G); kind: grpo needs 2 or more")
+    num_generations: PositiveInt = Field(16, description="answers per prompt (G); GRPO needs 2 or more")
     micro_batch_sequences: PositiveInt = Field(
         64, description="most answers per forward and backward pass; a group that it splits is read in parts"
     )

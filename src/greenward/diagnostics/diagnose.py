@@ -99,11 +99,13 @@ def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tup
 
 def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
     for finding in topic.findings:
-        for signal in _selected(finding.signals, run) if run.kind not in finding.not_for else ():
+        if not finding.applies(run.algorithm, run.silent):
+            continue
+        for signal in _selected(finding.signals, run):
             short = [name for name in (*finding.needs, signal) if name and run.too_short(name)]
             if not short:
                 yield _Outcome(finding, signal, finding.test(run, signal, limits))
-            elif run.kind == "sft" and short[0] not in run.values:
+            elif run.algorithm == "sft" and short[0] not in run.values:
                 continue  # supervised training has no answers and no rewards
             elif not depends_on_recipe(short[0]) and not finding.optional:
                 yield _Outcome(finding, signal, not_made(gap_of(run, short[0])))
@@ -206,7 +208,9 @@ def unanswered_question(run: RunSignals) -> str | None:
     """
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"
-    missing = [name for name in ("loss" if run.kind == "sft" else REWARD, GRADIENT) if run.too_short(name)]
+    missing = [
+        name for name in ("loss" if run.algorithm == "sft" else REWARD, GRADIENT) if run.too_short(name)
+    ]
     return f"{' and '.join(missing)} could not be tested" if missing else None
 
 
@@ -534,7 +538,7 @@ def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:
     suites = evaluated_suites(run.path) if run.path.is_dir() else []
     cards = tuple(
         replace(card, findings=tuple(filled_in(finding, run) for finding in card.findings))
-        for card in examine(topics_of(suites), run, limits)
+        for card in examine(topics_of(suites, (run.config or {}).get("task")), run, limits)
     )
     causes = causes_of([finding for card in cards for finding in card.findings], len(run.steps), CAUSES)
     return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered_question(run), causes)

@@ -8,7 +8,7 @@ explains is a cause; where several could explain a finding, it is the consequenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
@@ -132,7 +132,7 @@ class Finding:
     what its severity depends on, and `source` where the limit comes from.
 
     `explains` are the findings that may follow from it, `live` the changes that a monitor looks for,
-    `not_for` the kinds of recipe for which it means nothing, `suspects` the settings that a bisection tries
+    `not_for` the algorithms for which it means nothing, `suspects` the settings that a bisection tries
     first, and `views` the commands of `rldk` that show it.
     """
 
@@ -157,6 +157,10 @@ class Finding:
     not_for: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ("training", "algorithm", "sampling", "rewards", "rollouts", "reward_model")
     views: tuple[str, ...] = ()
+
+    def applies(self, algorithm: str | None, silent: Collection[str]) -> bool:
+        """Whether it means something for an algorithm, where the names in `silent` do not."""
+        return algorithm not in self.not_for and self.name not in silent
 
     def occurrence(self, result: Result) -> Occurrence:
         """What `result` of the test means."""

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -68,11 +68,13 @@ class Alarm:
 class LiveTests:
     """The newest values of the watched signals, and the level that is left for looks at them.
 
-    `kind` is that of the recipe, where it is known: some changes mean nothing then.
+    Some changes mean nothing for the `algorithm` of the training, and none that are `silent` for its task.
     """
 
-    def __init__(self, alpha: float = 0.05, kind: str | None = None) -> None:
-        self.alpha, self.kind = alpha, kind
+    def __init__(
+        self, alpha: float = 0.05, *, algorithm: str | None = None, silent: Collection[str] = ()
+    ) -> None:
+        self.alpha, self.algorithm, self.silent = alpha, algorithm, silent
         self.looks = 0
         self._step, self._logged = -1, 0  # the newest step, and how many there were
         self._values: dict[str, deque[tuple[int, float]]] = {}
@@ -101,8 +103,8 @@ class LiveTests:
         if self._logged % EVERY == 0:
             self.looks += 1
             level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
-            watched = (one for one in WATCHED if self.kind not in one[0].not_for)
-            found += [seen for one in watched if (seen := self._look(*one, level))]
+            told = [one for one in WATCHED if one[0].applies(self.algorithm, self.silent)]
+            found += [seen for one in told if (seen := self._look(*one, level))]
         if self._logged % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
         return self._untold(found)
@@ -301,8 +303,9 @@ class Monitor:
 
     `rules` is a preset, a YAML file or `Rules`. `say` gets each alarm as a line of text, `alarms` is a file
     to which each is appended as JSON. `stop` is what the action `stop` does, `pid` the process that it ends
-    otherwise; `stopped` says that a rule asked for it. `kind` is that of the training, as recipes name it
-    (`self_play`, `sft`, …): some changes mean nothing then. A value that is NaN counts as one.
+    otherwise; `stopped` says that a rule asked for it. `algorithm` is that of the training (`ppo`, `sft`, …),
+    for which some changes mean nothing, and so do findings whose names are `silent`. A value that is NaN
+    counts as one.
     """
 
     def __init__(
@@ -314,10 +317,11 @@ class Monitor:
         stop: Callable[[], object] | None = None,
         pid: int | None = None,
         on_alarm: Callable[[Alarm], object] = lambda alarm: None,
-        kind: str | None = None,
+        algorithm: str | None = None,
+        silent: Collection[str] = (),
     ) -> None:
         self.rules = rules if isinstance(rules, Rules) else load_rules(str(rules))
-        self.tests = LiveTests(self.rules.alpha, kind)
+        self.tests = LiveTests(self.rules.alpha, algorithm=algorithm, silent=silent)
         self.stopped = False
         self.found: list[Alarm] = []
         self._say, self._stop, self._pid, self._on_alarm = say, stop, pid, on_alarm

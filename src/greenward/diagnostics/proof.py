@@ -22,7 +22,7 @@ from greenward.common.errors import CheckpointError, ConfigError, DiagnosticsErr
 from greenward.common.files import UNEXPECTED, leads_out
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.diff import TOLERANCE, setting_differences
-from greenward.diagnostics.findings import FINDINGS
+from greenward.diagnostics.findings import topics_of
 from greenward.diagnostics.monitor import PRESETS
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import RunSignals
@@ -333,7 +333,8 @@ def _named_outside(config: Mapping[str, Any]) -> list[str]:
     found = {key: value for key, value in flat.items() if value and key.startswith(_OUTSIDE)}
     if (rules := str(flat.get("monitor.rules", "default"))) not in PRESETS:
         found["monitor.rules"] = rules
-    named, values = set[str](), [config.get("rewards"), config.get("self_play")]
+    task = str(config.get("task"))
+    named, values = set[str](), [config.get("rewards"), task, config.get(task)]
     while values:
         value = values.pop()
         if isinstance(value, Mapping):
@@ -436,15 +437,17 @@ def _reference(run: Path, good: Path | None) -> dict[str, Any]:
     """The config to compare with: of a good run, else of the shipped recipe of that name, or defaults."""
     if good is not None:
         return read_config(good)
-    from greenward.config.loading import load_recipe, shipped_recipes
-    from greenward.config.recipe import KINDS
+    from greenward.config.loading import load_recipe, recipe_class, refuse_code, shipped_recipes
 
     config = read_config(run)
     if config.get("name") in shipped_recipes():
         return load_recipe(config["name"]).model_dump(mode="json")
-    if (kind := KINDS.get(str(config.get("kind")))) is None:
-        raise ConfigError(f"{run} has a config of an unknown kind")
-    return kind.model_validate({"kind": config["kind"]}).model_dump(mode="json")
+    refuse_code(config)
+    if (made := recipe_class(config)) is None:
+        raise ConfigError(f"{run} has a config of an unknown task or algorithm")
+    field = made.model_fields.get("warm_start")
+    needed: dict[str, Any] = {"warm_start": {}} if field and field.is_required() else {}
+    return made.model_validate(needed).model_dump(mode="json")
 
 
 def _suspects(
@@ -456,7 +459,8 @@ def _suspects(
         key: (value, known[key]) for key, value in flattened(config) if key in known and value != known[key]
     }
     wanted = [key for key in differ if (key in keys if keys else not key.startswith(_IRRELEVANT))]
-    first = FINDINGS[finding].suspects
+    topics = topics_of([], config.get("task"))
+    first = next(one.suspects for topic in topics for one in topic.findings if one.name == finding)
 
     def rank(key: str) -> tuple[int, int]:
         places = [place for place, prefix in enumerate(first) if key.startswith(prefix)]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
-from greenward.runs.reading import flattened
+from greenward.runs.reading import algorithm_of, flattened
+from greenward.tasks import shipped_task
 
 Bools = npt.NDArray[np.bool_]
 
@@ -63,7 +64,7 @@ TITLES = {
 HOW_TO_LOG = {
     REWARD: "Log reward/mean, and reward/NAME for each term; greenward train does.",
     "kl": "Log kl; greenward does with algorithm.kl.coefficient above 0.",
-    "explained_variance": "Only PPO with a critic (kind ppo) has one.",
+    "explained_variance": "Only PPO with a critic has one.",
     RSS: "Log perf/rss_mb (resident memory, MiB); greenward train does.",
     "groups/with_signal": "Log groups/with_signal, groups/dead_all_pass and groups/dead_all_fail.",
     "status": "Log the share of each status as status/NAME.",
@@ -126,9 +127,15 @@ class RunSignals:
         }
 
     @property
-    def kind(self) -> str | None:
-        """The kind of the recipe, where the config is known."""
-        return (self.config or {}).get("kind")
+    def algorithm(self) -> str | None:
+        """The name of the algorithm of the recipe, where the config is known."""
+        return algorithm_of(self.config or {})
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Names of findings that mean nothing for the task of the recipe."""
+        task = shipped_task((self.config or {}).get("task"))
+        return task.silent if task else frozenset()
 
     def series(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) where the signal is finite; empty for a signal that is not there."""

@@ -234,8 +234,8 @@ class AgentPrompts(PromptRenderer):
         knows_tools = self.style == "chat" and "tool_call" in (tokenizer.chat_template or "")
         if tool_format == "native" and not knows_tools:
             raise ConfigError(
-                "environment.tools.format is native, but this model's chat template knows no <tool_call>.",
-                remedy="Set environment.tools.format=tags.",
+                "tools.format is native, but this model's chat template knows no <tool_call>.",
+                remedy="Set tools.format=tags.",
             )
         self.format: ToolFormat = "native" if knows_tools and tool_format != "tags" else "tags"
 

@@ -12,7 +12,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from greenward.common.errors import ConfigError
-from greenward.config.recipe import CodeRecipe, ModelRecipe, SupervisedRecipe
+from greenward.config.recipe import EditSections, ModelRecipe, ToolSections
 from greenward.config.sections import ToolsConfig
 from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
@@ -252,9 +252,9 @@ def prompt_options(recipe: ModelRecipe | None, style: Style | None = None) -> di
 
 def answer_form(recipe: ModelRecipe | None) -> AnswerForm:
     """The form of answers that a recipe asks for: `function` unless it says otherwise."""
-    return recipe.environment.answer if isinstance(recipe, CodeRecipe | SupervisedRecipe) else "function"
+    return recipe.environment.answer if isinstance(recipe, EditSections) else "function"
 
 
 def tools_of(recipe: ModelRecipe | None) -> ToolsConfig | None:
     """The tools of a recipe's agent, if it has one."""
-    return recipe.environment.tools if isinstance(recipe, CodeRecipe) else None
+    return recipe.tools if isinstance(recipe, ToolSections) else None

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from greenward.common.errors import ConfigError, RewardError
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import AnyRecipe, CodeRecipe
+from greenward.config.recipe import CodeRecipe, Recipe
 from greenward.evaluation.audit_answers import (
     CHEATS,
     FAMILIES,
@@ -210,7 +210,7 @@ def audit(
         )
 
 
-def audit_recipe(given: AnyRecipe | str | Path, **settings: Any) -> AuditReport:
+def audit_recipe(given: Recipe | str | Path, **settings: Any) -> AuditReport:
     """Audits the weighted sum of the reward terms of a recipe, of a file, or of the shipped recipe of a name.
 
     Penalties for length and a learned reward model are no part of it. `settings` are those of `audit`.

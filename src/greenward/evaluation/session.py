@@ -21,7 +21,6 @@ from pydantic.dataclasses import dataclass
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, ProblemError
 from greenward.common.http import RequestError, RetryPolicy
-from greenward.config.recipe import SelfPlayRecipe
 from greenward.config.sections import DType, EvaluationConfig, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import AgentPrompts, agent_maker
 from greenward.environments.prompts import PromptRenderer, Style
@@ -54,7 +53,7 @@ from greenward.evaluation.store import (
 from greenward.evaluation.suites import usable
 from greenward.grading.edits import PATH, diff_between, editable_files, print_diff
 from greenward.grading.extraction import Extracted
-from greenward.grading.judge import Grader, build_grader
+from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.verdict import Status
 from greenward.grading.verification import failing_references
 from greenward.problems.catalog import load_problems, load_suite
@@ -77,6 +76,7 @@ from greenward.runs.files import write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
+from greenward.tasks import find_task
 
 if TYPE_CHECKING:
     from greenward.models.catalog import FoundModel
@@ -84,8 +84,6 @@ if TYPE_CHECKING:
 
 MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
-WALL_PER_CPU = 3.0
-DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
 GOES_ON = f"Stopping; all answers so far are kept, and the same command goes on. {interruption.AGAIN}"
 _SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
@@ -417,7 +415,7 @@ class ModelEvaluation(EvaluationSession):
             self.model = model
         self.name = self.model.name
         recipe = self.model.recipe
-        self._trained_on = None if isinstance(recipe, SelfPlayRecipe) else recipe  # games are not problems
+        self._trained_on = recipe if recipe and find_task(recipe.task).asks_problems else None
         suite = options.suite or suites.HELD_OUT
         shots = suites.examples_for(suite, options.fewshot)
         asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import GRPORecipe, Recipe
+from greenward.config.recipe import GRPORecipe, ModelRecipe
 from greenward.config.sections import SandboxConfig, ToolsConfig
 from greenward.environments.agent import STOP_STRINGS, AgentPrompts
 from greenward.environments.prompts import (
@@ -152,7 +152,7 @@ def _uniform(text: str) -> float:
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
-def find_suite(name: str, recipe: Recipe | None, *, skip_bad_rows: bool = False) -> ProblemSet:
+def find_suite(name: str, recipe: ModelRecipe | None, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a suite. `held_out` and `families` mean those that the recipe's run never saw.
 
     Raises `ProblemError` naming the nearest name, and `ConfigError` for `held_out` without a recipe.
@@ -223,7 +223,7 @@ def examples_for(suite: str, count: int) -> tuple[Problem, ...]:
 
 def renderer_for(
     suite: str,
-    recipe: Recipe | None,
+    recipe: ModelRecipe | None,
     tokenizer: PromptTokenizer,
     problems: ProblemSet,
     *,
@@ -252,7 +252,7 @@ def renderer_for(
     return renderer, recipe.sampling.stop_strings if recipe else ()
 
 
-def agent_tools(recipe: Recipe | None, problems: Sequence[Problem]) -> ToolsConfig | None:
+def agent_tools(recipe: ModelRecipe | None, problems: Sequence[Problem]) -> ToolsConfig | None:
     """The tools by which these problems are solved: the recipe's, or the usual ones for repositories."""
     if not all(problem.buggy_code for problem in problems):
         return None

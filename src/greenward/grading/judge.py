@@ -57,7 +57,8 @@ from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, Run
 LEAST_TEST_SECONDS = 1.0
 TIMES_REFERENCE = 4.0
 MOST_SECONDS = 60.0
-WALL_PER_CPU_SECOND = 3.0
+WALL_PER_CPU = 3.0
+DEFAULT_TIMEOUT = 10.0  # CPU seconds for an answer to a suite without times of its own
 PART_SECONDS = 2.0  # of the reference's time, in each job that a long problem is split into
 
 
@@ -103,12 +104,12 @@ def join_results(results: Sequence[RunResult]) -> RunResult:
 def _limited(job: Job, call_seconds: Sequence[float], most: float) -> Job:
     """The job with a limit for each call, and for all together their sum, but at most `most`."""
     limits = _with_cpu_seconds(job.limits, min(sum(call_seconds), most))
-    wall_seconds = max(job.limits.wall_seconds, WALL_PER_CPU_SECOND * max(call_seconds))
+    wall_seconds = max(job.limits.wall_seconds, WALL_PER_CPU * max(call_seconds))
     return replace(job, limits=limits, call_seconds=tuple(call_seconds), call_wall_seconds=wall_seconds)
 
 
 def _with_cpu_seconds(limits: Limits, cpu_seconds: float) -> Limits:
-    wall_seconds = max(limits.wall_seconds, WALL_PER_CPU_SECOND * cpu_seconds)
+    wall_seconds = max(limits.wall_seconds, WALL_PER_CPU * cpu_seconds)
     return replace(limits, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
 
 

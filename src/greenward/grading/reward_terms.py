@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import CodeRecipe, Recipe
+from greenward.config.recipe import CodeRecipe, ModelRecipe
 from greenward.config.sections import RewardTermConfig
 from greenward.grading import labels, quality
 from greenward.grading.edits import (
@@ -459,7 +459,9 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def build_rewards(
-    recipe: Recipe, problems: ProblemSet, functions: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    recipe: ModelRecipe,
+    problems: ProblemSet,
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[RewardTerm, ...]:
     """The reward terms; none for supervised training. `functions` are the caller's, by the name of the term.
 

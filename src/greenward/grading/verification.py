@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from greenward.common.errors import ProblemError
-from greenward.config.recipe import AnyRecipe
+from greenward.config.recipe import Recipe
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader, build_grader
 from greenward.grading.verdict import Family
@@ -77,7 +77,7 @@ def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
 
 
 def build_problems(
-    recipe: AnyRecipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
+    recipe: Recipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
 ) -> tuple[ProblemSet, ProblemSet]:
     """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
 
@@ -104,7 +104,7 @@ def build_problems(
 
 
 def load_verified(
-    source: str, recipe: AnyRecipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
+    source: str, recipe: Recipe, *, part: Literal["train", "held_out"], skip_bad_rows: bool = False
 ) -> ProblemSet:
     """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
 
@@ -145,7 +145,7 @@ def reference_answer(problem: Problem) -> Extracted:
     return Extracted(problem.reference, files=tuple(fixed.items()))
 
 
-def verify_references(recipe: AnyRecipe, grader: Grader, *problem_sets: ProblemSet) -> None:
+def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
     """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
     Generated problems are verified where they are made. Raises `ProblemError` naming every reference

@@ -10,12 +10,11 @@ from typing import Any
 
 from greenward.common.errors import CheckpointError
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import ModelRecipe, Recipe, language_model
+from greenward.config.recipe import ModelRecipe, language_model
 from greenward.models import checkpoint
 from greenward.models.checkpoint import local_folder
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
-from greenward.rollouts.engine import SamplingParams
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
 from greenward.runs.reading import is_run
@@ -32,7 +31,7 @@ class FoundModel:
 
     name: str
     folder: Path
-    recipe: Recipe | None
+    recipe: ModelRecipe | None
     step: int | None
 
     @cached_property
@@ -109,8 +108,3 @@ def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Pol
         folder = None if model.id is None else local_folder(model.id)
         policy.add_adapter(model.lora, seed=recipe.seed, base=str(folder.resolve()) if folder else model.id)
     return policy
-
-
-def build_sampling(recipe: ModelRecipe) -> SamplingParams:
-    """How answers are drawn."""
-    return SamplingParams(**recipe.sampling.model_dump())

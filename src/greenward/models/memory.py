@@ -28,10 +28,8 @@ import torch
 from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import (
-    CodeRecipe,
     ModelRecipe,
     PPORecipe,
-    Recipe,
     ReinforcementRecipe,
     language_model,
 )
@@ -380,12 +378,11 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
 
 
 def workload(
-    recipe: Recipe, *, dtype_bytes: int, gpu_bytes: int | None, native: bool, prompt_tokens: int
+    recipe: ModelRecipe, *, dtype_bytes: int, gpu_bytes: int | None, native: bool, prompt_tokens: int
 ) -> Workload:
     """What the recipe asks of a model's memory on a GPU with `gpu_bytes`, or on a CPU (None)."""
     length = recipe.sampling.max_tokens
-    if isinstance(recipe, CodeRecipe):
-        length *= recipe.environment.max_turns
+    length *= getattr(getattr(recipe, "environment", None), "max_turns", 1)
     if recipe.model.id is None:
         prompt_tokens = min(
             prompt_tokens, max(1, recipe.model.shape.max_positions - recipe.sampling.max_tokens)
@@ -432,7 +429,7 @@ def memory_lines(shape: DecoderShape, work: Workload, found: MemoryEstimate) -> 
     return [*lines, f"  for prompts of {work.prompt_tokens} and answers of {work.completion_tokens} tokens"]
 
 
-def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
+def check_memory(recipe: ModelRecipe) -> tuple[list[str], str | None]:
     """The lines of the estimate for this machine, and a warning where the training will hardly fit.
 
     Raises `ConfigError` where what must stay in memory is alone more than the device has left.
@@ -464,7 +461,7 @@ def check_memory(recipe: Recipe) -> tuple[list[str], str | None]:
     return lines, f"Training takes about {_gib(found.total)}, and {short}. {remedy}"
 
 
-def check_disk(recipe: Recipe, output: Path) -> str | None:
+def check_disk(recipe: ModelRecipe, output: Path) -> str | None:
     """A warning where the checkpoints that are kept will hardly fit on the disk of `output`."""
     if (known := model_shape(recipe)) is None:
         return None

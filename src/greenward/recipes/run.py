@@ -22,32 +22,25 @@ import torch
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, RewardError, TrainingStopped
 from greenward.common.keys import load_keys
-from greenward.config.loading import convert, dump, preset_line
+from greenward.config.loading import convert, dump, preset_line, with_defaults
 from greenward.config.recipe import (
-    AnyRecipe,
-    BaseRecipe,
-    CodeGameRecipe,
     CodeRecipe,
-    DQNRecipe,
-    GRPORecipe,
     ModelRecipe,
     PolicyGradientRecipe,
     PPORecipe,
+    Recipe,
     ReinforcementRecipe,
     RejectionRecipe,
-    SelfPlayRecipe,
     SupervisedRecipe,
-    with_defaults,
 )
 from greenward.config.sections import (
     GENERATED_CORPUS,
     ModelConfig,
     RewardTermConfig,
     RolloutsConfig,
-    SupervisedConfig,
     TrainingConfig,
 )
-from greenward.config.training import DQNTrainingConfig, FaultsConfig
+from greenward.config.training import FaultsConfig, GRPOAlgorithmConfig, PolicyGradientConfig
 from greenward.diagnostics.monitor import Alarm, Monitor
 from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.evaluation.suites import HELD_OUT
@@ -86,18 +79,11 @@ from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
-from greenward.tasks.code_game.task import CodeGameTasks
+from greenward.tasks import find_task
 from greenward.tasks.corpus import check_pairs
-from greenward.tasks.problem_task import CodeTasks, Tasks, build_renderer
-from greenward.tasks.self_play.task import RoleGradientNorms, SelfPlayTasks
-from greenward.tasks.token_mdp.task import DQNTasks
+from greenward.tasks.task import Say, Task
 from greenward.training import distributed
-from greenward.training.advantages import (
-    ESTIMATORS,
-    CompletionRewardEstimator,
-    Estimator,
-    RoleBaselineEstimator,
-)
+from greenward.training.advantages import Estimator
 from greenward.training.collector import Collector, OverlappedCollector
 from greenward.training.distributed import gathered_copy, shard
 from greenward.training.faults import Fault, FaultTargets, edit_examples, make_faults, recorded_truth
@@ -129,7 +115,7 @@ def check_rollouts(config: RolloutsConfig) -> None:
 
 
 def build_engine(
-    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory, stack: ExitStack
+    recipe: ReinforcementRecipe, policy: Policy, task: Task, run: RunDirectory, stack: ExitStack
 ) -> tuple[RolloutEngine, Sequence[Callback]]:
     """The engine that plays `policy`, itself where no other is asked for, and what has to follow steps.
 
@@ -167,7 +153,7 @@ def build_engine(
         max_positions=min(length, policy.max_positions),
         patience_seconds=config.server.patience_seconds if config.engine == "server" else 0.0,
     )
-    _check_prompts(recipe, policy, tasks, engine.max_positions)
+    _check_prompts(recipe, policy, task, engine.max_positions)
     try:
         engine.sync(policy)
         engine.sample([[policy.tokenizer.eos_id]], 1, SamplingParams(max_tokens=1), seed=0)
@@ -201,19 +187,17 @@ class SleepBetween(Callback):
         return episodes
 
 
-def _check_prompts(recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, max_positions: int) -> None:
-    if not isinstance(tasks, CodeTasks) or max_positions == policy.max_positions:
+def _check_prompts(recipe: ReinforcementRecipe, policy: Policy, task: Task, max_positions: int) -> None:
+    if max_positions == policy.max_positions or (longest := task.longest_prompt(policy)) is None:
         return
-    renderer, tokens = build_renderer(recipe, policy.tokenizer), recipe.sampling.max_tokens
-    longest = max(len(renderer.prompt_ids(problem)) for problem in tasks.train)
-    if longest + tokens > max_positions:
+    if longest + (tokens := recipe.sampling.max_tokens) > max_positions:
         raise ConfigError(
             f"the longest prompt has {longest} tokens; with sampling.max_tokens {tokens} that is more "
             f"than the {max_positions} that vLLM serves (max_model_len)."
         )
 
 
-def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
+def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collection[str] = ()) -> None:
     """Raises the error of what a training by `recipe` needs and has not.
 
     `given` names the sets of problems and `functions` the reward functions that the caller has himself. What
@@ -222,7 +206,7 @@ def check_needs(recipe: AnyRecipe, given: Collection[str] = (), functions: Colle
     if isinstance(recipe, SupervisedRecipe):
         if (data := recipe.warm_start.data) is None:
             raise ConfigError(
-                "kind: sft trains on your own pairs: warm_start.data is not set.",
+                "algorithm.name: sft trains on your own pairs: warm_start.data is not set.",
                 remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
                 f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
                 "problems.",
@@ -265,7 +249,7 @@ def _check_model(model: ModelConfig) -> None:
         check_lora(model.lora, native=model.id is None or shape is not None)
 
 
-def check_processes(recipe: AnyRecipe) -> None:
+def check_processes(recipe: Recipe, task: Task) -> None:
     """Raises `ConfigError` for a recipe that the processes which train together cannot train."""
     count, held = distributed.size(), distributed.sharding()
     if count == 1:
@@ -277,22 +261,20 @@ def check_processes(recipe: AnyRecipe) -> None:
         return
     wrong = None
     training = recipe.training
-    if isinstance(recipe, DQNRecipe):
-        raise ConfigError(f"{count} processes cannot train this recipe: kind dqn trains in one.")
-    if isinstance(training, TrainingConfig) and training.prompts_per_step < count:
+    if (reason := task.wrong_with_processes(held)) is not None:
+        wrong = reason
+    elif isinstance(training, TrainingConfig) and training.prompts_per_step < count:
         wrong = f"training.prompts_per_step is {training.prompts_per_step}, fewer than the {count} processes"
     elif isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         wrong = "faults are planted in one process only"
-    elif held != "ddp" and recipe.model.lora is not None:
+    elif held != "ddp" and isinstance(recipe, ModelRecipe) and recipe.model.lora is not None:
         wrong = f"model.lora trains few weights, which {held} need not share out (--config ddp can)"
-    elif recipe.model.device.startswith("cuda:"):
+    elif isinstance(recipe, ModelRecipe) and recipe.model.device.startswith("cuda:"):
         wrong = f"model.device is {recipe.model.device}, and each process needs a device of its own (auto)"
     elif held != "ddp" and isinstance(training, TrainingConfig) and training.weight_average:
         wrong = f"training.weight_average is of whole weights, and {held} shares them out"
-    elif held != "ddp" and recipe.kind == "self_play":
-        wrong = f"kind: self_play measures whole gradients of the roles, and {held} shares them out"
-    elif held == "zero3" and recipe.kind == "ppo":
-        wrong = "DeepSpeed clips one gradient by one norm, and kind: ppo has two (--config fsdp2 can)"
+    elif held == "zero3" and isinstance(recipe, PPORecipe):
+        wrong = "DeepSpeed clips one gradient by one norm, and PPO has two (--config fsdp2 can)"
     elif held == "fsdp2" and os.environ.get("FSDP_VERSION", "2") != "2":
         wrong = "the file for Accelerate names FSDP 1 (fsdp_version: 2 is what can be used)"
     elif os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
@@ -318,8 +300,6 @@ def _check_reward(term: RewardTermConfig) -> None:
 
 
 ALARMS = "alarms.jsonl"
-ROLE_GRADIENTS_EVERY = 20
-"""Steps between two measurements of the gradient of each role, which cost about one pass of the update."""
 
 
 @dataclass(frozen=True)
@@ -337,9 +317,9 @@ class Reinforcement:
 
 
 def build_reinforcement(
-    recipe: ReinforcementRecipe, policy: Policy, tasks: Tasks, run: RunDirectory, stack: ExitStack
+    recipe: ReinforcementRecipe, policy: Policy, task: Task, run: RunDirectory, stack: ExitStack, say: Say
 ) -> Reinforcement:
-    """Everything that trains `policy` on `tasks`, which are open, as the recipe says; recorded in `run`.
+    """Everything that trains `policy` on `task`, which is open, as the recipe says; recorded in `run`.
 
     `stack` closes what runs beside the training. `exact` says whether a resumed run repeats an uninterrupted
     one.
@@ -349,13 +329,17 @@ def build_reinforcement(
     training = recipe.training
     whole = gathered_copy(policy)
     sampled = policy if whole is None else whole.policy
-    players = tasks.players(sampled)
+    players = task.players(sampled)
     collecting = stack.enter_context(ExitStack())  # left last: what samples ahead ends with its engine
-    engine, sleeps = build_engine(recipe, sampled, tasks, run, stack)
+    engine, sleeps = build_engine(recipe, sampled, task, run, stack)
     if engine is not sampled:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
         players.update({name: engine for name, player in players.items() if player is sampled})
-    callbacks: list[Callback] = [RolloutWriter(run, training.rollouts_per_step), *tasks.callbacks(), *sleeps]
+    callbacks: list[Callback] = [
+        RolloutWriter(run, training.rollouts_per_step),
+        *task.callbacks(say),
+        *sleeps,
+    ]
     frozen = reward_model = None
     if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
@@ -363,12 +347,13 @@ def build_reinforcement(
         reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)
         callbacks.append(RewardModelCallback(reward_model, run.predictions, weight=weight))
     max_rounds = 1
-    if isinstance(recipe, GRPORecipe | CodeGameRecipe) and recipe.algorithm.dynamic_sampling:
-        max_rounds = recipe.algorithm.dynamic_sampling_max_rounds
+    algorithm = recipe.algorithm
+    if isinstance(algorithm, GRPOAlgorithmConfig) and algorithm.dynamic_sampling:
+        max_rounds = algorithm.dynamic_sampling_max_rounds
     overlapped = recipe.rollouts.max_staleness > 0
     make = partial(OverlappedCollector, steps=training.max_steps) if overlapped else Collector
     collector = make(
-        tasks.environment(policy),
+        task.environment(policy),
         players,
         groups_per_step=training.prompts_per_step,
         seed=recipe.seed,
@@ -376,7 +361,10 @@ def build_reinforcement(
         callbacks=callbacks,
     )
     collecting.callback(collector.close)
-    phase, trainer = TRAINERS[recipe.kind](recipe, policy, collector, frozen)
+    if isinstance(recipe, RejectionRecipe):
+        phase, trainer = _rejection(recipe, policy, collector)
+    else:
+        phase, trainer = _policy_gradient(recipe, policy, task, collector, frozen)
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         assert isinstance(trainer, RLTrainer)
@@ -395,14 +383,12 @@ def build_reinforcement(
     return Reinforcement(phase, trainer, [*callbacks, *faults], evaluated, exact)
 
 
-def _rejection(
-    recipe: RejectionRecipe, policy: Policy, collector: Collector, frozen: Policy | None
-) -> tuple[str, Trainer]:
+def _rejection(recipe: RejectionRecipe, policy: Policy, collector: Collector) -> tuple[str, Trainer]:
     shard(policy)
     trainer = RejectionTrainer(
         policy,
         collector,
-        recipe.rejection,
+        recipe.algorithm,
         recipe.training,
         seed=recipe.seed,
         mask_truncated=recipe.algorithm.overlong.mask_truncated,
@@ -411,13 +397,16 @@ def _rejection(
 
 
 def _policy_gradient(
-    recipe: PolicyGradientRecipe | SelfPlayRecipe | CodeGameRecipe,
+    recipe: ReinforcementRecipe,
     policy: Policy,
+    task: Task,
     collector: Collector,
     frozen: Policy | None,
 ) -> tuple[str, Trainer]:
     """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
-    algorithm, kl = recipe.algorithm, recipe.algorithm.kl
+    algorithm = recipe.algorithm
+    assert isinstance(algorithm, PolicyGradientConfig)
+    kl = algorithm.kl
     kl_coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
     reference = None
     if kl.coefficient > 0:
@@ -440,23 +429,8 @@ def _policy_gradient(
         make = partial(
             PPOTrainer, kl_in_loss=not recipe.algorithm.kl.in_reward, critic=critic, critic_config=config
         )
-    elif isinstance(recipe, SelfPlayRecipe):
-        estimator = RoleGradientNorms(
-            RoleBaselineEstimator(
-                recipe.algorithm.advantage,
-                decay=recipe.algorithm.baseline_decay,
-                updated_first=recipe.algorithm.baseline_updated_first,
-                discount=recipe.algorithm.discount,
-            ),
-            policy,
-            every=ROLE_GRADIENTS_EVERY,
-            micro_batch_sequences=recipe.training.micro_batch_sequences,
-        )
     else:
-        estimator = ESTIMATORS[algorithm.advantage]
-        tools = recipe.environment.tools if isinstance(recipe, GRPORecipe) else None
-        if tools and tools.call_reward:
-            estimator = CompletionRewardEstimator(estimator)
+        estimator = task.estimator(policy)
     shard(policy, *critics)
     trainer = make(
         policy,
@@ -470,14 +444,6 @@ def _policy_gradient(
         seed=recipe.seed,
     )
     return f"{algorithm.loss} training", trainer
-
-
-TRAINERS: Mapping[str, Callable[..., tuple[str, Trainer]]] = MappingProxyType(
-    {**dict.fromkeys(("grpo", "ppo", "self_play", "code_game"), _policy_gradient), "rejection": _rejection}
-)
-"""Makes the name of the phase and the trainer, by kind of recipe, from recipe, policy, collector, and a
-frozen copy of the policy as it is now, if there is one.
-"""
 
 
 class MonitorCallback(Callback):
@@ -497,7 +463,8 @@ class MonitorCallback(Callback):
             alarms=run.path / ALARMS,
             stop=_stop,
             on_alarm=self._on_alarm,
-            kind=recipe.kind,
+            algorithm=recipe.algorithm.name,
+            silent=find_task(recipe.task).silent,
         )
         self._step = 0
 
@@ -531,19 +498,10 @@ def _stop() -> None:
 
 
 WARM_START = "warm_start"
-TASKS: Mapping[str, type[Tasks] | type[DQNTasks]] = MappingProxyType(
-    {
-        **dict.fromkeys(("grpo", "ppo", "rejection", "sft"), CodeTasks),
-        "self_play": SelfPlayTasks,
-        "code_game": CodeGameTasks,
-        "dqn": DQNTasks,
-    }
-)
-"""What each kind of recipe trains and evaluates on."""
 
 
 def train(
-    recipe: AnyRecipe,
+    recipe: Recipe,
     output: Path,
     *,
     resume: bool = False,
@@ -576,18 +534,17 @@ def train(
         _, *warned = *check_memory(recipe), check_disk(recipe, output), _slow_numbers(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    make_tasks: Any = TASKS[recipe.kind]
     with ExitStack() as stack:
         stack.enter_context(interruption.stoppable(what_follows))
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
-        check_processes(recipe)
-        tasks = make_tasks(recipe, given, functions)
+        task = find_task(recipe.task)(recipe, given, functions)
+        check_processes(recipe, task)
         progress = Progress(quiet=quiet)
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
         run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
-        tasks.open(run, stack)
+        task.open(run, stack)
         stack.enter_context(progress)
         for key, change in run.inexact.items():
             progress.message(
@@ -597,7 +554,7 @@ def train(
         for message in (preset_line(recipe), *warned, contended_threads()):
             if message:
                 progress.message(message)
-        finished = Session(recipe, tasks, progress, resume).train(run)
+        finished = Session(recipe, task, progress, resume).train(run)
         if finished and distributed.is_first():
             show_report(output, quiet=quiet)
     return finished
@@ -609,7 +566,7 @@ def refuse_both(*, resume: bool, overwrite: bool) -> None:
         raise ConfigError("resume and overwrite exclude each other.", remedy="Leave one of them out.")
 
 
-def computes_by_kernels(recipe: BaseRecipe) -> bool:
+def computes_by_kernels(recipe: Recipe) -> bool:
     """Whether compiled kernels serve, where this machine has them."""
     return isinstance(recipe, ModelRecipe) and not torch.cuda.is_available()
 
@@ -618,7 +575,7 @@ def _slow_numbers(recipe: ModelRecipe) -> str | None:
     return slow_dtype(recipe.model.dtype, resolve_device(recipe.model.device))
 
 
-def open_run(path: Path, recipe: BaseRecipe, *, resume: bool, overwrite: bool = False) -> RunDirectory:
+def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = False) -> RunDirectory:
     """The run directory of `recipe`, for writing in the first process alone."""
     config = recipe.model_dump(mode="json")
     count = distributed.size()
@@ -649,25 +606,24 @@ def show_report(output: Path, *, quiet: bool, report_of: Callable[[Path], Report
 
 
 def dry_run(
-    recipe: AnyRecipe,
+    recipe: Recipe,
     given: Mapping[str, ProblemSet] = MappingProxyType({}),
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> None:
     """Print the resolved recipe, the model's size and the first prompt; train nothing."""
     check_needs(recipe, given, functions)
     print(dump(recipe))
-    if isinstance(recipe, DQNRecipe):
-        print(DQNTasks(recipe, given, functions).sample())
+    task = find_task(recipe.task)(recipe, given, functions)
+    if not isinstance(recipe, ModelRecipe):
+        print(task.sample(None))
         return
     estimated, warned = check_memory(recipe)
     for line in (*estimated, preset_line(recipe), warned, _slow_numbers(recipe)):
         if line:
             print(f"# {line}")
-    make_tasks: Any = TASKS[recipe.kind]
-    tasks: Tasks = make_tasks(recipe, given, functions)
-    policy = build_policy(recipe, tasks.texts)
+    policy = build_policy(recipe, task.texts)
     print(f"# {training_memory(policy)}")
-    print(tasks.sample(policy))
+    print(task.sample(policy))
 
 
 def training_memory(policy: Policy) -> str:
@@ -692,19 +648,20 @@ _NO_FAULTS = FaultsConfig()
 class Session:
     """One call of `train`: what its phases share."""
 
-    recipe: AnyRecipe
-    tasks: Any
+    recipe: Recipe
+    task: Task
     progress: Progress
     resume: bool
 
     def train(self, run: RunDirectory) -> bool:
         recipe = self.recipe
-        if isinstance(recipe, DQNRecipe):
-            return self._learn_values(recipe, run)
+        if (trainer := self.task.trainer()) is not None:
+            return self._train_by(trainer, run)
         if isinstance(recipe, SupervisedRecipe):
             return self._supervise(recipe, run)
+        assert isinstance(recipe, ReinforcementRecipe)
         if recipe.warm_start is None:
-            return self._reinforce(recipe, run, build_policy(recipe, self.tasks.texts))
+            return self._reinforce(recipe, run, build_policy(recipe, self.task.texts))
         folder = run.path / WARM_START
         summary = distributed.broadcast_from_rank0(lambda: read_summary(folder))
         if summary is None or summary["status"] != "finished":
@@ -722,23 +679,24 @@ class Session:
             interruption.check()
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         warm = recipe.model_copy(update={"model": model})
-        return self._reinforce(recipe, run, build_policy(warm, self.tasks.texts))
+        return self._reinforce(recipe, run, build_policy(warm, self.task.texts))
 
-    def _learn_values(self, recipe: DQNRecipe, run: RunDirectory) -> bool:
-        trainer = self.tasks.trainer()
-        self.progress.phase("Q-learning", recipe.training.max_steps)
-        writer = RolloutWriter(run, recipe.training.rollouts_per_step)
-        callbacks = [writer, *self.tasks.callbacks(self.progress)]
-        if finished := self._drive(recipe, run, trainer, recipe.training, callbacks):
-            self.tasks.compare(run, trainer, self.progress)
+    def _train_by(self, trainer: Trainer, run: RunDirectory) -> bool:
+        """Train by a trainer of the task's own."""
+        recipe, say = self.recipe, self.progress.message
+        limits: Any = recipe.training
+        self.progress.phase(f"{recipe.algorithm.name} training", limits.max_steps)
+        callbacks = [RolloutWriter(run, limits.rollouts_per_step), *self.task.callbacks(say)]
+        if finished := self._drive(recipe, run, trainer, limits, callbacks):
+            self.task.finish(run, trainer, say)
         return finished
 
     def _supervise(
         self, recipe: SupervisedRecipe, run: RunDirectory, faults: FaultsConfig = _NO_FAULTS
     ) -> bool:
         config = recipe.warm_start
-        policy = build_policy(recipe, self.tasks.texts)
-        examples = self.tasks.examples(policy, config)
+        policy = build_policy(recipe, self.task.texts)
+        examples = self.task.examples(policy, config)
         if faults.planted:
             examples = edit_examples(faults, examples)
         whole = gathered_copy(policy)
@@ -751,7 +709,7 @@ class Session:
 
     def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
         with ExitStack() as stack:
-            built = build_reinforcement(recipe, policy, self.tasks, run, stack)
+            built = build_reinforcement(recipe, policy, self.task, run, stack, self.progress.message)
             self.progress.phase(built.phase, recipe.training.max_steps)
             if self.resume and not built.exact:
                 self.progress.message(
@@ -765,35 +723,34 @@ class Session:
 
     def _drive(
         self,
-        recipe: ModelRecipe | DQNRecipe,
+        recipe: Recipe,
         run: RunDirectory,
         trainer: Trainer,
-        limits: SupervisedConfig | TrainingConfig | DQNTrainingConfig,
+        limits: Any,
         callbacks: Sequence[Callback] = (),
         evaluated: Policy | None = None,
     ) -> bool:
         tracked = distributed.is_first() and recipe.tracking.is_on
         sinks = make_sinks(recipe.tracking.model_dump(), run.path, run.config) if tracked else []
+        trained: Any = trainer.policy
         loop = TrainingLoop(
             trainer,
             run,
             seed=recipe.seed,
             max_steps=limits.max_steps,
             max_seconds=limits.max_seconds,
-            evaluators=self.tasks.evaluators(trainer.policy) if recipe.evaluation.enabled else {},
+            evaluators=self.task.evaluators(trained) if recipe.evaluation.enabled else {},
             evaluate_at_start=recipe.evaluation.at_start,
             eval_interval_steps=recipe.evaluation.eval_interval_steps,
             checkpoint_interval_steps=recipe.training.checkpoint_interval_steps,
             keep_checkpoints=recipe.training.keep_checkpoints,
-            keep_best=isinstance(recipe, DQNRecipe),
-            log_interval_steps=recipe.training.log_frequency if isinstance(recipe, DQNRecipe) else 1,
             keep_spaced_checkpoints=recipe.training.keep_spaced_checkpoints,
             callbacks=callbacks,
             evaluated=evaluated,
             sinks=sinks,
             tracked_samples=recipe.tracking.samples,
-            finishes_steps=isinstance(recipe, DQNRecipe),
             progress=self.progress,
+            **self.task.loop_options,
         )
         try:
             loop.run()

@@ -22,8 +22,8 @@ from typing import IO
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, RunError, SandboxError
 from greenward.common.interruption import POLL_SECONDS, Stopped
-from greenward.config.loading import has_key, load_recipe, resolved_grid
-from greenward.config.recipe import AnyRecipe, GRPORecipe, with_defaults
+from greenward.config.loading import has_key, load_recipe, resolved_grid, with_defaults
+from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
 from greenward.hardware.detection import this_preset
 from greenward.hardware.launch import python_module
@@ -44,6 +44,7 @@ from greenward.runs.reading import (
     read_summary,
     runs_below,
 )
+from greenward.tasks import recipes_of_task
 
 UNBOUNDED_STEPS = 1_000_000
 WATCH_SECONDS = 1.0
@@ -69,14 +70,14 @@ class Arm:
         """Recipe and overrides; of an arm beside another, once that one has finished."""
         if self.beside is None:
             return [self.recipe, *self.overrides]
-        kind = load_recipe(self.recipe, self.overrides).kind
+        supervised = load_recipe(self.recipe, self.overrides).algorithm.name == "sft"
         seconds = training_seconds(self.beside.folder)
         start = self.beside.folder / WARM_START / "checkpoints" / "last"
-        limits = "warm_start" if kind == "sft" else "training"
+        limits = "warm_start" if supervised else "training"
         return [
             self.recipe,
             *self.overrides,
-            *(() if kind == "sft" else ("warm_start=null",)),
+            *(() if supervised else ("warm_start=null",)),
             f"model.id={start}",
             "pretrained=null",
             f"{limits}.max_steps={UNBOUNDED_STEPS}",
@@ -270,15 +271,16 @@ class SeedStudy:
         rate = recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
         only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
         main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
-        shared = [text for text in overrides if has_key("rejection", text)]
+        recipes = recipes_of_task(recipe.task)
+        shared = [text for text in overrides if has_key(recipes["rejection"], text)]
         rejection = Arm(folder / REJECTION, REJECTION_RECIPE, shared, after=main, beside=main)
         supervised = (
-            "kind=sft",
+            "algorithm=sft",
             "warm_start.data=corpus",
             "warm_start.schedule=constant",
             f"warm_start.learning_rate={rate:.6g}",
         )
-        own = [text for text in overrides if has_key("sft", text)]
+        own = [text for text in overrides if has_key(recipes["sft"], text)]
         control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
         self.arms = (main, rejection, control)
         phases = {
@@ -374,7 +376,7 @@ def sweep(
     return True
 
 
-def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool) -> None:
+def _check_output(output: Path, recipes: dict[Path, Recipe], *, resume: bool) -> None:
     """Raises `RunError` where `output` holds another sweep, or this one without `resume`."""
     there = runs_below(output)
     for folder in there:
@@ -394,7 +396,7 @@ def _check_output(output: Path, recipes: dict[Path, AnyRecipe], *, resume: bool)
         )
 
 
-def _is_finished(folder: Path, recipe: AnyRecipe) -> bool:
+def _is_finished(folder: Path, recipe: Recipe) -> bool:
     """Whether the run in `folder` has done all that `recipe` asks for; its limits may have been raised."""
     summary = read_summary(folder)
     if summary is None or summary["status"] != "finished":

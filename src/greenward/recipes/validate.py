@@ -14,7 +14,7 @@ import torch
 
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import Recipe, language_model
+from greenward.config.recipe import ModelRecipe, language_model
 from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
@@ -145,7 +145,7 @@ def _compare(found: FoundModel, ours: _Answers) -> tuple[bool, str]:
     )
 
 
-def _train(recipe: Recipe, output: Path) -> tuple[bool, str]:
+def _train(recipe: ModelRecipe, output: Path) -> tuple[bool, str]:
     """Train and evaluate; well if every step changed the weights, whatever share of the answers is right."""
     train(recipe, output, quiet=True)
     rows = read_metrics(output / METRICS).rows

@@ -28,7 +28,7 @@ from greenward.reports.document import (
     shown_answer,
     words,
 )
-from greenward.reports.tasks import game_blocks, is_game
+from greenward.reports.games import game_blocks, is_game
 from greenward.runs.files import JsonRows, read_json
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -100,7 +100,7 @@ def evaluation_report(path: Path) -> Report:
 
 
 def _programs(summary: Mapping[str, Any]) -> Iterator[Block]:
-    """The result of each problem where the policy was greedy and with epsilon (kind dqn)."""
+    """The result of each problem where the policy was greedy and with epsilon (Q-learning)."""
     found = summary.get("by_problem") or ()
     rows = tuple(
         (

@@ -41,7 +41,8 @@ from greenward.reports.document import (
 )
 from greenward.runs.files import OVERFLOWED
 from greenward.runs.no_signal import NoSignalPeriod, no_signal_periods
-from greenward.runs.reading import RecordedRun, is_run, read_failure, read_recorded_run
+from greenward.runs.reading import RecordedRun, algorithm_of, is_run, read_failure, read_recorded_run
+from greenward.tasks import DEFAULT_TASK, shipped_task
 
 Evaluation = Mapping[str, Any]
 
@@ -53,7 +54,6 @@ _ARM_LABELS = {
     "ppo": "PPO",
     "rejection": "Rejection sampling",
     "sft": "supervised",
-    "self_play": "Self-play",
     "dqn": "Q-learning",
 }
 
@@ -84,8 +84,9 @@ class Study:
 
     @property
     def measured(self) -> str:
-        """What evaluations ask: Q-learning the problems of its training, by tests that it never sees."""
-        return "hidden-test" if self.main_runs[0].config.get("kind") == "dqn" else "held-out"
+        """What evaluations ask."""
+        task = shipped_task(self.main_runs[0].config.get("task", DEFAULT_TASK))
+        return task.measured if task else "held-out"
 
 
 def in_a_sentence(label: str) -> str:
@@ -138,8 +139,9 @@ def failures(path: Path) -> Iterator[str]:
 
 
 def _label(run: RecordedRun) -> str:
-    kind = str(run.config.get("kind", "training"))
-    return _ARM_LABELS.get(kind, kind)
+    name = algorithm_of(run.config) or "training"
+    task = shipped_task(run.config.get("task"))
+    return (task and task.label) or _ARM_LABELS.get(name, name)
 
 
 def max_lost_share(study: Study) -> float:
@@ -161,7 +163,9 @@ def _gaps(study: Study) -> Iterator[str]:
             if (run := runs[seed]) is not None:
                 of_arm = prefix if arm == study.main else f"{prefix}{arm}: "
                 yield from (f"{of_arm}{text}" for text in _defects(run))
-    if study.main_runs[0].config.get("kind") in ("grpo", "ppo") and CONTROL not in study.arms:
+    config = study.main_runs[0].config
+    task, name = shipped_task(config.get("task")), algorithm_of(config)
+    if (task is None or task.asks_problems) and name in ("grpo", "ppo") and CONTROL not in study.arms:
         yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 

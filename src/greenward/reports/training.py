@@ -46,6 +46,15 @@ from greenward.reports.document import (
     shown_answer,
     words,
 )
+from greenward.reports.games import (
+    described,
+    game_charts,
+    game_figures,
+    game_sections,
+    games_headline,
+    is_game,
+    played_games,
+)
 from greenward.reports.runs import (
     TRAINING_CURVES,
     Drawn,
@@ -71,17 +80,8 @@ from greenward.reports.runs import (
     suite_charts,
     warm_start_charts,
 )
-from greenward.reports.tasks import (
-    game_charts,
-    game_figures,
-    game_sections,
-    games_headline,
-    is_game,
-    opponents_in_words,
-    played_games,
-    program_sections,
-)
 from greenward.runs.reading import WITHOUT_EFFECT, RecordedRun, flattened, is_run, read_summary, runs_below
+from greenward.tasks import shipped_task
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
@@ -227,7 +227,7 @@ def _games(studies: Mapping[str, Study]) -> Iterator[Paragraph]:
     """Who the opponents of each run were, so that a mixture is not taken for self-play."""
     for name, study in studies.items():
         if played_games(study.main_runs):
-            yield Paragraph(f"{name}. {opponents_in_words(study.main_runs[0].config)}")
+            yield Paragraph(f"{name}. {described(study.main_runs[0].config)}")
 
 
 def _curves(drawn: Sequence[Drawn]) -> Iterator[Chart]:
@@ -271,6 +271,7 @@ def training_report(path: str | Path) -> Report:
     results = compare(study)
     found = stages(study)
     main = study.main_runs
+    task = shipped_task(main[0].config.get("task"))
     return Report(
         kind="run report",
         title=study.title,
@@ -281,7 +282,7 @@ def training_report(path: str | Path) -> Report:
         sections=(
             section("Learning", charts((*held_out_charts(study, results), *suite_charts(study)))),
             *game_sections(study),
-            *program_sections(study),
+            *(task.report(study) if task else ()),
             section(
                 "Before and after",
                 _before_after(study, results, found),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
+    from greenward.config.recipe import ModelRecipe
     from greenward.models.policy import Policy
 
 
@@ -30,6 +31,11 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     stop_strings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, recipe: ModelRecipe) -> SamplingParams:
+        """How a recipe draws completions."""
+        return cls(**recipe.sampling.model_dump())
 
 
 @dataclass(frozen=True)

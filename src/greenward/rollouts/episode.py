@@ -1,17 +1,17 @@
-"""The records that travel from an environment to the algorithm: turns, episodes, collections."""
+"""The records that travel from an environment to the algorithm, and the protocol of environments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from greenward.common.errors import GreenwardError
 from greenward.grading.verdict import Verdict
-from greenward.rollouts.engine import StopReason
+from greenward.rollouts.engine import RolloutEngine, StopReason
 
 POLICY = "policy"
 """The name of the player that is trained."""
@@ -123,3 +123,18 @@ class Collection:
     sampling_seconds: float
     grading_seconds: float
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """Where episodes come from. It owns its tasks: that of group i follows from i and its seed."""
+
+    def collect(
+        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
+    ) -> Collection:
+        """The episodes of these groups; the same seed gives the same ones.
+
+        `step` is what reward terms are told of the progress.
+        """
+
+    def task(self, group: int) -> Hashable:
+        """What tells the task of a group from others; several processes ask for it."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from greenward.tasks import DEFAULT_TASK, shipped_task
+
 MIN_STEPS = 3  # in a row, before anything is said
-_ALL = 0.995  # of the answers
-_NO_SPREAD = 1e-9  # of rewards
-_MOST_ILLEGAL = 0.5  # of the moves
-_SHORTEST_REASONING = 8  # tokens of an answer with its boxed move
+ALL = 0.995  # of the answers
+NO_SPREAD = 1e-9  # of rewards
 
 
 @dataclass(frozen=True)
@@ -79,41 +79,13 @@ _CONSTANT = NoSignalCause(
 _NONE_KEPT = NoSignalCause(
     "no answer kept",
     "Rejection sampling kept no answer.",
-    "Lower rejection.min_reward, raise training.num_generations, or take easier problems.",
+    "Lower algorithm.min_reward, raise training.num_generations, or take easier problems.",
 )
 _NO_GROUP_DIFFERS = NoSignalCause(
     "no group with signal",
     "No two answers to the same prompt got different rewards.",
     "Raise training.num_generations or sampling.temperature, set algorithm.dynamic_sampling, or reward in "
     "finer steps.",
-)
-_ILLEGAL = NoSignalCause(
-    "illegal moves decide",
-    "At least half of the moves are illegal, so the games are lost by them and teach no strategy.",
-    "Start from a warm start, lower training.learning_rate, or set self_play.illegal_moves=retry.",
-)
-_ILLEGAL_IN_SPITE_OF_RETRY = NoSignalCause(
-    "illegal moves decide", _ILLEGAL.sentence, "Start from a warm start, or lower training.learning_rate."
-)
-_MORE_ILLEGAL = NoSignalCause(
-    "illegal moves rising",
-    "The share of illegal moves is three times what it was.",
-    "Lower training.learning_rate, or give self_play.opponents a share of random or league.",
-)
-_ONE_ROLE_WINS = NoSignalCause(
-    "one role always wins",
-    "In the games against itself one role always wins, so neither role learns from them.",
-    "Give self_play.opponents a share of random or league, or raise algorithm.entropy_coefficient.",
-)
-_NO_REASONING = NoSignalCause(
-    "no reasoning left",
-    "The answers are hardly longer than the boxed move.",
-    "Lower training.learning_rate, or compare algorithm.advantage=role_baseline with the one in use.",
-)
-_ALL_DRAWN = NoSignalCause(
-    "every game alike",
-    "Every game ended with the same result.",
-    "Give self_play.opponents a share of random or league, or raise algorithm.entropy_coefficient.",
 )
 
 
@@ -122,50 +94,39 @@ def cause_of(
 ) -> NoSignalCause | None:
     """Why the step of a row taught little or nothing, None where it did; `config` is that of the run.
 
-    Rewards are compared within each group by `kind: grpo`, but for the advantage `reinforce`, and over the
-    batch otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded. In self-play
-    the share of illegal moves is compared with `fewest_illegal`, that of an earlier step.
+    In games the share of illegal moves is compared with `fewest_illegal`, that of an earlier step.
     """
-    if config.get("kind") == "self_play":
-        return _cause_in_games(row, config, fewest_illegal)
-    kind, advantage = config.get("kind"), (config.get("algorithm") or {}).get("advantage")
+    task = shipped_task(config.get("task", DEFAULT_TASK))
+    return task.no_signal(row, config, fewest_illegal) if task else cause_in_answers(row, config)
+
+
+def cause_in_answers(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSignalCause | None:
+    """As `cause_of`, where answers are judged.
+
+    Rewards are compared within each group by GRPO, but for the advantage `reinforce`, and over the batch
+    otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded.
+    """
+    algorithm = config.get("algorithm") or {}
+    name, advantage = algorithm.get("name"), algorithm.get("advantage")
     numbers = [row.get(name) for name in ("completion/truncated", "pass_rate", "reward/std")]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         return None
     truncated, pass_rate, spread = (float(number or 0) for number in numbers)
-    differ = spread > _NO_SPREAD
-    in_groups = kind == "grpo" and advantage != "reinforce"
+    differ = spread > NO_SPREAD
+    in_groups = name == "grpo" and advantage != "reinforce"
     no_group_differs = in_groups and row.get("groups/with_signal") == 0
-    if truncated >= _ALL:
+    if truncated >= ALL:
         return _TRUNCATED
     kept = row.get("rejection/kept")
     if pass_rate == 0 and not kept:
         return _ALL_FAIL_BUT_DIFFER if differ and not no_group_differs else _ALL_FAIL
     if pass_rate == 1:
         return _ALL_PASS_BUT_DIFFER if differ and not no_group_differs else _ALL_PASS
-    if kind == "rejection":
+    if name == "rejection":
         return _NONE_KEPT if kept == 0 else None
     if not differ:
         return _CONSTANT
     return _NO_GROUP_DIFFERS if no_group_differs else None
-
-
-def _cause_in_games(
-    row: Mapping[str, Any], config: Mapping[str, Any], fewest_illegal: float
-) -> NoSignalCause | None:
-    illegal, boxed = row.get("games/illegal"), config["self_play"]["move_format"] == "boxed"
-    if illegal is None:
-        return None
-    if illegal >= _MOST_ILLEGAL:
-        return _ILLEGAL if config["self_play"]["illegal_moves"] == "lose" else _ILLEGAL_IN_SPITE_OF_RETRY
-    if illegal > max(3 * fewest_illegal, fewest_illegal + 0.05):
-        return _MORE_ILLEGAL
-    if boxed and row["games/length"] <= _SHORTEST_REASONING:
-        return _NO_REASONING
-    if any(row[name] >= _ALL for name in row if "/self/" in name and name.endswith("/win")):
-        return _ONE_ROLE_WINS
-    spread = row.get("reward/std")
-    return _ALL_DRAWN if spread is not None and spread <= _NO_SPREAD else None
 
 
 def no_signal_periods(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[NoSignalPeriod]:

@@ -16,7 +16,8 @@ from greenward.common.files import expects, read_file
 from greenward.common.keys import load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
-from greenward.runs.reading import evaluation_files, read_config, read_sessions
+from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions
+from greenward.tasks import DEFAULT_TASK, shipped_task
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -41,7 +42,8 @@ def model_card(run: Path, step: int) -> str:
     What cannot be read is left out. Keys are replaced, and absolute paths cut to their last part.
     """
     recipe = _readable(read_config, run) or {}
-    config, kind = _shortened(recipe), str(recipe.get("kind", "unknown"))
+    config, task = _shortened(recipe), str(recipe.get("task", "unknown"))
+    algorithm = algorithm_of(recipe) or "unknown"
     model = (recipe.get("model") or {}).get("id")
     on_hub = bool(model and _HUB_ID.fullmatch(model) and not Path(model).exists())
     licence = _licence_of(model) if model else None
@@ -49,7 +51,7 @@ def model_card(run: Path, step: int) -> str:
     metadata = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["code", "greenward", kind],
+        "tags": ["code", "greenward", task, algorithm],
         **({"base_model": model} if on_hub else {}),
         **({"license": licence} if licence else {}),
     }
@@ -60,7 +62,8 @@ def model_card(run: Path, step: int) -> str:
         metadata=yaml.safe_dump(metadata, sort_keys=False),
         name=config.get("name", run.name),
         step=step,
-        kind=kind,
+        task=task,
+        algorithm=algorithm,
         base=link if on_hub else f"`{_shortened(model)}`" if model else "random weights",
         licence=licence or (f"see {link}" if on_hub else UNKNOWN if model else "none"),
         metrics=list(_metrics(run, step)),
@@ -96,7 +99,8 @@ def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     problems, warm_start = config.get("problems") or {}, config.get("warm_start") or {}
     if warm_start.get("data"):
         yield "supervised examples", warm_start["data"]
-    if config.get("kind") not in ("self_play", "code_game"):
+    task = shipped_task(config.get("task", DEFAULT_TASK))
+    if task is None or task.asks_problems:
         yield from ((key, problems[key]) for key in ("train", "held_out") if problems.get(key))
     for suite in (config.get("evaluation") or {}).get("suites") or ():
         yield "evaluation", suite["name"]

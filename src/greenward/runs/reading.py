@@ -23,7 +23,8 @@ import yaml
 
 from greenward.common.errors import RunError
 from greenward.common.files import UNEXPECTED, read_file
-from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text, with_present_names
+from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
+from greenward.config.upgrade import upgrade
 from greenward.runs.files import (
     OVERFLOWED,
     JsonRows,
@@ -38,7 +39,6 @@ CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 _SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
-    "self_play", "code_game",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
 ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
@@ -107,7 +107,10 @@ def read_failure(path: Path) -> str | None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The resolved config of the run at `path`. Raises `RunError` for none, and for what is no mapping."""
+    """The resolved config of the run at `path`, with the keys of this version.
+
+    Raises `RunError` for none, and for what is no mapping.
+    """
     file = path / CONFIG
     if not file.is_file():
         raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")
@@ -118,7 +121,14 @@ def read_config(path: Path) -> dict[str, Any]:
         raise RunError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
-    return with_present_names(config)
+    return upgrade(config)
+
+
+def algorithm_of(config: Mapping[str, Any]) -> str | None:
+    """The name of the algorithm that a config names, which may be a stranger's."""
+    algorithm = config.get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -252,7 +262,8 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
         else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
     config = lenient(read_config, path / CONFIG, path) or {}
-    wrong = [key for key in _SECTIONS if not isinstance(config.get(key), Mapping | None)]
+    sections = (*_SECTIONS, str(config.get("task")))  # that of a task has its name
+    wrong = [key for key in sections if not isinstance(config.get(key), Mapping | None)]
     notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
     return RecordedRun(
         path=path,

@@ -1,0 +1,72 @@
+"""Names the tasks that a recipe can ask for: the one place outside of its folder that knows a task."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from greenward.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from greenward.config.recipe import Recipe
+    from greenward.tasks.task import Task
+
+TASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "functions": "greenward.tasks.functions.task:Functions",
+        "repair": "greenward.tasks.repair.task:Repair",
+        "spec": "greenward.tasks.spec.task:Spec",
+        "vulnerability": "greenward.tasks.vulnerability.task:Vulnerability",
+        "agent": "greenward.tasks.agent.task:Agent",
+        "self_play": "greenward.tasks.self_play.task:SelfPlay",
+        "code_game": "greenward.tasks.code_game.task:CodeGame",
+        "token_mdp": "greenward.tasks.token_mdp.task:TokenMDPTask",
+    }
+)
+"""The class of each task, imported when it is asked for."""
+DEFAULT_TASK = "functions"
+
+
+def find_task(name: Any) -> type[Task]:
+    """The class of a task by its name, or by `module:Class` for one of the user's own.
+
+    Modules of the current folder are found. Raises `ConfigError` for a task that there is not.
+    """
+    known = isinstance(name, str) and name in TASKS
+    module, colon, attribute = (TASKS[name] if known else str(name)).partition(":")
+    if not colon or not module or not isinstance(name, str):
+        near = get_close_matches(str(name), TASKS, n=1)
+        raise ConfigError(
+            f"task: expected one of {', '.join(TASKS)} or your own as module:Class, found {name!r}.",
+            remedy=f"Nearest: {near[0]}." if near else None,
+        )
+    if known:
+        shipped: type[Task] = getattr(import_module(module), attribute)
+        return shipped
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        task: Any = getattr(import_module(module), attribute)
+    except Exception as error:  # the user's module may raise anything
+        raise ConfigError(
+            f"task {name} cannot be imported. {type(error).__name__}: {error}",
+            remedy="Name a class of the current folder or of an installed module as module:Class.",
+        ) from error
+    if not isinstance(task, type) or not hasattr(task, "recipes"):
+        raise ConfigError(f"task {name}: {attribute} is no subclass of greenward.tasks.task.Task.")
+    return task
+
+
+def recipes_of_task(name: Any) -> Mapping[str, type[Recipe]]:
+    """The recipe class of each algorithm that a task is learned by, the usual one first."""
+    return find_task(name).recipes
+
+
+def shipped_task(name: Any) -> type[Task] | None:
+    """The class of a task that comes with greenward; None for all else, which a stranger's run may name."""
+    return find_task(name) if isinstance(name, str) and name in TASKS else None

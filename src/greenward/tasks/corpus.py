@@ -28,7 +28,7 @@ from greenward.problems.generated import ID_PREFIX, Composition
 from greenward.problems.mutation import mutants
 from greenward.problems.problem import Problem, ProblemSet, begun_function, hole_of, stable_hash
 from greenward.problems.rows import Row, read_rows
-from greenward.training.sft import Example
+from greenward.training.protocols import Example
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,11 +13,28 @@ from greenward.rollouts.episode import Episode
 from greenward.training.protocols import Callback
 
 if TYPE_CHECKING:
+    from greenward.config.recipe import ReinforcementRecipe
     from greenward.models.policy import Policy
 
 LEAGUE = "league"
+SILENT_IN_GAMES = frozenset(
+    (
+        "constant-reward", "dead-groups", "diversity-loss", "dominant-answer", "flaky-grades",
+        "group-signal-fades", "length-bias", "no-learning",
+    )
+)  # fmt: skip
+"""Findings that mean nothing where an opponent decides what is earned."""
 _NEWEST_GAMES = 0.9  # decay of the score of a member, per group of games
 _SMALLEST_WEIGHT = 0.05  # a member that always loses is still met now and then
+
+
+def opponents_too_late(recipe: ReinforcementRecipe) -> Iterator[str]:
+    """The mistake of sampling ahead in a task of games."""
+    if recipe.rollouts.max_staleness:
+        yield (
+            f"rollouts.max_staleness {recipe.rollouts.max_staleness} does not work with task: {recipe.task}: "
+            "the opponents of a step are known only after the update before it"
+        )
 
 
 @dataclass(eq=False)

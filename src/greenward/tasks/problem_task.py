@@ -1,18 +1,18 @@
-"""What a kind of recipe trains and evaluates on: the protocol of tasks, and the tasks of code."""
+"""Implements what the tasks that ask problems share: which are trained on and held out, suites, rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import CodeRecipe, ModelRecipe, Recipe
-from greenward.config.sections import EvaluationConfig, SuiteConfig, SupervisedConfig
-from greenward.environments.agent import AgentEnvironment, AgentPrompts
+from greenward.config.recipe import ModelRecipe, TurnSections
+from greenward.config.sections import EvaluationConfig, SuiteConfig
+from greenward.environments.agent import AgentPrompts
 from greenward.environments.code import CodeEnvironment
 from greenward.environments.prompts import (
     PromptRenderer,
@@ -22,63 +22,23 @@ from greenward.environments.prompts import (
     tools_of,
 )
 from greenward.evaluation.evaluate import VerdictMemory, evaluate
-from greenward.evaluation.session import DEFAULT_TIMEOUT, WALL_PER_CPU
 from greenward.evaluation.suites import examples_for, find_suite, renderer_for, stable_subset, without
 from greenward.grading.edits import editable_files, written_edits
-from greenward.grading.judge import Grader, build_grader
+from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.reward_terms import build_rewards
 from greenward.grading.verification import build_problems, verify_references
-from greenward.models.catalog import build_sampling
-from greenward.models.policy import Policy
-from greenward.models.tokenizer import Tokenizer
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.episode import Environment
 from greenward.runs.directory import RunDirectory
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.corpus import demonstration_text, supervised_examples, texts_to_tokenize
-from greenward.training.collector import Environment
-from greenward.training.loop import Evaluator
-from greenward.training.protocols import Callback
-from greenward.training.sft import Example
+from greenward.tasks.task import Task
+from greenward.training.protocols import Evaluator, Example
 
-
-class Tasks(Protocol):
-    """The tasks of one training.
-
-    They are made before there is a run directory, and raise the typed errors of `greenward.common.errors` for
-    a recipe that cannot be trained; `open` then starts what judges them. A kind of recipe with tasks of its
-    own has a class with these methods and an entry in `recipes.run.TASKS`.
-    """
-
-    def __init__(
-        self, recipe: Any, given: Mapping[str, ProblemSet], functions: Mapping[str, Callable[..., Any]]
-    ) -> None:
-        """`given` and `functions` are the caller's own problems and reward functions (`train.train`)."""
-
-    def open(self, run: RunDirectory, stack: ExitStack) -> None:
-        """Prepare to collect and evaluate episodes, until `stack` is closed; `run` gets facts on it."""
-
-    def texts(self) -> Iterable[str]:
-        """Texts to train a tokenizer on, where the recipe starts from random weights."""
-
-    def sample(self, policy: Policy) -> str:
-        """What a dry run shows of the tasks: how many there are, and a prompt of `policy`."""
-
-    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
-        """The pairs of supervised training, as token ids of `policy`."""
-
-    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
-        """The players of the environment by name; `policy` is one of them."""
-
-    def environment(self, policy: Policy) -> Environment:
-        """Where the episodes that train `policy` come from, once there are players."""
-
-    def callbacks(self) -> Sequence[Callback]:
-        """What has to follow the training, such as a league of opponents, once there are players."""
-
-    def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
-        """The evaluations during training, by suite; None stands for held-out tasks."""
+if TYPE_CHECKING:
+    from greenward.config.sections import SupervisedConfig
+    from greenward.models.policy import Policy
+    from greenward.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,7 +52,7 @@ class TrackedSuite:
     data_hash: str
 
 
-def find_tracked_suites(recipe: Recipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
+def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
     """The suites that the recipe names; none when evaluation is disabled.
 
     Raises `ProblemError` for an unknown suite and for one that shares problems with the training set,
@@ -126,19 +86,34 @@ def build_renderer(recipe: ModelRecipe, tokenizer: PromptTokenizer) -> PromptRen
     return PromptRenderer(tokenizer, **prompt_options(recipe), answer=answer_form(recipe))
 
 
-class CodeTasks:
-    """Problems of code: those to train on, the held-out ones, public suites, and the terms of the reward."""
+class ProblemTask(Task):
+    """Problems to train on, held-out ones, public suites, and the terms of the reward."""
+
+    labelled: ClassVar[bool] = False
+    """Whether its problems are functions with a label, which no tests judge."""
 
     def __init__(
-        self, recipe: Recipe, given: Mapping[str, ProblemSet], functions: Mapping[str, Callable[..., Any]]
+        self,
+        recipe: Any,
+        given: Mapping[str, ProblemSet] = MappingProxyType({}),
+        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
-        self.recipe = recipe
+        super().__init__(recipe)
         self.train, self.held_out = build_problems(recipe, given)
+        for problem in (*self.train, *self.held_out):
+            self.check(problem)
         self.suites = find_tracked_suites(recipe, self.train)
-        if answer_form(recipe) != "function" or tools_of(recipe):
-            for problem in (*self.train, *self.held_out):
-                editable_files(problem)
         self._reward_terms = build_rewards(recipe, self.train, functions)
+
+    def check(self, problem: Problem) -> None:
+        """Raises `ProblemError` for a problem that the task does not ask."""
+        if self.labelled is (problem.label is not None):
+            return
+        raise ProblemError(
+            f"{problem.task_id} has {'no' if self.labelled else 'a'} label, and this recipe has task: "
+            f"{self.recipe.task}.",
+            remedy="Set task to what its problems are: labelled functions are those of vulnerability.",
+        )
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
@@ -148,14 +123,12 @@ class CodeTasks:
         verify_references(self.recipe, grader, self.train, self.held_out)
 
     def texts(self) -> Iterable[str]:
-        yield from texts_to_tokenize(self.train)
-        form = answer_form(self.recipe)
-        if tools_of(self.recipe):
-            yield from (demonstration_text(one) for one in self.train if one.reference)
-        if form != "function":
-            yield from (written_edits(one, one.reference, form) for one in self.train if one.reference)
+        from greenward.tasks.corpus import texts_to_tokenize
 
-    def sample(self, policy: Policy) -> str:
+        yield from texts_to_tokenize(self.train)
+
+    def sample(self, policy: Policy | None) -> str:
+        assert policy is not None
         renderer = build_renderer(self.recipe, policy.tokenizer)
         first = self.train[0]
         return (
@@ -165,38 +138,38 @@ class CodeTasks:
         )
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+        from greenward.tasks.corpus import supervised_examples
+
         renderer = build_renderer(self.recipe, policy.tokenizer)
         return supervised_examples(config, self.train, policy, renderer, seed=self.recipe.seed)
 
-    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
-        return {POLICY: policy}
-
-    def callbacks(self) -> Sequence[Callback]:
-        return ()
+    def longest_prompt(self, policy: Policy) -> int:
+        renderer = build_renderer(self.recipe, policy.tokenizer)
+        return max(len(renderer.prompt_ids(problem)) for problem in self.train)
 
     def environment(self, policy: Policy) -> Environment:
+        return self.make_environment(CodeEnvironment, policy)
+
+    def make_environment(self, make: Callable[..., Environment], policy: Policy) -> Environment:
+        """What `make` gives for the problems, the rewards and the settings of the recipe."""
         recipe = self.recipe
-        assert isinstance(recipe, CodeRecipe)
-        overlong, tools = recipe.algorithm.overlong, recipe.environment.tools
-        make: Any = CodeEnvironment
-        if tools is not None:
-            make = partial(AgentEnvironment, executor=self.grader.executor, tools=tools)
+        overlong = recipe.algorithm.overlong
         return make(
             self.train,
             build_renderer(recipe, policy.tokenizer),
             self.grader,
             self._reward_terms,
-            sampling=build_sampling(recipe),
+            sampling=SamplingParams.of(recipe),
             group_size=recipe.training.num_generations,
             seed=recipe.seed,
-            max_turns=recipe.environment.max_turns,
+            max_turns=recipe.environment.max_turns if isinstance(recipe, TurnSections) else 1,
             penalty_buffer=overlong.penalty_buffer,
             penalty=overlong.penalty,
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
-        renderer, sampling = build_renderer(recipe, tokenizer), build_sampling(recipe)
+        renderer, sampling = build_renderer(recipe, tokenizer), SamplingParams.of(recipe)
         memory = VerdictMemory()
 
         def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
@@ -210,8 +183,22 @@ class CodeTasks:
         return found | {one.name: suite_evaluator(one, recipe, tokenizer, grader) for one in self.suites}
 
 
+class EditTask(ProblemTask):
+    """Problems that are answered by a whole function or program, or by edits of the one that there is."""
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        if answer_form(self.recipe) != "function":
+            editable_files(problem)
+
+    def texts(self) -> Iterable[str]:
+        yield from super().texts()
+        if (form := answer_form(self.recipe)) != "function":
+            yield from (written_edits(one, one.reference, form) for one in self.train if one.reference)
+
+
 def open_grader(
-    recipe: Recipe, suites: Sequence[TrackedSuite], run: RunDirectory, stack: ExitStack
+    recipe: ModelRecipe, suites: Sequence[TrackedSuite], run: RunDirectory, stack: ExitStack
 ) -> tuple[Grader, tuple[TrackedSuite, ...]]:
     """A grader until `stack` is closed, which `run` records, and the suites with all expected values."""
     grader = stack.enter_context(build_grader(recipe.sandbox))
@@ -219,11 +206,13 @@ def open_grader(
     return grader, tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
 
 
-def suite_evaluator(suite: TrackedSuite, recipe: Recipe, tokenizer: Tokenizer, grader: Grader) -> Evaluator:
+def suite_evaluator(
+    suite: TrackedSuite, recipe: ModelRecipe, tokenizer: Tokenizer, grader: Grader
+) -> Evaluator:
     """The record says what moves scores: data, prompts, examples, token and time limits."""
     config, problems = suite.config, suite.problems
     renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
-    usual = build_sampling(recipe)
+    usual = SamplingParams.of(recipe)
     max_tokens = config.max_tokens or usual.max_tokens
     sampling = replace(usual, max_tokens=max_tokens, top_p=1.0, top_k=0, stop_strings=stop_strings)
     settings = EvaluationConfig(

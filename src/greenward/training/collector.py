@@ -6,32 +6,17 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from greenward.common.seeding import step_seed
 from greenward.models.policy import Policy
 from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import POLICY, Collection, Episode
+from greenward.rollouts.episode import POLICY, Collection, Environment, Episode
 from greenward.training import distributed
 from greenward.training.advantages import group_signal
 from greenward.training.protocols import Callback, Stateful
-
-
-class Environment(Protocol):
-    """Where episodes come from. It owns its tasks: that of group i follows from i and its seed."""
-
-    def collect(
-        self, players: Mapping[str, RolloutEngine], groups: Sequence[int], *, seed: int, step: int = 0
-    ) -> Collection:
-        """The episodes of these groups; the same seed gives the same ones.
-
-        `step` is what reward terms are told of the progress.
-        """
-
-    def task(self, group: int) -> Hashable:
-        """What tells the task of a group from others; several processes ask for it."""
 
 
 @dataclass(eq=False)

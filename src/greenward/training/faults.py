@@ -33,9 +33,8 @@ from greenward.runs.files import write_json
 from greenward.runs.machine import available_mb, resident_mb
 from greenward.training.advantages import Estimator
 from greenward.training.collector import Collector
-from greenward.training.protocols import Callback
+from greenward.training.protocols import Callback, Example
 from greenward.training.reward_model import LogitCalibration, RewardModel
-from greenward.training.sft import Example
 from greenward.training.trainer import RLTrainer
 
 TRUTH_FILE = "faults.json"

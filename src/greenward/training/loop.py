@@ -42,7 +42,7 @@ from greenward.runs.publish import model_card
 from greenward.runs.reading import EVALUATIONS, evaluation_name, step_name, steps_in
 from greenward.runs.trackers import MetricSink, evaluation_values, sample_rows, suite_group
 from greenward.training import distributed
-from greenward.training.protocols import Callback, NoSignalWarning, rollout_row
+from greenward.training.protocols import Callback, Evaluator, NoSignalWarning, rollout_row
 
 _MOST_NUMBERS = 1 << 16
 _MOST_BYTES = 4 << 30
@@ -188,10 +188,6 @@ class Trainer(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-Evaluator = Callable[[Any, int, float], dict[str, Any]]
-"""(policy, step, training seconds so far) -> an evaluation as plain data."""
 
 
 @dataclass(eq=False)

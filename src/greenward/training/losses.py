@@ -32,7 +32,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from greenward.config.training import AlgorithmConfig
+from greenward.config.training import PolicyGradientConfig
 from greenward.models.scoring import TokenScores
 from greenward.training.batch import BatchTotals, MicroBatch
 
@@ -211,7 +211,7 @@ class Objective:
 
     @classmethod
     def of(
-        cls, algorithm: AlgorithmConfig, *, kl_coefficient: float, entropy_coefficient: float
+        cls, algorithm: PolicyGradientConfig, *, kl_coefficient: float, entropy_coefficient: float
     ) -> Objective:
         """That of a recipe, with the present coefficients."""
         importance = algorithm.importance

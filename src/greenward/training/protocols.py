@@ -1,4 +1,4 @@
-"""Defines the hooks of a training step, and what checkpoints keep of an object, named once."""
+"""Defines what tasks and trainings share: hooks of a step, what checkpoints keep, evaluators, examples."""
 
 from __future__ import annotations
 
@@ -133,3 +133,23 @@ class NoSignalWarning(Callback):
         self._newest.extend(state.get("newest", ()))
         self._said.update(state.get("said", ()))
         self._fewest_illegal = state.get("fewest_illegal", {})
+
+
+Evaluator = Callable[[Any, int, float], dict[str, Any]]
+"""(policy, step, training seconds so far) -> an evaluation as plain data."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair, as token ids. The completion ends with the end-of-sequence token.
+
+    `trained` says of each token of the completion whether it is trained on; None means all of them.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    trained: tuple[bool, ...] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.completion_ids) if self.trained is None else sum(self.trained)

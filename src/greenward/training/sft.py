@@ -21,7 +21,7 @@ from torch import Tensor
 
 from greenward.common.seeding import shuffled_index, step_seed
 from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.config.training import RejectionConfig
+from greenward.config.training import RejectionAlgorithmConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.episode import Episode
@@ -29,23 +29,7 @@ from greenward.training import distributed, optim
 from greenward.training.collector import Collector
 from greenward.training.loop import StepRecord
 from greenward.training.optim import learning_rate_factor
-from greenward.training.protocols import Stateful
-
-
-@dataclass(frozen=True)
-class Example:
-    """One pair, as token ids. The completion ends with the end-of-sequence token.
-
-    `trained` says of each token of the completion whether it is trained on; None means all of them.
-    """
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    trained: tuple[bool, ...] | None = None
-
-    @property
-    def tokens(self) -> int:
-        return len(self.completion_ids) if self.trained is None else sum(self.trained)
+from greenward.training.protocols import Example, Stateful
 
 
 @dataclass(eq=False)
@@ -196,7 +180,7 @@ def _negative_log_likelihood(policy: Policy, examples: Sequence[Example]) -> Ten
 EMPTY_ROUND = (
     "A round of rejection sampling kept no answer, so it taught nothing; rejection/empty_rounds counts such "
     "rounds. If most are empty: more training.num_generations or training.prompts_per_step, easier problems, "
-    "a warm start, or a lower rejection.min_reward."
+    "a warm start, or a lower algorithm.min_reward."
 )
 
 
@@ -227,7 +211,7 @@ class RejectionTrainer:
 
     policy: Policy
     collector: Collector
-    config: RejectionConfig
+    config: RejectionAlgorithmConfig
     training: TrainingConfig
     _: KW_ONLY
     seed: int

@@ -16,7 +16,7 @@ from torch import Tensor
 from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.config.sections import TrainingConfig
-from greenward.config.training import AlgorithmConfig
+from greenward.config.training import PolicyGradientConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.episode import Episode
@@ -66,7 +66,7 @@ class RLTrainer(Stateful):
     policy: Policy
     collector: Collector
     estimator: Estimator
-    algorithm: AlgorithmConfig
+    algorithm: PolicyGradientConfig
     training: TrainingConfig
     _: KW_ONLY
     max_completion_tokens: int

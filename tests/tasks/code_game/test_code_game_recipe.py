@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from greenward.common.errors import ConfigError
-from greenward.config.recipe import RECIPE
 from greenward.recipes.run import train
 from greenward.runs.reading import read_recorded_run
 from greenward.tasks.code_game.environment import GENERATOR, CodeGameEnvironment
+from greenward.tasks.code_game.task import CodeGameRecipe
 
 SMALL: dict[str, Any] = {
-    "kind": "code_game",
+    "task": "code_game", "algorithm": {"name": "grpo"},
     "code_game": {"phases": [2, 2], "evaluation_games": 8},
     "model": {
         "shape": {"layers": 1, "hidden_size": 32, "heads": 2, "kv_heads": 2, "max_positions": 160},
@@ -38,7 +38,7 @@ def steps_of(run: Path) -> list[dict[str, float]]:
 def test_a_run_cut_in_the_phase_of_the_predictor_resumes_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = RECIPE.validate_python(SMALL)
+    recipe = CodeGameRecipe.model_validate(SMALL)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     collect, kill_at = CodeGameEnvironment.collect, None
     trained: list[set[str]] = []
@@ -83,11 +83,11 @@ def test_a_run_cut_in_the_phase_of_the_predictor_resumes_as_if_it_had_not_been(
 )
 def test_predictors_that_do_not_fit_are_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        RECIPE.validate_python(SMALL | {"code_game": section})
+        CodeGameRecipe.model_validate(SMALL | {"code_game": section})
 
 
 def test_a_program_and_its_prompts_that_do_not_fit_are_refused_before_training(tmp_path: Path) -> None:
-    recipe = RECIPE.validate_python(SMALL | {"sampling": {"max_tokens": 80}})
+    recipe = CodeGameRecipe.model_validate(SMALL | {"sampling": {"max_tokens": 80}})
     with pytest.raises(ConfigError, match="more than the model's 160 positions"):
         train(recipe, tmp_path / "run", quiet=True)
     assert not list(tmp_path.glob("run/**/metrics.jsonl"))

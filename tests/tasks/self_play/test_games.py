@@ -370,7 +370,7 @@ def test_the_record_is_what_runs_keep_and_trackers_take(game: Any, tmp_path: Pat
     opponents = ["random", "expert"] if game.expert else ["random"]
     matches = [f"{one}/{role}/{figure}" for one in opponents for role in game.roles for figure in MATCH]
     assert list(record["metrics"]) == [*matches, *EXACT[game.name]]
-    with RunDirectory.create(tmp_path / "run", {"kind": "self_play"}) as run:
+    with RunDirectory.create(tmp_path / "run", {"task": "self_play", "algorithm": {"name": "grpo"}}) as run:
         run.write_evaluation(30, record, "some_game")
     (read,) = read_recorded_run(tmp_path / "run", []).suites["some_game"]
     assert read["metrics"] == record["metrics"] and read["step"] == 30 and read["elapsed_seconds"] == 1.5

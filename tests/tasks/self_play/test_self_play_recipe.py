@@ -15,7 +15,6 @@ import pytest
 from greenward.cli.main import main
 from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.loading import load_recipe, parse_recipe
-from greenward.config.recipe import SelfPlayRecipe
 from greenward.models.catalog import build_policy
 from greenward.recipes.run import train
 from greenward.rollouts.engine import Completion, StopReason
@@ -23,7 +22,7 @@ from greenward.runs.reading import read_metrics
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.game import Game
 from greenward.tasks.self_play.games import GAMES, KuhnPoker, find_game
-from greenward.tasks.self_play.task import SelfPlayTasks
+from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from tiny_model import TINY_MODEL
 
 SMALL = (
@@ -136,7 +135,7 @@ def test_a_game_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pyte
         (["self_play.games=[tictactoe, tictactoe]"], "names tictactoe twice"),
         (["self_play.games=[kuhn_poker]", "model.shape.vocab_size=258"], "'check' takes 6 tokens"),
         (["self_play.games=[kuhn_poker]", "model.shape.max_positions=2"], "the model's 2 positions"),
-        (["kind=grpo", "self_play=null", "algorithm.advantage=role_baseline"], "needs kind: self_play"),
+        (["task=functions", "self_play=null", "algorithm.advantage=role_baseline"], "needs task: self_play"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_training(
@@ -151,7 +150,7 @@ def test_settings_that_cannot_work_are_refused_before_training(
 
 def test_errors_of_a_recipe_name_the_line() -> None:
     text = (
-        "kind: self_play\nself_play:\n  league: {size: 0}\n  move_format: chess\nalgorithm:\n  discount: 0\n"
+        "task: self_play\nself_play:\n  league: {size: 0}\n  move_format: chess\nalgorithm:\n  discount: 0\n"
     )
     with pytest.raises(ConfigError) as caught:
         parse_recipe(text, name="r.yaml")
@@ -160,10 +159,10 @@ def test_errors_of_a_recipe_name_the_line() -> None:
         assert re.search(f"r.yaml, line {line}: {re.escape(key)}: expected", said), said
 
 
-def make_tasks(*overrides: str) -> SelfPlayTasks:
+def make_tasks(*overrides: str) -> SelfPlay:
     recipe = load_recipe("spiral_self_play", (*SMALL, *overrides))
     assert isinstance(recipe, SelfPlayRecipe)
-    return SelfPlayTasks(recipe, {}, {})
+    return SelfPlay(recipe, {}, {})
 
 
 @pytest.mark.parametrize("move_format", ["bare", "boxed"])

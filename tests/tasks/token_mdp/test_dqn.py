@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from greenward.common.errors import CheckpointError, GreenwardError
-from greenward.config.training import AgentConfig
+from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
 from greenward.tasks.token_mdp.dqn import (
     DQNAgent,
     QNetwork,
@@ -23,9 +23,9 @@ LEGAL = torch.tensor([[True, True, True], [True, True, False]])
 REWARDS, DISCOUNTS = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.1])
 
 
-def settings(**changes) -> AgentConfig:
+def settings(**changes) -> DQNAlgorithmConfig:
     usual = {"hidden_dim": 16, "batch_size": 8, "learning_starts": 8, "buffer_capacity": 64}
-    return AgentConfig(**(usual | changes))
+    return DQNAlgorithmConfig(**(usual | changes))
 
 
 def filled(agent: DQNAgent, number: int = 16) -> DQNAgent:
@@ -176,7 +176,7 @@ def test_another_shape_of_network_is_refused_by_layer(tmp_path) -> None:
     for other in (DQNAgent(3, 5, settings()), DQNAgent(3, 4, settings(hidden_dim=8))):
         with pytest.raises(CheckpointError, match="does not fit"):
             other.load_weights(tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint of kind dqn"):
+    with pytest.raises(CheckpointError, match="no checkpoint of a Q-network"):
         DQNAgent(3, 4, settings()).load_weights(tmp_path / "none")
     same = DQNAgent(3, 4, settings(), seed=5)
     same.load_weights(tmp_path)
@@ -193,7 +193,7 @@ def test_another_shape_of_network_is_refused_by_layer(tmp_path) -> None:
 )
 def test_settings_that_contradict_each_other_are_refused(keys, message) -> None:
     with pytest.raises(ValueError, match=message):
-        AgentConfig(**keys)
+        DQNAlgorithmConfig(**keys)
 
 
 class Corridor:

@@ -1,4 +1,4 @@
-"""`kind: dqn` from its recipe to its report: training, exact resume, evaluation, and what is refused."""
+"""Q-learning from its recipe to its report: training, exact resume, evaluation, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import yaml
 from greenward import api
 from greenward.common.errors import CheckpointError, ConfigError, ProblemError
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import DQNRecipe, language_model
-from greenward.config.training import PRESETS
+from greenward.config.recipe import language_model
 from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
 from greenward.runs.reading import read_evaluations, read_metrics, without_timing
+from greenward.tasks.token_mdp.config import PRESETS, DQNRecipe
 
 TINY = [
-    "preset=none", "exploration.prior=false", "problems.generated=0", "agent.hidden_dim=16", "agent.batch_size=16", "agent.buffer_capacity=400",
-    "agent.learning_starts=20", "training.episodes_per_step=8", "training.updates_per_step=2",
+    "preset=none", "exploration.prior=false", "problems.generated=0", "algorithm.hidden_dim=16", "algorithm.batch_size=16", "algorithm.buffer_capacity=400",
+    "algorithm.learning_starts=20", "training.episodes_per_step=8", "training.updates_per_step=2",
     "training.num_episodes=48", "training.checkpoint_interval_steps=3", "training.rollouts_per_step=2",
     "evaluation.samples=2", "evaluation.eval_interval_steps=3", "environment.max_steps=30", "training.threads=1",
 ]  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run, tmp_path, stopped_at) ->
 def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path) -> None:
     """Demonstrations are made anew on resume, and are not learned from first a second time."""
     shown = [*TINY, "problems.generated=20", "evaluation.enabled=false", "evaluation.random_search=false",
-             "agent.pretraining_updates=5", "training.checkpoint_interval_steps=1"]  # fmt: skip
+             "algorithm.pretraining_updates=5", "training.checkpoint_interval_steps=1"]  # fmt: skip
     for folder, episodes in (("whole", 24), ("parts", 16), ("parts", 24)):
         keys = [*shown, f"training.num_episodes={episodes}"]
         api.train("dqn_code_generation", keys, output=tmp_path / folder, quiet=True, resume=True)
@@ -125,7 +125,8 @@ def test_options_of_language_models_are_refused(run, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("environment.vocab_size", 70), ("agent.hidden_dim", 32), ("agent.dueling", False)]
+    ("key", "value"),
+    [("environment.vocab_size", 70), ("algorithm.hidden_dim", 32), ("algorithm.dueling", False)],
 )
 def test_a_checkpoint_of_another_shape_is_refused(run, tmp_path, key, value) -> None:
     copy = tmp_path / "copy"
@@ -153,17 +154,17 @@ def test_an_unreachable_reference_is_named_before_training(tmp_path) -> None:
 
 def test_presets_fill_in_what_the_recipe_leaves_out() -> None:
     for name, sections in PRESETS.items():
-        recipe = load_recipe("dqn_code_generation", [f"preset={name}", "agent.batch_size=7"])
+        recipe = load_recipe("dqn_code_generation", [f"preset={name}", "algorithm.batch_size=7"])
         assert isinstance(recipe, DQNRecipe)
-        assert recipe.agent.batch_size == 7
+        assert recipe.algorithm.batch_size == 7
         if sections:
             assert recipe.training.num_episodes == sections["training"]["num_episodes"]
-            assert recipe.agent.buffer_capacity == sections["agent"]["buffer_capacity"]
+            assert recipe.algorithm.buffer_capacity == sections["algorithm"]["buffer_capacity"]
 
 
 def test_the_known_parameters_have_their_known_names() -> None:
     keys = {
-        "agent": ("learning_rate", "gamma", "epsilon_start", "epsilon_end", "epsilon_decay", "buffer_capacity",
+        "algorithm": ("learning_rate", "gamma", "epsilon_start", "epsilon_end", "epsilon_decay", "buffer_capacity",
                   "batch_size", "hidden_dim"),
         "environment": ("max_steps", "vocab_size"),
         "reward": ("type", "correctness_weight", "quality_weight", "efficiency_weight", "progress_weight"),
@@ -178,7 +179,7 @@ def test_the_known_parameters_have_their_known_names() -> None:
         ("reward.type=best", "code_quality, sparse, curriculum or module:function"),
         ("environment.vocab_size=6000", "vocab_size"),
         ("environment.embedding=model", "embedding_model goes with"),
-        ("agent.tau=0.1", "target_update_interval"),
+        ("algorithm.tau=0.1", "target_update_interval"),
         ("model.id=x", "model"),
     ],
 )

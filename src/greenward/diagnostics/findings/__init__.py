@@ -1,4 +1,7 @@
-"""All findings. A new one is a record beside its test in one of these files, and a name in a topic there."""
+"""All findings but those of one task, which its folder has.
+
+A new one is a record beside its test in one of these files, and a name in a topic there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 
 from greenward.diagnostics.finding import Finding, Topic
 from greenward.diagnostics.findings import answers, held_out, reward_model, rewards, updates
+from greenward.tasks import shipped_task
 
 REWARD_HEALTH = (
     updates.GRADIENTS,
@@ -16,10 +20,12 @@ REWARD_HEALTH = (
 )
 
 
-def topics_of(suites: Iterable[str]) -> list[Topic]:
-    """Everything that is tested of a run which was evaluated on `suites`."""
+def topics_of(suites: Iterable[str], task: object = None) -> list[Topic]:
+    """Everything that is tested of a run which was evaluated on `suites`, and was trained on a task."""
     evaluations = map(held_out.evaluation_topic, (None, *suites))
-    return [*REWARD_HEALTH, *evaluations, answers.ANSWERS, updates.Q_LEARNING, answers.ROLLOUTS]
+    found = shipped_task(task)
+    own = found.findings() if found else ()
+    return [*REWARD_HEALTH, *evaluations, answers.ANSWERS, *own, answers.ROLLOUTS]
 
 
 FINDINGS: dict[str, Finding] = {one.name: one for topic in topics_of([]) for one in topic.findings}

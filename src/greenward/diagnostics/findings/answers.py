@@ -185,7 +185,6 @@ DIVERSITY_LOSS = Finding(
     weight="warning, info while the pass rate rises",
     explains=("dead-groups", "group-signal-fades", "gradient-vanished", "dominant-answer"),
     live=(Watched("completion/unique", "ratio", 0.4),),
-    not_for=("self_play", "code_game"),
 )
 
 
@@ -340,7 +339,6 @@ LENGTH_BIAS = Finding(
         "reward and log length of answers to one task that fare alike correlate by more than 0.3 (Fisher's z)"
     ),
     explains=("length-growth", "truncated-answers"),
-    not_for=("self_play", "code_game"),
     views=("drift", "length-bias"),
 )
 
@@ -417,7 +415,6 @@ DOMINANT_ANSWER = Finding(
         " 8 tasks are pooled"
     ),
     explains=(*WORSE, "diversity-loss"),
-    not_for=("self_play", "code_game"),
 )
 
 
@@ -459,7 +456,6 @@ FLAKY_GRADES = Finding(
         "over 5 % of the answers that were given twice, at whatever step, got two grades, 3 or more; all "
         "kept answers are compared, of more than 64 MiB those of files spread evenly"
     ),
-    not_for=("self_play", "code_game"),
 )
 
 

@@ -107,7 +107,6 @@ CONSTANT_REWARD = Finding(
         *WORSE,
         *("reward-term-dead", "diversity-loss", "failing-answers-rise", "calibration-no-discrimination"),
     ),
-    not_for=("self_play", "code_game"),
     views=("reward",),
 )
 
@@ -308,7 +307,6 @@ NO_LEARNING = Finding(
         "1), or a tenth of the spread of the rewards. The rise is that from the first sixth, or from the "
         "first 5 steps where it is sure and large enough from there"
     ),
-    not_for=("self_play", "code_game"),
 )
 
 
@@ -520,7 +518,7 @@ DEAD_GROUPS = Finding(
         *("gradient-vanished", "no-learning", "group-signal-fades", "reward-term-dead", "diversity-loss"),
         "auxiliary-reward-dominates",
     ),
-    not_for=("rejection", "self_play", "code_game"),
+    not_for=("rejection",),
     views=("reward",),
 )
 
@@ -554,7 +552,7 @@ GROUP_SIGNAL_FADES = Finding(
     source="change test",
     explains=("gradient-vanished", "dead-groups"),
     live=(Watched("groups/with_signal", "ratio", 0.4),),
-    not_for=("rejection", "ppo", "self_play", "code_game"),
+    not_for=("rejection", "ppo"),
 )
 
 

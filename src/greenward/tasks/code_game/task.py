@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import Estimate, rate
-from greenward.config.recipe import CodeGameRecipe
-from greenward.config.sections import SupervisedConfig
+from greenward.config.recipe import ReinforcementRecipe, recipes_with, without_groups
+from greenward.config.sections import ConfigSection, SupervisedConfig
+from greenward.config.training import GRPOAlgorithmConfig
 from greenward.grading.judge import build_limits
-from greenward.models.catalog import build_sampling
-from greenward.models.policy import Policy
-from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import POLICY
+from greenward.problems.problem import ProblemSet
+from greenward.rollouts.engine import RolloutEngine, SamplingParams
+from greenward.rollouts.episode import POLICY, Environment
 from greenward.runs.directory import RunDirectory
 from greenward.sandbox.isolation import Level
 from greenward.tasks.code_game.environment import (
@@ -35,12 +37,13 @@ from greenward.tasks.code_game.environment import (
     trace_by_interpreting,
 )
 from greenward.tasks.code_game.judge import ProgramJudge
-from greenward.tasks.league import League, LeagueCallback
+from greenward.tasks.league import SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
 from greenward.tasks.self_play.environment import SELF
-from greenward.training.collector import Environment
-from greenward.training.loop import Evaluator
-from greenward.training.protocols import Callback
-from greenward.training.sft import Example
+from greenward.tasks.task import Say, Task
+from greenward.training.protocols import Callback, Evaluator, Example
+
+if TYPE_CHECKING:
+    from greenward.models.policy import Policy
 
 CODE_GAME = "code_game"
 START = "start"
@@ -49,12 +52,84 @@ EXAMPLE_PROGRAMS = 64000
 """Random programs that a supervised start learns to write and to predict: the format, no strategy."""
 
 
-class CodeGameTasks:
-    """The game of code: its phases, and games on other first lines as the evaluation."""
+class CodeGameConfig(ConfigSection):
+    """The game of code: who predicts, which role is trained when, and what a program may do."""
 
-    def __init__(self, recipe: CodeGameRecipe, *_: Any) -> None:
-        """Games have neither problems nor reward functions of the caller's own."""
-        self.recipe = recipe
+    predictor: Literal["frozen", "league", "self", "constant", "last_literal", "interpreter"] = Field(
+        "frozen",
+        description="the policy as it was when the phase began; as it was at the beginning of any phase, the "
+        "stronger ones more often; the policy itself, which learns both roles at once; or a script",
+    )
+    phases: tuple[PositiveInt, PositiveInt] | None = Field(
+        None,
+        description="steps for which the generator is trained, then the predictor, and so on, each against "
+        "the policy of before; none = the generator throughout",
+    )
+    league_size: PositiveInt = Field(8, description="versions that predictor: league keeps")
+    max_program_tokens: PositiveInt | None = Field(
+        None, description="a program of more loses; none = sampling.max_tokens, as for a prediction"
+    )
+    max_output_bytes: PositiveInt = Field(32, description="a program that prints more loses")
+    max_operations: PositiveInt = Field(10_000, description="a program that takes more loses")
+    evaluation_games: PositiveInt = Field(500, description="games of each pair in an evaluation")
+
+    def mistakes(self) -> Iterator[str]:
+        if self.phases and self.predictor not in ("frozen", "league"):
+            yield f"phases need predictor: frozen or league; {self.predictor} has none"
+        if self.predictor == "league" and not self.phases:
+            yield "predictor: league needs phases: a version joins in each"
+
+
+class CodeGameSections(ConfigSection):
+    """What the game of code adds to a recipe."""
+
+    code_game: CodeGameConfig = CodeGameConfig()
+
+
+class CodeGameRecipe(CodeGameSections, ReinforcementRecipe):
+    """One player writes a program, the other one predicts what it prints."""
+
+    task: Literal["code_game"] = "code_game"
+    algorithm: GRPOAlgorithmConfig = Field(GRPOAlgorithmConfig(), validate_default=True)
+
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        yield from without_groups(self.training, self.algorithm)
+        yield from opponents_too_late(self)
+        if self.sandbox.backend != "local":
+            yield "task code_game runs programs under two hash seeds: sandbox.backend must be local"
+
+
+class CodeGame(Task):
+    """The game of code: its phases, and games on other first lines as the evaluation.
+
+    It has neither problems nor reward functions of the caller's own.
+    """
+
+    recipes: ClassVar = {
+        "grpo": CodeGameRecipe,
+        **recipes_with("code_game", CodeGameSections, algorithms=["sft"]),
+    }
+    label: ClassVar = "code_game"
+    asks_problems: ClassVar = False
+    silent: ClassVar = SILENT_IN_GAMES
+    recipe: CodeGameRecipe
+
+    @staticmethod
+    def described(config: Mapping[str, Any]) -> str:
+        game = config.get("code_game") or {}
+        turns = "the generator is trained"
+        if phases := game.get("phases"):
+            turns = "the roles take turns, {} and {} steps".format(*phases)
+        return f"Predictor: {game.get('predictor')}; {turns}. Intervals are 95 %."
+
+    def __init__(
+        self,
+        recipe: CodeGameRecipe,
+        given: Mapping[str, ProblemSet] = MappingProxyType({}),
+        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(recipe)
         self._league: League | None = None
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
@@ -74,7 +149,8 @@ class CodeGameTasks:
             trace, printed = trace_by_interpreting(program), predict_by_interpreting(program)
             yield f"{program}\n# trace\n{trace}{PRINTS}{printed}"
 
-    def sample(self, policy: Policy) -> str:
+    def sample(self, policy: Policy | None) -> str:
+        assert policy is not None
         prompts = self._prompts(policy)
         program = next(iter(self._random_programs(1)))
         ids = prompts.to_write(program.split("\n")[0])
@@ -110,7 +186,7 @@ class CodeGameTasks:
             self._league = League(policy, self._players, size=size, hardness=1.0, seed=self.recipe.seed)
         return self._players
 
-    def callbacks(self) -> Sequence[Callback]:
+    def callbacks(self, say: Say) -> Sequence[Callback]:
         """Lets the policy join its opponents at the start of each phase."""
         if self._league is None:
             return ()
@@ -167,7 +243,7 @@ class CodeGameTasks:
             self._prompts(policy),
             self._judge,
             self._seats,
-            sampling=build_sampling(self.recipe),
+            sampling=SamplingParams.of(self.recipe),
             games_per_group=self.recipe.training.num_generations,
             seed=seed,
             max_program_tokens=self.recipe.code_game.max_program_tokens,

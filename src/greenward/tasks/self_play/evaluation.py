@@ -14,12 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import Z_95, Estimate, proportion
-from greenward.models.policy import Policy
-from greenward.models.scoring import GroupBatch
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.engine import RolloutEngine, SamplingParams
 from greenward.rollouts.episode import POLICY
@@ -150,31 +147,49 @@ def strategy_of(game: FiniteGame, contestant: Contestant, *, samples: int, seed:
     engine, prompts, sampling = contestant.engine, contestant.prompts, contestant.params
     ids = [prompts.prompt_ids(state, player) for state, player in states.values()]
     legal = [game.legal_actions(state) for state, _ in states.values()]
-    if isinstance(engine, Policy) and prompts.stop_strings and not sampling.top_k and sampling.top_p == 1:
-        spelled = {
-            action: [
-                spelling
-                for text in (action, f" {action}")
-                for spelling in _spellings(text.encode(), engine.tokenizer.token_bytes, sampling.max_tokens)
-            ]
-            for action in game.actions
-        }
-        completions = [[one for action in actions for one in spelled[action]] for actions in legal]
-        if all(completions):
-            batch = GroupBatch.build(ids, completions, engine.device)
-            with torch.inference_mode():
-                scores = engine.completion_logprobs(batch, temperature=sampling.temperature)
-            chances = iter(scores.logprobs_BT.double().sum(1).exp().tolist())
-            return {
-                observation: {action: sum(next(chances) for _ in spelled[action]) for action in actions}
-                for observation, actions in zip(states, legal, strict=True)
-            }
+    if prompts.stop_strings and not sampling.top_k and sampling.top_p == 1:
+        chances = _exact_chances(engine, ids, game.actions, legal, sampling)
+        if chances is not None:
+            return dict(zip(states, chances, strict=True))
     groups = engine.sample(ids, samples, sampling, seed=seed)
     drawn = [Counter(prompts.move(one).action for one in group) for group in groups]
     return {
         observation: {action: counts[action] / samples for action in actions}
         for observation, actions, counts in zip(states, legal, drawn, strict=True)
     }
+
+
+def _exact_chances(
+    engine: RolloutEngine,
+    prompts: Sequence[Sequence[int]],
+    actions: Sequence[str],
+    legal: Sequence[Sequence[str]],
+    sampling: SamplingParams,
+) -> list[dict[str, float]] | None:
+    """The probability of each legal action after each prompt; None for an engine that scores no tokens."""
+    import torch
+
+    from greenward.models.policy import Policy
+    from greenward.models.scoring import GroupBatch
+
+    if not isinstance(engine, Policy):
+        return None
+    spelled = {
+        action: [
+            spelling
+            for text in (action, f" {action}")
+            for spelling in _spellings(text.encode(), engine.tokenizer.token_bytes, sampling.max_tokens)
+        ]
+        for action in actions
+    }
+    completions = [[one for action in each for one in spelled[action]] for each in legal]
+    if not all(completions):
+        return None
+    batch = GroupBatch.build(prompts, completions, engine.device)
+    with torch.inference_mode():
+        scores = engine.completion_logprobs(batch, temperature=sampling.temperature)
+    chances = iter(scores.logprobs_BT.double().sum(1).exp().tolist())
+    return [{action: sum(next(chances) for _ in spelled[action]) for action in each} for each in legal]
 
 
 def exploitability(game: FiniteGame, strategy: Strategy) -> float:

@@ -1,41 +1,46 @@
-"""Trains by self-play from a recipe, and finds and evaluates models that play. Shape suffix: P parameters."""
+"""Trains by self-play from a recipe, and finds and evaluates models that play."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from greenward.common.errors import ConfigError
 from greenward.common.http import RequestError
-from greenward.config.recipe import SelfPlayRecipe
-from greenward.config.sections import SupervisedConfig
+from greenward.config.recipe import ReinforcementRecipe, recipes_with
+from greenward.config.sections import (
+    ConfigSection,
+    Fraction,
+    PositiveFraction,
+    SupervisedConfig,
+    named,
+)
+from greenward.config.training import Loss, PolicyGradientConfig
 from greenward.evaluation.session import usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
-from greenward.models.catalog import FoundModel, build_sampling, find_model
-from greenward.models.policy import Policy
 from greenward.problems.problem import ProblemSet
 from greenward.reports.evaluation import RESULTS, evaluation_report
 from greenward.reports.write import write_report
 from greenward.rollouts.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
 from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Episode
+from greenward.rollouts.episode import POLICY, Environment
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import write_json, write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.league import LEAGUE, League, LeagueCallback
+from greenward.tasks.league import LEAGUE, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
 from greenward.tasks.problem_task import find_tracked_suites, open_grader, suite_evaluator
 from greenward.tasks.self_play.environment import (
     LATEST,
@@ -51,15 +56,104 @@ from greenward.tasks.self_play.environment import (
 from greenward.tasks.self_play.evaluation import Contestant, evaluate_game
 from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer
 from greenward.tasks.self_play.games import GAMES, PREFIX, SCRIPTED, find_game
-from greenward.training.advantages import Advantages, Estimator
-from greenward.training.batch import MicroBatch, TrainingRow, micro_batches, row_groups
-from greenward.training.collector import Environment
-from greenward.training.loop import Evaluator
-from greenward.training.protocols import Callback
-from greenward.training.sft import Example
+from greenward.tasks.self_play.no_signal import cause_in_games
+from greenward.tasks.task import Say, Task
+from greenward.training.protocols import Callback, Evaluator, Example
+
+if TYPE_CHECKING:
+    from greenward.models.catalog import FoundModel
+    from greenward.models.policy import Policy
+    from greenward.training.advantages import Estimator
+
+
+class GameConfig(ConfigSection):
+    """A game and how often it is played. A name alone is enough."""
+
+    name: str = Field(
+        description="tictactoe, kuhn_poker, negotiation, textarena:ID, or your class as module:Class"
+    )
+    weight: PositiveFloat = Field(1.0, description="its share of the groups, relative to the other games")
+
+
+class LeagueConfig(ConfigSection):
+    """Earlier versions as opponents, drawn in proportion to (1 - score against them)^hardness."""
+
+    size: PositiveInt = Field(8, description="versions that are kept; the oldest leaves first")
+    snapshot_every: PositiveInt = Field(20, description="steps after which the policy joins")
+    hardness: NonNegativeFloat = Field(1.0, description="0 = all versions are equally likely")
+
+
+class SelfPlayConfig(ConfigSection):
+    """What is played against whom, and how a move is written."""
+
+    games: tuple[
+        Annotated[GameConfig, BeforeValidator(named, json_schema_input_type=str | GameConfig)], ...
+    ] = Field((GameConfig(name="tictactoe"),), min_length=1)
+    opponents: dict[str, NonNegativeFloat] = Field(
+        {"self": 1.0},
+        description="share of the games against self, latest (the policy, not trained on), league, random, "
+        "expert (minimax, equilibrium or best response), a run or model folder, or MODEL@URL (a model behind "
+        "an OpenAI-compatible server)",
+    )
+    opponent_noise: Fraction = Field(
+        0.0, description="share of random legal moves of opponents that are models: more positions are seen"
+    )
+    league: LeagueConfig = LeagueConfig()
+    move_format: Literal["bare", "boxed"] = Field(
+        "bare", description="the move alone, or reasoning and then \\boxed{move}"
+    )
+    illegal_moves: Literal["lose", "retry"] = Field("lose", description="retry: one more answer is asked for")
+    format_weight: NonNegativeFloat = Field(
+        0.0, description="reward of a player all of whose moves keep the format"
+    )
+    evaluation_games: PositiveInt = Field(2000, description="games of each match of an evaluation")
+
+    def mistakes(self) -> Iterator[str]:
+        if not sum(self.opponents.values()) > 0:
+            yield "opponents: give at least one of them a share above 0, such as {self: 1}"
+        names = [game.name for game in self.games]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            yield f"games names {twice[0]} twice; give it a weight instead"
+
+
+class SelfPlayAlgorithmConfig(PolicyGradientConfig):
+    """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
+
+    name: Literal["grpo"] = "grpo"
+    loss: Loss = "ppo"
+    advantage: Literal["role_baseline", "group_mean", "position_mean", "none"] = Field(
+        "role_baseline",
+        description="what is subtracted from the return of a role; position_mean is the mean of the step's "
+        "returns in equal positions, for games that have few",
+    )
+    baseline_decay: Fraction = Field(0.95, description="of the running mean of each task and role")
+    baseline_updated_first: bool = Field(
+        False, description="the order printed in the paper; the official code subtracts the mean of before"
+    )
+    discount: PositiveFraction = Field(1.0, description="of the result, per own move that follows")
+
+
+class SelfPlaySections(ConfigSection):
+    """What self-play adds to a recipe."""
+
+    self_play: SelfPlayConfig = SelfPlayConfig()
+
+
+class SelfPlayRecipe(SelfPlaySections, ReinforcementRecipe):
+    """Two-player games against itself, earlier versions and scripted players."""
+
+    task: Literal["self_play"] = "self_play"
+    algorithm: SelfPlayAlgorithmConfig = Field(SelfPlayAlgorithmConfig(), validate_default=True)
+
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        yield from opponents_too_late(self)
+
 
 MOST_TOKENS = 512
 """Of a move, where no run says how many."""
+ROLE_GRADIENTS_EVERY = 20
+"""Steps between two measurements of the gradient of each role, which cost about one pass of the update."""
 EXAMPLE_GAMES = 4000
 """Random games whose moves a supervised start learns: the rules and the format, no strategy."""
 
@@ -78,12 +172,51 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
     return Contestant(EndpointEngine(endpoint), prompts, sampling)
 
 
-class SelfPlayTasks:
-    """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
+class SelfPlay(Task):
+    """Games of two players: those that are trained on, and matches and exact figures as evaluations.
 
-    def __init__(self, recipe: SelfPlayRecipe, *_: Any) -> None:
-        """Games have neither problems nor reward functions of the caller's own."""
-        self.recipe = recipe
+    They have neither problems nor reward functions of the caller's own.
+    """
+
+    recipes: ClassVar = {
+        "grpo": SelfPlayRecipe,
+        **recipes_with("self_play", SelfPlaySections, algorithms=["sft"]),
+    }
+    label: ClassVar = "Self-play"
+    asks_problems: ClassVar = False
+    silent: ClassVar = SILENT_IN_GAMES
+    no_signal = staticmethod(cause_in_games)
+    recipe: SelfPlayRecipe
+
+    @staticmethod
+    def described(config: Mapping[str, Any]) -> str:
+        """What kind of training a mixture of opponents is, so that nobody takes it for another one."""
+        settings = config.get("self_play") or {}
+        opponents = settings.get("opponents") or {SELF: 1.0}
+        given = {name: share for name, share in opponents.items() if share}
+        total = sum(given.values())
+        if set(given) == {SELF}:
+            return "Opponents: pure self-play. The policy played every game against itself."
+        names = {
+            SELF: "itself",
+            LEAGUE: "earlier versions",
+            "random": "random play",
+            "expert": "the expert",
+        }
+        shares = [
+            f"{100 * share / total:.0f} % of the games against {names.get(n, n)}"
+            for n, share in given.items()
+        ]
+        mixture = "league" if set(given) <= {SELF, LEAGUE} else "mixture"
+        return f"Opponents: {mixture}, {', '.join(shares)}. This is not pure self-play."
+
+    def __init__(
+        self,
+        recipe: SelfPlayRecipe,
+        given: Mapping[str, ProblemSet] = MappingProxyType({}),
+        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(recipe)
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
         for game in self._games.values():
             check_format(game, recipe.self_play.move_format)
@@ -116,7 +249,8 @@ class SelfPlayTasks:
         for game, state, action in self._random_positions(400):
             yield f"{game.observation(state, game.player(state) or 0)} {action}"
 
-    def sample(self, policy: Policy) -> str:
+    def sample(self, policy: Policy | None) -> str:
+        assert policy is not None
         self._check(policy)
         texts = []
         for table in self._tables(policy):
@@ -143,11 +277,14 @@ class SelfPlayTasks:
         return examples
 
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        from greenward.models.catalog import find_model
+        from greenward.models.policy import Policy as LoadedPolicy
+
         self._check(policy)
         players: dict[str, RolloutEngine] = {POLICY: policy, LATEST: policy}
         for name in self._folders:
             folder = find_model(name).folder
-            players[name] = Policy.from_folder(folder, dtype=policy.dtype, device=policy.device)
+            players[name] = LoadedPolicy.from_folder(folder, dtype=policy.dtype, device=policy.device)
         players |= {name: EndpointEngine(endpoint) for name, endpoint in self._endpoints.items()}
         section = self.recipe.self_play
         if section.opponents.get(LEAGUE):
@@ -160,7 +297,29 @@ class SelfPlayTasks:
             )
         return players
 
-    def callbacks(self) -> Sequence[Callback]:
+    def estimator(self, policy: Policy) -> Estimator:
+        from greenward.tasks.self_play.role_gradients import RoleGradientNorms
+        from greenward.training.advantages import RoleBaselineEstimator
+
+        algorithm = self.recipe.algorithm
+        return RoleGradientNorms(
+            RoleBaselineEstimator(
+                algorithm.advantage,
+                decay=algorithm.baseline_decay,
+                updated_first=algorithm.baseline_updated_first,
+                discount=algorithm.discount,
+            ),
+            policy,
+            every=ROLE_GRADIENTS_EVERY,
+            micro_batch_sequences=self.recipe.training.micro_batch_sequences,
+        )
+
+    def wrong_with_processes(self, sharding: str) -> str | None:
+        if sharding == "ddp":
+            return None
+        return f"self-play measures whole gradients of the roles, and {sharding} shares them out"
+
+    def callbacks(self, say: Say) -> Sequence[Callback]:
         every = self.recipe.self_play.league.snapshot_every
         return [] if self._league is None else [LeagueCallback(self._league, lambda done: done % every == 0)]
 
@@ -169,7 +328,7 @@ class SelfPlayTasks:
         return GameEnvironment(
             self._tables(policy),
             Opponents(section.opponents, SCRIPTED, self._league),
-            sampling=build_sampling(self.recipe),
+            sampling=SamplingParams.of(self.recipe),
             games_per_group=training.num_generations,
             seed=self.recipe.seed,
             illegal_moves=section.illegal_moves,
@@ -184,7 +343,7 @@ class SelfPlayTasks:
             tracker_name(table.game.name): partial(
                 evaluate_game,
                 table=table,
-                sampling=build_sampling(recipe),
+                sampling=SamplingParams.of(recipe),
                 games=recipe.self_play.evaluation_games,
                 seed=recipe.evaluation.seed,
             )
@@ -196,6 +355,8 @@ class SelfPlayTasks:
 
     def _check(self, policy: Policy) -> None:
         """Raises `ConfigError` for opponents with other tokens, and for moves and prompts that do not fit."""
+        from greenward.models.catalog import find_model
+
         for name in self._folders:
             if find_model(name).tokenizer.backend.to_str() != policy.tokenizer.backend.to_str():
                 raise ConfigError(
@@ -303,11 +464,13 @@ def evaluate_games(
     device where `options` has none. Raises `RunError` for a folder that holds something else; with
     `overwrite`, an evaluation that is there is deleted.
     """
+    from greenward.models.policy import Policy
+
     recipe = model.recipe
     assert isinstance(recipe, SelfPlayRecipe)
     given = {name: value for name, value in options.items() if value is not None}
     sampling = replace(
-        build_sampling(recipe), temperature=given.get("temperature", recipe.sampling.temperature)
+        SamplingParams.of(recipe), temperature=given.get("temperature", recipe.sampling.temperature)
     )
     count = games or recipe.self_play.evaluation_games
     settings = {
@@ -366,13 +529,16 @@ def find_contestant(
     if is_endpoint(model):
         endpoint = Endpoint(model, key_variable=key_variable)
         return served_contestant(game, endpoint, 1.0 if temperature is None else temperature)
+    from greenward.models.catalog import find_model
+    from greenward.models.policy import Policy
+
     found = find_model(model)
     recipe = found.recipe
     policy = Policy.from_folder(found.folder, dtype=recipe.model.dtype if recipe else "auto")
     move_format: MoveFormat = "boxed" if policy.tokenizer.chat_template else "bare"
     sampling = SamplingParams(max_tokens=min(MOST_TOKENS, policy.max_positions // 2))
     if isinstance(recipe, SelfPlayRecipe):
-        move_format, sampling = recipe.self_play.move_format, build_sampling(recipe)
+        move_format, sampling = recipe.self_play.move_format, SamplingParams.of(recipe)
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     return Contestant(policy, MovePrompts(game, policy.tokenizer, move_format), sampling)
@@ -400,54 +566,3 @@ def next_move(game: Game, contestant: Contestant, state: Any, *, seed: int) -> M
     prompt_ids = contestant.prompts.prompt_ids(state, game.player(state) or 0)
     ((completion,),) = contestant.engine.sample([prompt_ids], 1, contestant.params, seed=seed)
     return contestant.prompts.move(completion)
-
-
-def role_gradients(
-    policy: Policy, episodes: Sequence[Episode], advantages: Advantages, *, micro_batch_sequences: int
-) -> dict[str, Tensor]:
-    """The gradient (P,) of mean(A log p) over the trained tokens of all roles, in the part of each role.
-
-    This is the gradient of every surrogate at the policy that sampled the episodes, where the ratio is 1.
-    """
-    groups, _ = row_groups(episodes, replace(advantages, needs_groups=False), mask_truncated=False)
-    by_role: dict[str, list[TrainingRow]] = {}
-    for row in (row for group in groups for row in group):
-        by_role.setdefault(row.turn.role, []).append(row)
-    tokens = sum(row.turn.policy_tokens for rows in by_role.values() for row in rows)
-    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    gradients = {}
-    for role, rows in by_role.items():
-        total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
-        for sharers in micro_batches(rows, micro_batch_sequences):
-            batch = MicroBatch.build(sharers, device=policy.device)
-            objective = (
-                batch.scores(policy).logprobs_BT * batch.advantages_BT * batch.mask_BT
-            ).sum() / tokens
-            found = torch.autograd.grad(objective, parameters, materialize_grads=True)
-            total_P += torch.cat([gradient.flatten() for gradient in found])
-        gradients[role] = total_P
-    return gradients
-
-
-@dataclass(eq=False)
-class RoleGradientNorms(Estimator):
-    """An estimator that measures the norm of the gradient of each role, at every `every`-th batch."""
-
-    estimator: Estimator
-    policy: Policy
-    _: KW_ONLY
-    every: int
-    micro_batch_sequences: int
-    _batches: int = field(default=0, init=False)
-    _saved: ClassVar = {"estimator": "estimator", "batches": "_batches"}
-
-    def __call__(self, episodes: Sequence[Episode]) -> Advantages:
-        batch = self.estimator(episodes)
-        self._batches += 1
-        if (self._batches - 1) % self.every:
-            return batch
-        gradients = role_gradients(
-            self.policy, episodes, batch, micro_batch_sequences=self.micro_batch_sequences
-        )
-        norms = {f"grad_norm/{role}": float(gradient_P.norm()) for role, gradient_P in gradients.items()}
-        return replace(batch, metrics={**batch.metrics, **norms})

@@ -4,7 +4,7 @@
 
 It combines DQN (Mnih et al., Nature 518, 2015), Double (van Hasselt et al., arXiv 1509.06461), dueling (Wang
 et al., 1511.06581), prioritised replay (Schaul et al., 1511.05952) and n-step returns, as in Rainbow (Hessel
-et al., 1710.02298). `AgentConfig` documents every setting. Which actions are legal is part of every
+et al., 1710.02298). `DQNAlgorithmConfig` documents every setting. Which actions are legal is part of every
 observation: neither exploration nor a maximum looks at others.
 Shape suffixes: B transitions or environments, D entries of an observation, A actions, H hidden size.
 """
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from greenward.common.errors import CheckpointError, GreenwardError
 from greenward.common.files import expecting
-from greenward.config.training import AgentConfig
 from greenward.tasks.token_mdp import features
+from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
 from greenward.tasks.token_mdp.features import HASHED_WORDS
 from greenward.training.protocols import Stateful
 
@@ -257,7 +257,7 @@ class QNetwork(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, actions: int, config: AgentConfig, encoder: nn.Module | None = None
+        self, inputs: int, actions: int, config: DQNAlgorithmConfig, encoder: nn.Module | None = None
     ) -> None:
         super().__init__()
         hidden = config.hidden_dim
@@ -339,7 +339,7 @@ class DQNAgent(Stateful):
         self,
         observation_size: int,
         actions: int,
-        config: AgentConfig,
+        config: DQNAlgorithmConfig,
         *,
         seed: int = 0,
         device: str = "cpu",
@@ -445,7 +445,7 @@ class DQNAgent(Stateful):
         if not torch.isfinite(loss):
             raise GreenwardError(
                 f"the loss of update {self.version + 1} is {float(loss.detach())}: the values diverged.",
-                remedy="Lower agent.learning_rate, or give smaller rewards; float32 holds up to 3.4e38.",
+                remedy="Lower algorithm.learning_rate, or give smaller rewards; float32 holds up to 3.4e38.",
             )
         self.optimizer.zero_grad()
         loss.backward()
@@ -486,7 +486,7 @@ class DQNAgent(Stateful):
                 raise CheckpointError(
                     f"The Q-network of the checkpoint does not fit: {name} is {found}, and the recipe asks "
                     f"for {expected}.",
-                    remedy="Keep vocab_size, agent.hidden_dim, agent.dueling and the embeddings of the run.",
+                    remedy="Keep vocab_size, hidden_dim, dueling and the embeddings of the run.",
                 )
         self.online.load_state_dict(state)
 
@@ -506,7 +506,7 @@ class DQNAgent(Stateful):
         """Read the weights from a folder. Raises `CheckpointError` where they are missing or do not fit."""
         file = Path(folder) / WEIGHTS
         if not file.is_file():
-            raise CheckpointError(f"{folder} has no {WEIGHTS}: it is no checkpoint of kind dqn.")
+            raise CheckpointError(f"{folder} has no {WEIGHTS}: it is no checkpoint of a Q-network.")
         with expecting(
             "the weights of a Q-network", file, CheckpointError, RuntimeError, EOFError, UnpicklingError
         ):

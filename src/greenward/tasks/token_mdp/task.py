@@ -1,4 +1,4 @@
-"""Trains `kind: dqn`, evaluates it beside random search, and writes replays (one HTML file, no script)."""
+"""Trains a Q-network to write programs, and evaluates it beside random search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,9 +16,7 @@ from greenward.common.errors import CheckpointError, ConfigError
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import proportion
 from greenward.common.text import visible
-from greenward.config.loading import load_recipe
-from greenward.config.recipe import DQNRecipe
-from greenward.config.training import DQNEvaluationConfig
+from greenward.diagnostics.finding import Topic
 from greenward.evaluation.evaluate import EvaluationRow, Sample, Seconds, summarise
 from greenward.evaluation.session import EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
@@ -26,17 +25,18 @@ from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.reports.render import render_page
-from greenward.reports.tasks import RANDOM_SEARCH, REPLAY, UNSEEN
+from greenward.reports.document import Section
+from greenward.reports.runs import Study
 from greenward.rollouts.episode import POLICY, Episode
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import RunDirectory
-from greenward.runs.files import sha256_of, write_atomically, write_json
-from greenward.runs.progress import Progress
+from greenward.runs.files import sha256_of, write_json
 from greenward.runs.reading import METRICS, is_run, read_config, read_metrics, read_sessions
+from greenward.tasks.task import Say, Task
 from greenward.tasks.token_mdp import features
-from greenward.tasks.token_mdp.dqn import DQNAgent, TokenEncoder
+from greenward.tasks.token_mdp.config import DQNEvaluationConfig, DQNRecipe
 from greenward.tasks.token_mdp.features import make_embeddings
+from greenward.tasks.token_mdp.findings import Q_LEARNING
 from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.mdp import (
     Attempt,
@@ -51,47 +51,12 @@ from greenward.tasks.token_mdp.mdp import (
     write,
 )
 from greenward.tasks.token_mdp.problems import TokenProblem, small_functions
-from greenward.tasks.token_mdp.trainer import DQNTrainer
-from greenward.training.loop import Evaluator
-from greenward.training.protocols import Callback
+from greenward.tasks.token_mdp.report import RANDOM_SEARCH, REPLAY, UNSEEN, program_sections, write_replay
+from greenward.training.protocols import Callback, Evaluator
 
-SECONDS_PER_STEP = 0.9
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-ol { position: relative; height: 15rem; list-style: none; padding: 0; overflow: hidden;
-  border: 1px solid #8886; }
-li { position: absolute; inset: 0; display: flex; gap: 2rem; padding: 1rem; visibility: hidden;
-  animation-timing-function: step-end; animation-iteration-count: infinite; }
-pre { flex: 3; margin: 0; overflow: auto; } table { flex: 1; align-self: start; border-collapse: collapse; }
-td { padding: 0 .5rem; font-family: monospace; } td + td { text-align: right; }
-tr:first-child { font-weight: bold; background: #7c73; }
-@media (prefers-reduced-motion: reduce), print {
-  ol { height: auto; } li { position: static; visibility: visible; animation: none; } }
-"""
-
-
-def write_replay(path: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
-    """Write episodes: each has `task_id`, `prompt` and `steps`.
-
-    A step has the `code` so far and `tokens`, (lexeme, value) with the chosen one first.
-    """
-    style = _STYLE + "".join(_rules({len(one["steps"]) for one in episodes}))
-    write_atomically(path, render_page("replay.html.j2", style, episodes=episodes).encode("utf-8"))
-
-
-def _rules(lengths: set[int]) -> list[str]:
-    """The style rules that show the steps of an episode one after another, for episodes of these lengths."""
-    rules = [
-        f"li:nth-child({step + 1}) {{ animation-delay: {step * SECONDS_PER_STEP:.1f}s; }}\n"
-        for step in range(max(lengths, default=0))
-    ]
-    for length in sorted(lengths - {0}):
-        shown = f"0% {{ visibility: visible; }} {100 / length:.3f}% {{ visibility: hidden; }}"
-        seconds = f"{length * SECONDS_PER_STEP:.1f}s"
-        rules.append(f"@keyframes n{length} {{ {shown} }}\n")
-        rules.append(f".n{length} li {{ animation-name: n{length}; animation-duration: {seconds}; }}\n")
-    return rules
-
+if TYPE_CHECKING:
+    from greenward.tasks.token_mdp.dqn import DQNAgent
+    from greenward.tasks.token_mdp.trainer import DQNTrainer
 
 MOST_REPLAYED = 12
 CLASSICS = ("classic_training", "classic_evaluation")
@@ -123,11 +88,13 @@ def generated_problems() -> ProblemSet:
 
 def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
     """The agent at its beginning. Observations are kept in half precision."""
+    from greenward.tasks.token_mdp.dqn import DQNAgent, TokenEncoder
+
     learned = recipe.environment.embedding == "learned"  # numbers of words need all bits
     return DQNAgent(
         features.SIZE,
         len(mdp.vocabulary),
-        recipe.agent,
+        recipe.algorithm,
         seed=recipe.seed,
         device=recipe.training.device,
         encoder=partial(TokenEncoder, len(mdp.vocabulary)) if learned else None,
@@ -135,15 +102,30 @@ def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
     )
 
 
-class DQNTasks:
+class TokenMDPTask(Task):
     """What a Q-network trains and is evaluated on."""
 
+    recipes: ClassVar = {"dqn": DQNRecipe}
+    measured: ClassVar = "hidden-test"  # on the problems of the training, by tests that it never sees
+    recipe: DQNRecipe
+
+    @staticmethod
+    def findings() -> Sequence[Topic]:
+        return (Q_LEARNING,)
+
+    @staticmethod
+    def report(study: Study) -> Sequence[Section]:
+        return program_sections(study)
+
     def __init__(
-        self, recipe: DQNRecipe, given: Mapping[str, ProblemSet], functions: Mapping[str, Callable[..., Any]]
+        self,
+        recipe: DQNRecipe,
+        given: Mapping[str, ProblemSet] = MappingProxyType({}),
+        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         if functions:
-            raise ConfigError("kind dqn takes its reward from reward.type, as module:function.")
-        self.recipe = recipe
+            raise ConfigError("task token_mdp takes its reward from reward.type, as module:function.")
+        super().__init__(recipe)
         self.train, self.held_out = build_problems(recipe, given)
         self.mdp = build_mdp(recipe, list(self.train), training=True)
         self.held_out_mdp = build_mdp(recipe, list(self.held_out)) if self.held_out else None
@@ -156,6 +138,8 @@ class DQNTasks:
         verify_references(self.recipe, self.grader, self.train, self.held_out)
 
     def trainer(self) -> DQNTrainer:
+        from greenward.tasks.token_mdp.trainer import DQNTrainer
+
         recipe, reward = self.recipe, self.recipe.reward
         weights = Weights(
             reward.correctness_weight, reward.quality_weight, reward.efficiency_weight, reward.progress_weight
@@ -182,16 +166,24 @@ class DQNTasks:
         found = {None: self._evaluator("hidden tests", self.mdp)}
         return found | ({UNSEEN: self._evaluator(UNSEEN, self.held_out_mdp)} if self.held_out_mdp else {})
 
-    def callbacks(self, progress: Progress) -> Sequence[Callback]:
+    @property
+    def loop_options(self) -> Mapping[str, Any]:
+        rounds = self.recipe.training.log_frequency
+        return {"keep_best": True, "finishes_steps": True, "log_interval_steps": rounds}
+
+    def wrong_with_processes(self, sharding: str) -> str:
+        return "task token_mdp trains in one"
+
+    def callbacks(self, say: Say) -> Sequence[Callback]:
         """Programs that are shown during training."""
         every = self.recipe.training.render_every
-        return [Renderer(every, progress)] if every else []
+        return [Renderer(every, say)] if every else []
 
-    def compare(self, run: RunDirectory, trainer: DQNTrainer, progress: Progress) -> None:
+    def finish(self, run: RunDirectory, trainer: Any, say: Say) -> None:
         """Write the replay of greedy episodes, and search at random for as many episodes and as long."""
         write_replay(run.path / REPLAY, greedy_steps(trainer.policy, self.mdp, self.grading))
         if self.recipe.evaluation.random_search:
-            progress.message("Random search by the same mask and token prior, as many episodes and as long.")
+            say("Random search by the same mask and token prior, as many episodes and as long.")
             rows = read_metrics(run.path / METRICS).rows
             record = random_search(
                 self.mdp,
@@ -203,8 +195,7 @@ class DQNTasks:
             )
             write_json(run.path / RANDOM_SEARCH, record)
 
-    def sample(self) -> str:
-        """What a dry run shows."""
+    def sample(self, policy: Any) -> str:
         first = self.mdp.problems[0]
         reference = " ".join(self.mdp.references.get(first.task_id, ["not checked"]))
         return (
@@ -295,14 +286,14 @@ class Renderer(Callback):
 
     name = "render"
 
-    def __init__(self, every: int, progress: Progress) -> None:
-        self._every, self._progress = every, progress
+    def __init__(self, every: int, say: Say) -> None:
+        self._every, self._say = every, say
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         if step % self._every == 0 and episodes:
             best = max(episodes, key=lambda episode: episode.rewards[POLICY])
             shown = visible(best.answer, 2000)
-            self._progress.message(f"Step {step}, {best.task_id}, {best.outcome}:\n{shown}")
+            self._say(f"Step {step}, {best.task_id}, {best.outcome}:\n{shown}")
 
 
 def random_search(
@@ -358,9 +349,9 @@ DEFAULT_EPISODES = 50
 
 
 def q_network_run(name: str | Path) -> bool:
-    """Whether a run of `kind: dqn` lies at this path."""
+    """Whether a run of this task lies at this path."""
     path = Path(name).expanduser()
-    return is_run(path) and read_config(path).get("kind") == "dqn"
+    return is_run(path) and read_config(path).get("task") == "token_mdp"
 
 
 class ProgramEvaluation(EvaluationSession):
@@ -385,6 +376,8 @@ class ProgramEvaluation(EvaluationSession):
                 remedy=f"Leave it out; there are n, epsilon and {', '.join(OPTIONS)}.",
             )
         self.name, path = str(run), Path(run).expanduser()
+        from greenward.config.loading import load_recipe
+
         recipe = load_recipe(path / "config.yaml")
         assert isinstance(recipe, DQNRecipe)
         folder = find_checkpoint(path, options.get("checkpoint") or LAST)

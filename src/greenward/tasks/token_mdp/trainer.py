@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from greenward.common.seeding import step_seed
-from greenward.config.training import ExplorationConfig
+from greenward.tasks.token_mdp.config import ExplorationConfig
 from greenward.tasks.token_mdp.dqn import DQNAgent, NStepWindow, Transition
 from greenward.tasks.token_mdp.mdp import (
     Attempt,

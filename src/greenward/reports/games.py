@@ -1,33 +1,26 @@
-"""Builds the sections of a report that only games and the token MDP have."""
+"""Builds the sections of a report that only games have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from greenward.common.errors import RunError
-from greenward.common.statistics import Estimate, proportion
+from greenward.common.statistics import Estimate
 from greenward.reports.document import (
     NOTHING,
     Block,
     Chart,
     Code,
     KeyFigure,
-    Link,
-    Links,
     Paragraph,
     Role,
     Section,
     Table,
     Unit,
-    bounded,
     charts,
-    duration,
     percent,
-    percent_of,
     section,
     value_text,
 )
@@ -41,8 +34,8 @@ from greenward.reports.runs import (
     pooled,
     step_charts,
 )
-from greenward.runs.files import read_json
 from greenward.runs.reading import RecordedRun
+from greenward.tasks import shipped_task
 
 # Figures with a chart, by their names without the role.
 _FIGURES = {
@@ -87,7 +80,7 @@ def game_sections(study: Study) -> tuple[Section, ...]:
     """What a training reached in its games, and how the roles went at each step; no blocks without games."""
     runs = study.main_runs
     names = played_games(runs)
-    blocks: list[Block | None] = [Paragraph(opponents_in_words(runs[0].config))] if names else []
+    blocks: list[Block | None] = [Paragraph(described(runs[0].config))] if names else []
     blocks.append(charts(game_charts([Drawn("", "main", runs)])))
     for name in names:
         found = [run.suites[name] for run in runs if name in run.suites]
@@ -106,25 +99,10 @@ def game_sections(study: Study) -> tuple[Section, ...]:
     )
 
 
-def opponents_in_words(config: Mapping[str, Any]) -> str:
-    """What kind of training a mixture of opponents is, so that nobody takes it for another one."""
-    if game := config.get("code_game"):
-        steps = game.get("phases")
-        turns = (
-            "the roles take turns, {} and {} steps".format(*steps) if steps else "the generator is trained"
-        )
-        return f"Predictor: {game.get('predictor')}; {turns}. Intervals are 95 %."
-    settings = config.get("self_play") or {}
-    given = {name: share for name, share in (settings.get("opponents") or {"self": 1.0}).items() if share}
-    total = sum(given.values())
-    if set(given) == {"self"}:
-        return "Opponents: pure self-play. The policy played every game against itself."
-    names = {"self": "itself", "league": "earlier versions", "random": "random play", "expert": "the expert"}
-    shares = [
-        f"{100 * share / total:.0f} % of the games against {names.get(n, n)}" for n, share in given.items()
-    ]
-    kind = "league" if set(given) <= {"self", "league"} else "mixture"
-    return f"Opponents: {kind}, {', '.join(shares)}. This is not pure self-play."
+def described(config: Mapping[str, Any]) -> str:
+    """What its task says of a training in games."""
+    task = shipped_task(config.get("task"))
+    return task.described(config) if task else ""
 
 
 def games_headline(study: Study) -> str | None:
@@ -276,72 +254,3 @@ def _boards(errors: Sequence[Mapping[str, Any]]) -> str:
         )
         for group in groups
     )
-
-
-RANDOM_SEARCH, REPLAY = "random_search.json", "replay.html"
-UNSEEN = "unseen_problems"
-"""The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
-
-
-def program_sections(study: Study) -> tuple[Section, ...]:
-    """What each run of `kind: dqn` reached, and random search by the same mask and prior; else nothing."""
-    runs = [run for run in study.main_runs if run.config.get("kind") == "dqn"]
-    return (section("Beside random search", *(block for run in runs for block in _blocks(run))),)
-
-
-def _blocks(run: RecordedRun) -> Iterator[Block]:
-    evaluation = next(reversed(run.evaluations), None)
-    greedy = {row["task_id"]: row for row in (evaluation or {}).get("greedy_rows", ())}
-    search = None
-    with suppress(RunError):
-        search = read_json(run.path / RANDOM_SEARCH)
-    if not greedy:
-        return
-    solved = sum(row["status"] == "passed" for row in greedy.values())
-    seconds = sum(float(row.get("time/step", 0.0)) for row in run.metrics)
-    episodes = max((int(row["episodes"]) for row in run.metrics if "episodes" in row), default=0)
-    name = f"Q-learning, greedy, after {episodes:,} episodes in {duration(seconds)}"
-    rows = [_row(name, solved, len(greedy))]
-    if search:
-        for label, key in (("as many episodes", "at_episodes"), ("as much time", "at_seconds")):
-            rows.append(_row(f"Random search, {label}", int(search[key]["solved"]), len(greedy)))
-    for evaluation in run.suites.get(UNSEEN, ())[-1:]:
-        unseen = evaluation["greedy_rows"]
-        right = sum(row["status"] == "passed" for row in unseen)
-        rows.append(_row("Q-learning, greedy, problems never trained on", right, len(unseen)))
-    caption = (
-        "The problems are those trained on, judged by tests that training never sees. Wilson's 95 % "
-        "intervals over problems."
-    )
-    if search:
-        chance = percent_of(search["pass_rate"])
-        caption += (
-            f" Random search drew {search['episodes']:,} programs by the same mask and token prior; {chance} "
-            "of them passed. It keeps programs that pass, and has no policy: Q-learning must write its one "
-            "program at once."
-        )
-    yield Table(f"{run.path.name}: problems solved", ("", "Solved", "Share"), tuple(rows), caption)
-    yield Table(
-        f"{run.path.name}: each problem",
-        ("Problem", "Greedy program", "Random search found one after"),
-        tuple((task, _words(row["status"]), _first(search, task)) for task, row in greedy.items()),
-    )
-    for task, row in greedy.items():
-        title = f"{task}, greedy: {_words(row['status'])}"
-        yield Code(bounded(row.get("code", "")), "python", title, folded=True)
-    if (run.path / REPLAY).is_file():
-        yield Links((Link("Replay of greedy episodes", REPLAY),))
-
-
-def _row(label: str, solved: int, number: int) -> tuple[str, ...]:
-    return label, f"{solved} of {number}", percent(proportion(solved, number))
-
-
-def _first(search: Mapping[str, Any] | None, task: str) -> str:
-    if (found := (search or {}).get("found", {}).get(task)) is None:
-        return NOTHING
-    return f"{found['episodes']:,} episodes" + ("" if found["hidden"] else ", wrong on hidden tests")
-
-
-def _words(status: str) -> str:
-    return "solved" if status == "passed" else str(status).replace("_", " ")

@@ -1,0 +1,132 @@
+"""Turns recipes, and the configs that runs recorded, of earlier versions into those of this one.
+
+Before version 0.2 a recipe had one key `kind` for what is asked and how it is learned.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from greenward.common.parsing import compose_yaml, construct_yaml
+
+PRETRAINED = "pretrained"
+_BETWEEN_SECTIONS = re.compile(r"(?:^(?:#[^\n]*|[ \t]*)\n)*\Z", re.MULTILINE)
+_TASKS = {"self_play": "self_play", "code_game": "code_game", "dqn": "token_mdp"}
+"""The tasks that had a kind of their own; other kinds are names of algorithms."""
+
+
+def upgrade(config: dict[str, Any]) -> dict[str, Any]:
+    """The data of a recipe or of a recorded config with the keys of this version; its other keys are kept.
+
+    What is of this version is returned as it is.
+    """
+    old = dict(config)
+    kind = old.pop("kind", None)
+    if kind is not None:
+        kind = str(kind)
+    sections = _with_present_sections(old, kind)
+    if isinstance(sections.get(PRETRAINED), dict):
+        sections[PRETRAINED] = _with_present_sections(sections[PRETRAINED], kind)
+    if kind is None:
+        return sections
+    name = kind if kind not in _TASKS else "dqn" if kind == "dqn" else "grpo"
+    algorithm = sections.get("algorithm")
+    if algorithm is None or isinstance(algorithm, dict):
+        sections["algorithm"] = {"name": name, **(algorithm or {})}
+    return {"task": _TASKS.get(kind) or _task_of(old), **sections}
+
+
+def _with_present_sections(config: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The sections of a config with the keys of this version."""
+
+    def section(name: str) -> dict[str, Any]:
+        value = config.get(name)
+        return dict(value) if isinstance(value, dict) else {}
+
+    config = dict(config)
+    warm_start, algorithm, environment = section("warm_start"), section("algorithm"), section("environment")
+    if "misconception_rate" in warm_start:
+        warm_start["error_rate"] = warm_start.pop("misconception_rate")
+        config["warm_start"] = warm_start
+    if "importance_cap" in algorithm:
+        cap = algorithm.pop("importance_cap")
+        config["algorithm"] = algorithm | ({} if cap is None else {"importance": {"high": cap}})
+    vllm = section("vllm")
+    if "enabled" in vllm:
+        engine = "vllm" if vllm.pop("enabled") else "native"
+        del config["vllm"]
+        config["rollouts"] = {"engine": engine, "vllm": vllm} | section("rollouts")
+    if kind == "dqn" and "agent" in config:
+        config["algorithm"] = config.pop("agent")
+    if kind == "rejection" and "rejection" in config:
+        kept = section("rejection")
+        del config["rejection"]
+        config["algorithm"] = section("algorithm") | kept
+    if kind not in (None, *_TASKS) and environment:
+        tools = environment.pop("tools", None)
+        if environment.get("answer") == "function":  # which it is unless edits are asked for
+            del environment["answer"]
+        del config["environment"]
+        if tools is not None:  # calls took the place of answers
+            config["tools"] = tools
+        elif environment:
+            config["environment"] = environment
+    return config
+
+
+def _task_of(old: dict[str, Any]) -> str:
+    """The task of a recipe that had only the name of an algorithm."""
+    environment, problems = old.get("environment"), old.get("problems")
+    environment = environment if isinstance(environment, dict) else {}
+    source = str(problems.get("train", "")) if isinstance(problems, dict) else ""
+    if environment.get("tools") is not None:
+        return "agent"
+    if source.partition(":")[0] in ("vulnerabilities", "sven", "primevul"):
+        return "vulnerability"
+    if source == "modules":
+        return "spec"
+    is_repair = source.startswith(("bugs:", "quixbugs"))
+    return "repair" if is_repair or environment.get("answer", "function") != "function" else "functions"
+
+
+def upgraded_text(text: str) -> str:
+    """The YAML text of a recipe with its sections upgraded; those that stay the same keep their comments.
+
+    Raises `yaml.YAMLError` for what is not YAML, and returns `text` if it is of this version.
+    """
+    node = compose_yaml(text)
+    old = construct_yaml(node)
+    if not isinstance(old, dict) or not isinstance(node, yaml.MappingNode):
+        return text
+    new = upgrade(old)
+    if new == old:
+        return text
+    starts = [key.start_mark.index for key, _ in node.value]
+    left = dict(new)
+    parts = [text[: min(starts, default=None)]]
+    for (key, _), start, end in zip(node.value, starts, [*starts[1:], len(text)], strict=True):
+        name, section = key.value, text[start:end]
+        if name in new and new[name] == old.get(name):
+            parts.append(section if section.endswith("\n") else section + "\n")
+            del left[name]
+            continue
+        name = "task" if name == "kind" else name
+        if name in left:
+            parts.append(_section(name, left.pop(name)))
+        after = _BETWEEN_SECTIONS.search(section)  # what is said of the next section
+        parts.append(after[0] if after else "")
+    result = "".join((*parts, *(_section(*one) for one in left.items())))
+    # A document in one line, or one with references between its sections, is written anew as a whole.
+    try:
+        if construct_yaml(compose_yaml(result)) == new:
+            return result
+    except yaml.YAMLError:
+        pass
+    return yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _section(name: str, value: Any) -> str:
+    return yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,138 @@
+"""Defines what a task is: what is asked, where episodes come from, and how a policy is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from greenward.problems.problem import ProblemSet
+from greenward.rollouts.engine import RolloutEngine
+from greenward.rollouts.episode import POLICY, Environment
+from greenward.runs.directory import RunDirectory
+from greenward.runs.no_signal import NoSignalCause, cause_in_answers
+from greenward.training.protocols import Callback, Evaluator, Example
+
+if TYPE_CHECKING:
+    from greenward.config.recipe import Recipe
+    from greenward.config.sections import SupervisedConfig
+    from greenward.diagnostics.finding import Topic
+    from greenward.models.policy import Policy
+    from greenward.reports.document import Section
+    from greenward.reports.runs import Study
+    from greenward.training.advantages import Estimator
+    from greenward.training.loop import Trainer
+
+Say = Callable[[str], None]
+
+
+class Task:
+    """A task of one training.
+
+    It is made before there is a run directory, and raises the typed errors of `greenward.common.errors` for a
+    recipe that cannot be trained; `open` then starts what judges it. The module of a subclass loads without
+    torch, since recipes are read by it: what needs torch is imported by the methods of a training.
+    """
+
+    recipes: ClassVar[Mapping[str, type[Recipe]]]
+    """The recipe class of each algorithm that it is learned by, the usual one first (`recipes_with`)."""
+    label: ClassVar[str] = ""
+    """What a report calls a training on it, where that is not the name of the algorithm."""
+    measured: ClassVar[str] = "held-out"
+    """What a report calls that on which its runs are evaluated."""
+    asks_problems: ClassVar[bool] = True
+    """Whether it trains on the problems that the recipe names."""
+    silent: ClassVar[frozenset[str]] = frozenset()
+    """Names of findings that mean nothing in its runs."""
+
+    @staticmethod
+    def findings() -> Sequence[Topic]:
+        """What is tested of its runs alone."""
+        return ()
+
+    @staticmethod
+    def described(config: Mapping[str, Any]) -> str:
+        """What a report says of the setting in which its games are played."""
+        return ""
+
+    @staticmethod
+    def report(study: Study) -> Sequence[Section]:
+        """The sections that a report has of its runs alone."""
+        return ()
+
+    @staticmethod
+    def no_signal(
+        row: Mapping[str, Any], config: Mapping[str, Any], fewest_illegal: float
+    ) -> NoSignalCause | None:
+        """Why the step of a row taught little or nothing, None where it did.
+
+        `fewest_illegal` is the lowest share of illegal moves of an earlier step, where moves are made.
+        """
+        return cause_in_answers(row, config)
+
+    def __init__(
+        self,
+        recipe: Any,
+        given: Mapping[str, ProblemSet] = MappingProxyType({}),
+        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        """`given` and `functions` are the caller's own problems and reward functions."""
+        self.recipe = recipe
+
+    def open(self, run: RunDirectory, stack: ExitStack) -> None:
+        """Prepare to collect and evaluate episodes, until `stack` is closed; `run` gets facts on it."""
+
+    def texts(self) -> Iterable[str]:
+        """Texts to train a tokenizer on, where the recipe starts from random weights."""
+        raise NotImplementedError
+
+    def sample(self, policy: Policy | None) -> str:
+        """What a dry run shows: how much there is, and a prompt of `policy`, if a model is trained."""
+        raise NotImplementedError
+
+    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+        """The pairs of supervised training, as token ids of `policy`."""
+        raise NotImplementedError
+
+    def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
+        """The players of the environment by name; `policy` is one of them."""
+        return {POLICY: policy}
+
+    def environment(self, policy: Policy) -> Environment:
+        """Where the episodes that train `policy` come from, once there are players."""
+        raise NotImplementedError
+
+    def estimator(self, policy: Policy) -> Estimator:
+        """The advantages of its episodes, where no critic gives them."""
+        from greenward.training.advantages import ESTIMATORS
+
+        return ESTIMATORS[self.recipe.algorithm.advantage]
+
+    def callbacks(self, say: Say) -> Sequence[Callback]:
+        """What has to follow the training, such as a league of opponents, once there are players."""
+        return ()
+
+    def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
+        """The evaluations during training, by suite; None stands for what is held out."""
+        return {}
+
+    def longest_prompt(self, policy: Policy) -> int | None:
+        """The tokens of the longest prompt in training, where that is known."""
+        return None
+
+    def wrong_with_processes(self, sharding: str) -> str | None:
+        """Why several processes that hold weights as `sharding` says cannot train it; None if they can."""
+        return None
+
+    @property
+    def loop_options(self) -> Mapping[str, Any]:
+        """Options of `training.loop.TrainingLoop` that differ for it."""
+        return {}
+
+    def trainer(self) -> Trainer | None:
+        """A trainer of its own; without one it is the trainer of the algorithm."""
+        return None
+
+    def finish(self, run: RunDirectory, trainer: Trainer, say: Say) -> None:
+        """What is written once a trainer of its own has finished."""

@@ -1,0 +1,134 @@
+"""What a report shows of Q-learning: programs beside random search, and replays of episodes (HTML)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from greenward.common.errors import RunError
+from greenward.common.statistics import proportion
+from greenward.reports.document import (
+    NOTHING,
+    Block,
+    Code,
+    Link,
+    Links,
+    Section,
+    Table,
+    bounded,
+    duration,
+    percent,
+    percent_of,
+    section,
+)
+from greenward.reports.render import render_page
+from greenward.reports.runs import Study
+from greenward.runs.files import read_json, write_atomically
+from greenward.runs.reading import RecordedRun
+
+RANDOM_SEARCH, REPLAY = "random_search.json", "replay.html"
+UNSEEN = "unseen_problems"
+"""The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
+
+
+def program_sections(study: Study) -> tuple[Section, ...]:
+    """What each run reached, and random search by the same mask and prior."""
+    return (section("Beside random search", *(block for run in study.main_runs for block in _blocks(run))),)
+
+
+def _blocks(run: RecordedRun) -> Iterator[Block]:
+    evaluation = next(reversed(run.evaluations), None)
+    greedy = {row["task_id"]: row for row in (evaluation or {}).get("greedy_rows", ())}
+    search = None
+    with suppress(RunError):
+        search = read_json(run.path / RANDOM_SEARCH)
+    if not greedy:
+        return
+    solved = sum(row["status"] == "passed" for row in greedy.values())
+    seconds = sum(float(row.get("time/step", 0.0)) for row in run.metrics)
+    episodes = max((int(row["episodes"]) for row in run.metrics if "episodes" in row), default=0)
+    name = f"Q-learning, greedy, after {episodes:,} episodes in {duration(seconds)}"
+    rows = [_row(name, solved, len(greedy))]
+    if search:
+        for label, key in (("as many episodes", "at_episodes"), ("as much time", "at_seconds")):
+            rows.append(_row(f"Random search, {label}", int(search[key]["solved"]), len(greedy)))
+    for evaluation in run.suites.get(UNSEEN, ())[-1:]:
+        unseen = evaluation["greedy_rows"]
+        right = sum(row["status"] == "passed" for row in unseen)
+        rows.append(_row("Q-learning, greedy, problems never trained on", right, len(unseen)))
+    caption = (
+        "The problems are those trained on, judged by tests that training never sees. Wilson's 95 % "
+        "intervals over problems."
+    )
+    if search:
+        chance = percent_of(search["pass_rate"])
+        caption += (
+            f" Random search drew {search['episodes']:,} programs by the same mask and token prior; {chance} "
+            "of them passed. It keeps programs that pass, and has no policy: Q-learning must write its one "
+            "program at once."
+        )
+    yield Table(f"{run.path.name}: problems solved", ("", "Solved", "Share"), tuple(rows), caption)
+    yield Table(
+        f"{run.path.name}: each problem",
+        ("Problem", "Greedy program", "Random search found one after"),
+        tuple((task, _words(row["status"]), _first(search, task)) for task, row in greedy.items()),
+    )
+    for task, row in greedy.items():
+        title = f"{task}, greedy: {_words(row['status'])}"
+        yield Code(bounded(row.get("code", "")), "python", title, folded=True)
+    if (run.path / REPLAY).is_file():
+        yield Links((Link("Replay of greedy episodes", REPLAY),))
+
+
+def _row(label: str, solved: int, number: int) -> tuple[str, ...]:
+    return label, f"{solved} of {number}", percent(proportion(solved, number))
+
+
+def _first(search: Mapping[str, Any] | None, task: str) -> str:
+    if (found := (search or {}).get("found", {}).get(task)) is None:
+        return NOTHING
+    return f"{found['episodes']:,} episodes" + ("" if found["hidden"] else ", wrong on hidden tests")
+
+
+def _words(status: str) -> str:
+    return "solved" if status == "passed" else str(status).replace("_", " ")
+
+
+SECONDS_PER_STEP = 0.9
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+ol { position: relative; height: 15rem; list-style: none; padding: 0; overflow: hidden;
+  border: 1px solid #8886; }
+li { position: absolute; inset: 0; display: flex; gap: 2rem; padding: 1rem; visibility: hidden;
+  animation-timing-function: step-end; animation-iteration-count: infinite; }
+pre { flex: 3; margin: 0; overflow: auto; } table { flex: 1; align-self: start; border-collapse: collapse; }
+td { padding: 0 .5rem; font-family: monospace; } td + td { text-align: right; }
+tr:first-child { font-weight: bold; background: #7c73; }
+@media (prefers-reduced-motion: reduce), print {
+  ol { height: auto; } li { position: static; visibility: visible; animation: none; } }
+"""
+
+
+def write_replay(path: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
+    """Write episodes: each has `task_id`, `prompt` and `steps`.
+
+    A step has the `code` so far and `tokens`, (lexeme, value) with the chosen one first.
+    """
+    style = _STYLE + "".join(_rules({len(one["steps"]) for one in episodes}))
+    write_atomically(path, render_page("replay.html.j2", style, episodes=episodes).encode("utf-8"))
+
+
+def _rules(lengths: set[int]) -> list[str]:
+    """The style rules that show the steps of an episode one after another, for episodes of these lengths."""
+    rules = [
+        f"li:nth-child({step + 1}) {{ animation-delay: {step * SECONDS_PER_STEP:.1f}s; }}\n"
+        for step in range(max(lengths, default=0))
+    ]
+    for length in sorted(lengths - {0}):
+        shown = f"0% {{ visibility: visible; }} {100 / length:.3f}% {{ visibility: hidden; }}"
+        seconds = f"{length * SECONDS_PER_STEP:.1f}s"
+        rules.append(f"@keyframes n{length} {{ {shown} }}\n")
+        rules.append(f".n{length} li {{ animation-name: n{length}; animation-duration: {seconds}; }}\n")
+    return rules
