@@ -79,7 +79,7 @@ from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
-from greenward.tasks import find_task
+from greenward.tasks import find_task, recipes_of_task
 from greenward.tasks.corpus import check_pairs
 from greenward.tasks.task import Say, Task
 from greenward.training import distributed
@@ -213,6 +213,12 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
             )
         if data != GENERATED_CORPUS:
             check_pairs(Path(data))
+    is_warmed = isinstance(recipe, ReinforcementRecipe) and recipe.warm_start is not None
+    if is_warmed and "sft" not in recipes_of_task(recipe.task):
+        raise ConfigError(
+            f"warm_start is supervised training, and the recipes of task {recipe.task} have no sft.",
+            remedy="Set warm_start=null, or add sft to the recipes of the task (recipes_with).",
+        )
     load_keys()
     if recipe.tracking.is_on:
         check_trackers(recipe.tracking.model_dump())

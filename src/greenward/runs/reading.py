@@ -37,7 +37,7 @@ from greenward.runs.files import (
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
-_SECTIONS = (
+SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
@@ -262,7 +262,7 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
         else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
     config = lenient(read_config, path / CONFIG, path) or {}
-    sections = (*_SECTIONS, str(config.get("task")))  # that of a task has its name
+    sections = (*SHARED_SECTIONS, str(config.get("task")))  # that of a task has its name
     wrong = [key for key in sections if not isinstance(config.get(key), Mapping | None)]
     notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
     return RecordedRun(
