@@ -46,6 +46,7 @@ from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.evaluation.suites import HELD_OUT
 from greenward.grading.judge import read_token
 from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import RewardFunction
 from greenward.hardware.detection import is_writable
 from greenward.models.catalog import build_policy
 from greenward.models.checkpoint import holding, local_folder, read_shape
@@ -228,8 +229,9 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         _check_model(recipe.model)
     sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
     suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
+    own = find_task(recipe.task)
     for source in (
-        *(source for name, source in sources.items() if name not in given),
+        *(source for name, source in sources.items() if name not in given and not own.loads_sources),
         *(suite for suite in suites if suite != HELD_OUT),
     ):
         check_source(source)
@@ -238,7 +240,7 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     if isinstance(recipe, CodeRecipe):
         for term in recipe.rewards:
             if term.name not in functions:
-                _check_reward(term)
+                _check_reward(term, own.rewards)
 
 
 def _check_model(model: ModelConfig) -> None:
@@ -291,10 +293,10 @@ def check_processes(recipe: Recipe, task: Task) -> None:
         raise ConfigError(f"{count} processes cannot train this recipe: {wrong}.")
 
 
-def _check_reward(term: RewardTermConfig) -> None:
+def _check_reward(term: RewardTermConfig, own: Mapping[str, Callable[..., RewardFunction]]) -> None:
     """Of a function, only whether its top module exists: to import it runs it."""
     if ":" not in term.name:
-        make_reward(term)
+        make_reward(term, own)
         return
     package = term.name.partition(":")[0].partition(".")[0]
     built_in = package in sys.builtin_module_names

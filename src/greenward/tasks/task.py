@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from greenward.grading.rewards import RewardFunction
 from greenward.problems.problem import ProblemSet
 from greenward.rollouts.engine import RolloutEngine
 from greenward.rollouts.episode import POLICY, Environment
@@ -43,6 +44,10 @@ class Task:
     """What a report calls that on which its runs are evaluated."""
     asks_problems: ClassVar[bool] = True
     """Whether it trains on the problems that the recipe names."""
+    loads_sources: ClassVar[bool] = False
+    """Whether `problems.train` and `problems.held_out` are sources that it alone can read."""
+    rewards: ClassVar[Mapping[str, Callable[..., RewardFunction]]] = MappingProxyType({})
+    """Reward functions of its own, by the names that recipes use; as in `reward_terms.SHIPPED_REWARDS`."""
     silent: ClassVar[frozenset[str]] = frozenset()
     """Names of findings that mean nothing in its runs."""
 
