@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from greenward import Problem
@@ -51,18 +52,23 @@ def read_questions(path: Path) -> ProblemSet:
     )
 
 
-def make_questions(count: int, seed: int) -> list[dict[str, str]]:
-    """Different questions in a random order, each about a table of its own."""
+def make_questions(seed: int) -> list[dict[str, str]]:
+    """Every question once, in a random order, each about a table of its own."""
     rng = random.Random(seed)
-    found: dict[str, dict[str, str]] = {}
-    while len(found) < count:
-        question, query = rng.choice(TEMPLATES)
-        number = rng.choice(("salary", "age"))
-        limit = rng.randrange(1000, 9000, 100) if number == "salary" else rng.randrange(20, 65)
-        words = {"team": rng.choice(TEAMS), "city": rng.choice(CITIES), "number": number, "limit": limit}
-        text = question.format(**words)
-        found[text] = {"question": text, "schema": make_table(rng), "query": query.format(**words)}
-    return [{"id": f"{seed}/{index}", **one} for index, one in enumerate(found.values())]
+    limits = {"salary": range(1000, 9000, 500), "age": range(20, 65, 3)}
+    words = [
+        {"team": team, "city": city, "number": number, "limit": limit}
+        for team, city in product(TEAMS, CITIES)
+        for number, each in limits.items()
+        for limit in each
+    ]
+    queries = {ask.format(**one): query.format(**one) for ask, query in TEMPLATES for one in words}
+    asked = sorted(queries)
+    rng.shuffle(asked)
+    return [
+        {"id": f"{seed}/{number}", "question": one, "schema": make_table(rng), "query": queries[one]}
+        for number, one in enumerate(asked)
+    ]
 
 
 def make_table(rng: random.Random) -> str:
@@ -78,8 +84,9 @@ def make_table(rng: random.Random) -> str:
 
 def main() -> None:
     """Write train.jsonl and dev.jsonl, which share no question."""
-    questions = make_questions(260, seed=0)
-    for name, part in (("train", questions[:200]), ("dev", questions[200:])):
+    questions = make_questions(seed=0)
+    held_out = len(questions) // 4
+    for name, part in (("train", questions[held_out:]), ("dev", questions[:held_out])):
         Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in part), encoding="utf-8")
 
 

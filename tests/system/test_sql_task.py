@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from greenward import api
+from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import yaml
 
@@ -34,6 +34,10 @@ from greenward.runs.files import (
     read_jsonl,
     reading,
 )
+from greenward.tasks import DEFAULT_TASK, shipped_task
+
+if TYPE_CHECKING:
+    from greenward.tasks.task import Task
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
@@ -122,6 +126,14 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
     return upgrade(config)
+
+
+def task_of_run(name: str | Path) -> type[Task] | None:
+    """The task of the run at a path, or of the one that a checkpoint lies in; None for all else."""
+    path = Path(name).expanduser()
+    runs = [path, *([path.resolve().parents[1]] if path.resolve().parent.name == CHECKPOINTS else [])]
+    run = next((one for one in runs if is_run(one)), None)
+    return shipped_task(read_config(run).get("task", DEFAULT_TASK)) if run else None
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str | None:
