@@ -59,8 +59,8 @@ def ours(seed: int) -> FirstSuccess:
     import gymnasium
     import torch
 
-    from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
     from greenward.tasks.token_mdp.dqn import DQNAgent, learn_environment
+    from greenward.tasks.token_mdp.task import DQNAlgorithmConfig
 
     torch.set_num_threads(1)
     config = DQNAlgorithmConfig(

@@ -24,8 +24,8 @@ from greenward import api
 from greenward.grading.judge import build_grader
 from greenward.problems.problem import Problem, stable_hash
 from greenward.tasks.token_mdp import task
-from greenward.tasks.token_mdp.config import DQNRecipe
 from greenward.tasks.token_mdp.mdp import CodeGrading, TokenMDP, write
+from greenward.tasks.token_mdp.task import DQNRecipe
 
 HELD_OUT = 150
 

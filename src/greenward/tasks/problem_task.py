@@ -92,6 +92,7 @@ class ProblemTask(Task):
 
     labelled: ClassVar[bool] = False
     """Whether its problems are functions with a label, which no tests judge."""
+    _code_grader: Any = None
 
     def __init__(
         self,
@@ -132,11 +133,10 @@ class ProblemTask(Task):
         """Start the grader, and verify the references of problems from files."""
         self.grader = grader = stack.enter_context(self.judge())
         run.add_provenance(sandbox=grader.isolation.to_json())
-        self._suite_grader: Any = grader  # suites are judged by their tests, whatever judges the task
-        if self.suites:
+        if self.suites:  # they are judged by their tests, whatever judges the task
             if not isinstance(grader, Grader):
-                self._suite_grader = stack.enter_context(build_grader(self.recipe.sandbox))
-            self.suites = complete_suites(self.suites, self._suite_grader)
+                self._code_grader = stack.enter_context(build_grader(self.recipe.sandbox))
+            self.suites = complete_suites(self.suites, self._code_grader or grader)
         self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
         verify_references(self.recipe, grader, self.train, self.held_out)
 
@@ -199,7 +199,8 @@ class ProblemTask(Task):
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
         return found | {
-            one.name: suite_evaluator(one, recipe, tokenizer, self._suite_grader) for one in self.suites
+            one.name: suite_evaluator(one, recipe, tokenizer, self._code_grader or grader)
+            for one in self.suites
         }
 
 

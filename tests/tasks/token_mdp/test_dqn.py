@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from greenward.common.errors import CheckpointError, GreenwardError
-from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
 from greenward.tasks.token_mdp.dqn import (
     DQNAgent,
     QNetwork,
@@ -16,6 +15,7 @@ from greenward.tasks.token_mdp.dqn import (
     margin_loss,
     q_targets,
 )
+from greenward.tasks.token_mdp.task import DQNAlgorithmConfig
 
 ONLINE = torch.tensor([[1.0, 5.0, 3.0], [2.0, 1.0, 9.0]])
 TARGET = torch.tensor([[10.0, 20.0, 30.0], [7.0, 8.0, 6.0]])

@@ -17,7 +17,7 @@ from greenward.config.recipe import language_model
 from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
 from greenward.runs.reading import read_evaluations, read_metrics, without_timing
-from greenward.tasks.token_mdp.config import PRESETS, DQNRecipe
+from greenward.tasks.token_mdp.task import PRESETS, DQNRecipe
 
 TINY = [
     "preset=none", "exploration.prior=false", "problems.generated=0", "algorithm.hidden_dim=16", "algorithm.batch_size=16", "algorithm.buffer_capacity=400",

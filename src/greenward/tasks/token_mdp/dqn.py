@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,11 @@ from torch import Tensor, nn
 from greenward.common.errors import CheckpointError, GreenwardError
 from greenward.common.files import expecting
 from greenward.tasks.token_mdp import features
-from greenward.tasks.token_mdp.config import DQNAlgorithmConfig
 from greenward.tasks.token_mdp.features import HASHED_WORDS
 from greenward.training.protocols import Stateful
+
+if TYPE_CHECKING:
+    from greenward.tasks.token_mdp.task import DQNAlgorithmConfig
 
 PRIORITY_FLOOR = 1e-3
 """Added to every TD error, so that no transition is never drawn."""

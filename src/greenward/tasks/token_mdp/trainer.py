@@ -7,13 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from greenward.common.seeding import step_seed
-from greenward.tasks.token_mdp.config import ExplorationConfig
 from greenward.tasks.token_mdp.dqn import DQNAgent, NStepWindow, Transition
 from greenward.tasks.token_mdp.mdp import (
     Attempt,
@@ -29,6 +28,9 @@ from greenward.tasks.token_mdp.mdp import (
 )
 from greenward.tasks.token_mdp.problems import TokenProblem
 from greenward.training.loop import StepRecord
+
+if TYPE_CHECKING:
+    from greenward.tasks.token_mdp.task import ExplorationConfig
 
 SUCCESS_MEMORY = 0.8
 """Decay of the success rate of each problem, per greedy episode."""
