@@ -13,6 +13,7 @@ from greenward.cli.options import (
     COUNT,
     PATH,
     Interrupted,
+    flag,
     folder_option,
     overrides_argument,
     overwrite_option,
@@ -47,8 +48,8 @@ QUICK = (
 @click.command()
 @recipe_argument
 @overrides_argument
-@click.option("--resume", is_flag=True, help="Continue the run in the output directory, exactly.")
-@click.option("--dry-run", is_flag=True, help="Show settings, model size and first prompt; train nothing.")
+@flag("--resume", help="Continue the run in the output directory, exactly.")
+@flag("--dry-run", help="Show settings, model size and first prompt; train nothing.")
 @folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
 @overwrite_option
 @quiet_option
@@ -132,8 +133,8 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 @click.command()
 @overrides_argument
 @click.option("--seeds", default="0,1", callback=_seeds, help="One run for each seed.")
-@click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
+@flag("--quick", help="A few steps only: shows that everything works, learns nothing.")
+@flag("--resume", help="Continue an interrupted demo in the output directory.")
 @folder_option("--output", "The folder of all runs.  [default: runs/demo]", "runs")
 @overwrite_option
 @quiet_option
@@ -174,7 +175,7 @@ def demo(
 @folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "runs")
 @overwrite_option
 @click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
-@click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
+@flag("--resume", help="Go on: finished runs are kept, and the grid may have grown.")
 @quiet_option
 def sweep(
     recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool,
@@ -293,7 +294,7 @@ _job_command = with_options(
     _file("--container", help="An Apptainer image that holds greenward."),
     _file("--accelerate-config", help="A file of Accelerate, for several GPUs."),
     _file("--cache", help="The folder of downloaded models and data (HF_HOME)."),
-    click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
+    flag("--offline", help="Nodes have no network: read the cache only."),
     _several("--sbatch", help="A further option of sbatch; may be repeated."),
 )
 
