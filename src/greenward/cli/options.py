@@ -200,19 +200,18 @@ def endpoint_name(base_url: str, model: str | None) -> str:
     return f"{model}@{base_url}" if model else base_url
 
 
-def api_key_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--api-key-env`, and an `--api-key` that is refused because others can read it."""
+def _refuse_key(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
+    if key is not None:
+        raise click.UsageError(
+            "a key on the command line can be read by all users of the machine and stays in the shell's "
+            "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
+        )
 
-    def refuse(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
-        if key is not None:
-            raise click.UsageError(
-                "a key on the command line can be read by all users of the machine and stays in the shell's "
-                "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
-            )
 
-    return with_options(
-        click.option(
-            "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
-        ),
-        click.option("--api-key", hidden=True, expose_value=False, callback=refuse),
-    )(command)
+api_key_options = with_options(
+    click.option(
+        "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
+    ),
+    click.option("--api-key", hidden=True, expose_value=False, callback=_refuse_key),
+)
+"""`--api-key-env`, and an `--api-key` that is refused because others can read it."""

@@ -110,16 +110,9 @@ def _steps(
 @click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
 @folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
 def rollouts(
-    run: Path,
-    *,
-    steps: tuple[int | None, int | None],
-    statuses: tuple[str, ...],
-    page: int,
-    page_size: int | None,
-    form: Form,
-    output: Path | None,
-    **wanted: Any,
-) -> None:
+    run: Path, *, steps: tuple[int | None, int | None], statuses: tuple[str, ...], page: int,
+    page_size: int | None, form: Form, output: Path | None, **wanted: Any,
+) -> None:  # fmt: skip
     """Show the answers that RUN kept while it trained, oldest first.
 
     html writes rollouts.html, rollouts-2.html …, not into RUN, and prints the path of the first.
