@@ -20,6 +20,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def measured(source: str, options: MiningOptions, workers: int) -> dict[str, Any
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "mined"
-        result = verify.mine_problems([source], out, options=options, workers=workers)
+        result = verify.mine_problems([source], out, replace(options, workers=workers))
         wall_seconds = time.perf_counter() - began
         cpu_seconds = CountingExecutor.cpu_seconds + time.process_time()
         files = [file for name in (verify.TRAIN, verify.HELD_OUT) if (file := out / name).exists()]

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import greenward
-from greenward.cli.main import main
+from greenward.cli.main import cli, main
 from greenward.common.errors import RunError
 from greenward.config.loading import parse_recipe
 from greenward.runs.output import claim_folder
@@ -302,3 +304,27 @@ def test_commands_recipes_and_keys_are_completed() -> None:
     assert complete("greenward tr", 1) == {"train"}
     assert "quickstart" in complete("greenward train quick", 2)
     assert complete("greenward train quickstart training.max_st", 3) == {"training.max_steps="}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "model", "no_options"),
+    [
+        ("slurm render", ["quickstart"], "greenward.hardware.launch:SlurmOptions", set()),
+        ("eval", [], "greenward.evaluation.session:AnswerOptions", set()),
+        ("problems from-source", ["stdlib"], "greenward.tasks.spec.verify:MiningOptions", set()),
+        (
+            "fix",
+            ["a.py", "--tests", "a.py", "--model", "m"],
+            "greenward.tasks.repair.fix:FixOptions",
+            {"workers", "require", "dtype"},
+        ),
+    ],
+)
+def test_options_are_the_fields_of_a_record_and_have_its_defaults(command, arguments, model, no_options):
+    found, made = cli, resolve_name(model)
+    for name in command.split():
+        found = found.commands[name]
+    given = found.make_context(command, arguments).params
+    names = {field.name for field in fields(made)} - no_options
+    assert names <= given.keys()
+    assert made(**{name: given[name] for name in names if given[name] not in (None, ())}) == made()

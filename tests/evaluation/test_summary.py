@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenward.cli.evaluate import text_of
 from greenward.common.errors import RunError, SandboxError
 from greenward.evaluation.evaluate import (
     MAX_FAILED_TESTS,
@@ -23,7 +22,7 @@ from greenward.evaluation.evaluate import (
     summarise,
     usual_ks,
 )
-from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, evalplus_results
+from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, evalplus_results, text_of
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem

@@ -16,7 +16,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from greenward.cli.evaluate import text_of
 from greenward.common.errors import GreenwardError, RunError
 from greenward.config.loading import load_recipe
 from greenward.diagnostics.diagnose import (
@@ -29,7 +28,7 @@ from greenward.diagnostics.diff import diff_report, diff_runs
 from greenward.diagnostics.monitor import Monitor
 from greenward.diagnostics.readers import read_run_signals
 from greenward.evaluation.compare import compare, read_evaluation
-from greenward.evaluation.store import read_samples
+from greenward.evaluation.store import read_samples, text_of
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.reports.document import Report

@@ -21,6 +21,7 @@ from greenward.cli.options import (
     alpha_option,
     comma_separated,
     fail_on_option,
+    flag,
     folder_option,
     json_option,
     pairs,
@@ -225,7 +226,7 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 @click.option(
     "--alarms", type=OutputFile(appended="severity"), help="Append each alarm to this file as JSON."
 )
-@click.option("--once", is_flag=True, help="Read what is there, and end.")
+@flag("--once", help="Read what is there, and end.")
 @click.option(
     "--fail-on", type=click.Choice(("warning", "critical")), default="critical",
     help="Exit with 1 when an alarm of this weight was raised.",
@@ -261,7 +262,7 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
 
 @click.command()
 @run_argument
-@click.option("--once", is_flag=True, help="Show what is there, and end.")
+@flag("--once", help="Show what is there, and end.")
 @_EVERY
 @pick_option
 def watch(run: Path, **how: Any) -> None:
@@ -335,11 +336,8 @@ def _is_alive(pid: int) -> bool:
 
 _FINDING = click.option("--finding", metavar="NAME", help="The finding that is meant.  [default: the cause]")
 _STEPS = click.option("--steps", type=COUNT, help="The last step of a replay.  [default: past the onset]")
-_TRUST = click.option(
-    "--trust-code",
-    "trusts_code",
-    is_flag=True,
-    help="Use the code, commands and servers that RUN's config names.",
+_TRUST = flag(
+    "--trust-code", "trusts_code", help="Use the code, commands and servers that RUN's config names."
 )
 _TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
 

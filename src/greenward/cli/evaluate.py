@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from greenward.cli.options import (
     COUNT,
@@ -18,27 +19,24 @@ from greenward.cli.options import (
     api_key_options,
     comma_separated,
     endpoint_name,
+    flag,
     folder_option,
     json_option,
     overwrite_option,
     pairs,
     with_options,
 )
-from greenward.common.errors import RunError
 from greenward.common.text import visible
 
 if TYPE_CHECKING:
-    from greenward.api import AuditReport, EvaluationResult, Trial
-    from greenward.evaluation.compare import PairedComparison
-    from greenward.evaluation.evaluate import EvaluationRow
+    from greenward.api import EvaluationResult
 
 
 EXIT_BELOW, EXIT_FAILED = 1, 2
-JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite")
-SAMPLING = ("samples", "temperature", "top_p", "max_tokens", "fewshot", "seed", "dtype", "device",
-            "concurrency", "request_timeout", "api_key_env")  # fmt: skip
-_PROBLEMS_ONLY = {"show_prompt", "check_references", "fail_under"}
-STYLES: dict[str, Literal["completion", "chat"] | None] = {"base": "completion", "chat": "chat", "auto": None}
+_WHICH = ("checkpoint", "limit", "skip_bad_rows", "ids")
+_JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite")
+_PROBLEMS_ONLY = ("check_references", "fail_under", "show_prompt")
+_STYLES = {"base": "completion", "chat": "chat", "auto": None}
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -60,11 +58,7 @@ grading_options = with_options(
     click.option(
         "--require", type=LEVEL, default="B", help="Least level of isolation; see `greenward doctor`."
     ),
-    click.option(
-        "--skip-bad-rows",
-        is_flag=True,
-        help="Leave out rows of the suite's file that cannot be used, and count them.",
-    ),
+    flag("--skip-bad-rows", help="Leave out rows of the suite's file that cannot be used, and count them."),
     click.option(
         "--package", "packages", multiple=True, help="What answers may import besides the standard library."
     ),
@@ -73,14 +67,14 @@ grading_options = with_options(
         type=click.IntRange(min=2),
         help="Judge every answer so many times more; name those whose verdict varies.",
     ),
-    click.option("--eval-results", is_flag=True, help="Write EvalPlus's eval_results.json, too."),
+    flag("--eval-results", help="Write EvalPlus's eval_results.json, too."),
     folder_option("--out", "Where to write.", "evaluation"),
     overwrite_option,
-    click.option("--json", "as_json", is_flag=True, help="Print summary.json, nothing else."),
+    flag("--json", "as_json", help="Print summary.json, nothing else."),
     click.option("--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."),
-    click.option("--quiet", is_flag=True, help="No progress and no tables."),
+    flag("--quiet", help="No progress and no tables."),
 )
-"""The options that both commands have; `_finish` takes them."""
+"""The options that both commands have."""
 
 
 @click.command("eval")
@@ -100,7 +94,9 @@ grading_options = with_options(
 @click.option("--limit", type=COUNT, help="Only so many problems, the same everywhere.")
 @click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
 @click.option("--fewshot", type=click.IntRange(min=0), default=0, help="MBPP's examples.")
-@click.option("--style", type=click.Choice(tuple(STYLES)), default="auto")
+@click.option(
+    "--style", type=click.Choice(tuple(_STYLES)), default="auto", callback=lambda *of: _STYLES[of[-1]]
+)
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
@@ -109,12 +105,14 @@ grading_options = with_options(
 @api_key_options
 @click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
 @click.option("--device", help="cpu, cuda, cuda:1 …")
-@click.option(
-    "--show-prompt", is_flag=True, help="Print the first prompt as the model sees it; draw nothing."
-)
-@click.option("--check-references", is_flag=True, help="Judge the suite's own solutions (first, or alone).")
+@flag("--show-prompt", help="Print the first prompt as the model sees it; draw nothing.")
+@flag("--check-references", help="Judge the suite's own solutions (first, or alone).")
 @grading_options
-def eval_(model: str | None, base_url: str | None, served: str | None, **chosen: Any) -> None:
+def eval_(
+    model: str | None, *, base_url: str | None, served: str | None, suite: str | None, k: tuple[int, ...],
+    out: Path | None, show_prompt: bool, check_references: bool, as_json: bool, fail_under: float | None,
+    quiet: bool, **options: Any,
+) -> None:  # fmt: skip
     """Sample a model's answers to a suite, run them, and report how many are right.
 
     MODEL is a run directory (its newest checkpoint), a model folder, a Hugging Face id, or with --base-url a
@@ -134,44 +132,38 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
     if served and (model or not base_url):
         raise click.UsageError("--model goes with --base-url; other models are the argument MODEL.")
     model = endpoint_name(base_url, model or served) if base_url else model
-    if model is None and not chosen["check_references"]:
+    if model is None and not check_references:
         raise click.UsageError("name a MODEL (or --check-references alone).")
 
     import greenward.api as api
 
     source = click.get_current_context().get_parameter_source
-    given = {name for name in chosen if source(name) is click.core.ParameterSource.COMMANDLINE}
-    if (
-        model
-        and (wrong := _PROBLEMS_ONLY & given)
-        and (games := api.games_of(model, chosen["suite"], checkpoint=chosen["checkpoint"]))
-    ):
+    wrong = [name for name in _PROBLEMS_ONLY if source(name) is ParameterSource.COMMANDLINE]
+    given = {name: options[name] for name in options if source(name) is ParameterSource.COMMANDLINE}
+    if model and wrong and (games := api.games_of(model, suite, checkpoint=options["checkpoint"])):
         raise click.UsageError(
-            f"{', '.join(sorted(wrong))} concerns problems of code, and {model} is evaluated in "
+            f"{', '.join(wrong)} concerns problems of code, and {model} is evaluated in "
             f"{', '.join(games)}: leave it out, or name a --suite of code."
         )
-    suite, grading = chosen["suite"], {name: chosen[name] for name in JUDGING}
-    which = {name: chosen[name] for name in ("checkpoint", "limit", "skip_bad_rows", "ids")}
-    if chosen["check_references"]:
-        line, failures = api.check_references(suite, policy=None if base_url else model, **which, **grading)
-        click.echo(line, err=chosen["as_json"])
+    if check_references:
+        how = {name: given[name] for name in (*_WHICH, *_JUDGING) if name in given}
+        line, failures = api.check_references(suite, policy=None if base_url else model, **how)
+        click.echo(line, err=as_json)
         for failure in failures:
             click.echo(f"  {failure}", err=True)
         if failures:
             raise SystemExit(EXIT_BELOW)
     if model is None:
         return
-    options = which | {name: chosen[name] for name in SAMPLING} | {"style": STYLES[chosen["style"]]}
-    if chosen["show_prompt"]:
-        shown = api.prompts(model, suite, **options)
+    if show_prompt:
+        asked = {name: given[name] for name in given if name not in (*_JUDGING, "epsilon")}
+        shown = api.prompts(model, suite, **asked)
         task_id, prompt = next(iter(shown["prompts"].items()))
         click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
         click.echo(visible(prompt))
         return
-    options["epsilon"] = chosen["epsilon"]
-    asked = {name: value for name, value in (options | grading).items() if name in given}
-    result = api.evaluate(model, suite, k=chosen["k"], output=chosen["out"], quiet=chosen["quiet"], **asked)
-    _finish(result, chosen)
+    result = api.evaluate(model, suite, k=k, output=out, quiet=quiet, **given)
+    _finish(result, as_json=as_json, fail_under=fail_under, quiet=quiet)
 
 
 @click.command()
@@ -184,7 +176,10 @@ def eval_(model: str | None, base_url: str | None, served: str | None, **chosen:
     help="Take programs out of text; auto: if most answers hold code fences.",
 )
 @grading_options
-def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"], **chosen: Any) -> None:
+def grade(
+    samples: Path, suite: str, *, out: Path | None, as_json: bool, fail_under: float | None, quiet: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Run answers that were sampled elsewhere and report how many are right.
 
     SAMPLES is a JSON Lines file of {"task_id", "completion"} (continues the prompt) or {"task_id",
@@ -198,19 +193,19 @@ def grade(samples: Path, suite: str, extract: Literal["auto", "always", "never"]
     """
     import greenward.api as api
 
-    how = {name: chosen[name] for name in (*JUDGING, "k", "skip_bad_rows", "quiet")}
-    _finish(api.grade(samples, suite, extract=extract, output=chosen["out"], **how), chosen)
+    result = api.grade(samples, suite, output=out, quiet=quiet, **options)
+    _finish(result, as_json=as_json, fail_under=fail_under, quiet=quiet)
 
 
-def _finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
+def _finish(result: EvaluationResult, *, as_json: bool, fail_under: float | None, quiet: bool) -> None:
     """Print the result; exit with 2 if something asked for is missing, 1 if pass@1 is below --fail-under."""
     out, summary = result.folder, result.summary
     assert out is not None  # commands evaluate models and suites by name
     for failure in summary["failures"]:
-        click.echo(f"Error: {failure}", err=chosen["as_json"] or chosen["quiet"])
-    if chosen["as_json"]:
+        click.echo(f"Error: {failure}", err=as_json or quiet)
+    if as_json:
         click.echo(json.dumps(summary, indent=2))
-    elif not chosen["quiet"]:
+    elif not quiet:
         from greenward.reports.evaluation import evaluation_report
         from greenward.reports.render import print_report
 
@@ -218,13 +213,10 @@ def _finish(result: EvaluationResult, chosen: dict[str, Any]) -> None:
         click.echo(f"Report: {out / 'report.html'}")
     if summary["failures"]:
         raise SystemExit(EXIT_FAILED)
-    limit, reached = chosen["fail_under"], summary["metrics"].get("pass@1", {}).get("value", 0.0)
-    if limit is not None and reached < limit:
-        click.echo(f"pass@1 is {reached:.3f}, below {limit:g}.", err=True)
+    reached = summary["metrics"].get("pass@1", {}).get("value", 0.0)
+    if fail_under is not None and reached < fail_under:
+        click.echo(f"pass@1 is {reached:.3f}, below {fail_under:g}.", err=True)
         raise SystemExit(EXIT_BELOW)
-
-
-MAX_IDS = 40  # printed of each kind; --json has all
 
 
 @click.command()
@@ -237,76 +229,9 @@ def show(task_id: str, folder: Path, sample: int | None) -> None:
     \b
     greenward show HumanEval/11 --in runs/eval/mine-humaneval+
     """
+    from greenward.evaluation.store import text_of
+
     click.echo(visible(text_of(folder, task_id, sample)))
-
-
-def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
-    """The task as text, with what a model wrote as it was written.
-
-    Without `sample`, the first answer that failed, else the first. Raises `RunError` for a folder without
-    an evaluation and for a task or sample that it does not hold, naming the nearest.
-    """
-    from greenward.common.files import expecting
-    from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, read_rows
-
-    if not (folder / RESULTS).is_file():
-        raise RunError(
-            f"{folder} holds no evaluation ({RESULTS}).",
-            remedy="Give the folder that `greenward eval` or `greenward grade` wrote to.",
-        )
-    with expecting("the files of an evaluation", folder, RunError):
-        row, of_task = _chosen(folder, read_rows(folder / RESULTS), task_id, sample)
-        answer = _first(folder / SAMPLES, task_id=task_id, sample=row.sample)
-        prompt = _first(folder / PROMPTS, task_id=task_id).get("prompt", "")
-        passed = sum(one.success is True for one in of_task)
-        lines = [
-            f"{task_id}, answer {row.sample}: {row.status.value} ({passed} of {len(of_task)} answers pass)",
-            _block("Prompt", prompt),
-            _block("Answer", answer.get("completion", "")),
-        ]
-        if answer.get("solution") not in (None, answer.get("completion")):
-            lines.append(_block("Program that was run", answer["solution"]))
-        lines.append(f"Tests passed: {row.tests_passed} of {row.tests} in {row.cpu_seconds:.2f} CPU s")
-        if row.truncated:
-            lines.append("The answer was cut off at the token limit.")
-        if row.extraction_failure:
-            lines.append(f"No program: {row.extraction_failure}")
-        if row.first_failure:
-            lines.append(f"First failing test: {row.first_failure}")
-        if row.error_class or row.error_message:
-            lines.append(f"Error: {row.error_class or ''} {row.error_message}".replace("  ", " "))
-        return "\n".join(lines)
-
-
-def _chosen(
-    folder: Path, rows: list[EvaluationRow], task_id: str, sample: int | None
-) -> tuple[EvaluationRow, list[EvaluationRow]]:
-    """The row of the sample (of the first that failed, if none is named), and all rows of its task."""
-    from difflib import get_close_matches
-
-    of_task = sorted((row for row in rows if row.task_id == task_id), key=lambda row: row.sample)
-    if not of_task:
-        near = get_close_matches(task_id, {row.task_id for row in rows}, n=3)
-        remedy = f"Nearest: {', '.join(near)}." if near else None
-        raise RunError(f"{folder}: no answer to {task_id!r} was judged.", remedy=remedy)
-    if sample is None:
-        return min(of_task, key=lambda row: row.success is True), of_task
-    for row in of_task:
-        if row.sample == sample:
-            return row, of_task
-    there = ", ".join(str(row.sample) for row in of_task)
-    raise RunError(f"{folder}: there is no answer {sample} to {task_id}.", remedy=f"There are {there}.")
-
-
-def _first(path: Path, **wanted: Any) -> dict[str, Any]:
-    from greenward.runs.files import read_jsonl
-
-    return next((row for row in read_jsonl(path).rows if wanted.items() <= row.items()), {})
-
-
-def _block(title: str, text: str) -> str:
-    lines = "\n".join(f"    {line}" for line in text.rstrip().split("\n"))
-    return f"{title}:\n{lines}\n"
 
 
 @click.command()
@@ -327,61 +252,13 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     """
     from greenward.evaluation.compare import compare as compare_evaluations
     from greenward.evaluation.compare import read_evaluation
+    from greenward.reports.evaluation import print_comparison
 
     found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
-        return
-    for warning in _warnings(found):
-        click.secho(visible(f"! {warning}"), fg="yellow")
-    click.secho(visible(found.claim), bold=True)
-    for side, name, rate in (("A", found.name_a, found.a), ("B", found.name_b, found.b)):
-        interval = f"[{rate.low:.1%}, {rate.high:.1%}]"
-        click.echo(visible(f"  {side}           pass@{found.k} {rate.value:6.1%} {interval:16} {name}"))
-    points = found.difference
-    interval = f"[{100 * points.low:+.1f}, {100 * points.high:+.1f}]"
-    click.echo(f"  difference  {100 * points.value:+.1f} points, 95 % interval {interval}")
-    if found.mid_p is not None:
-        click.echo(f"  mid-p       {found.mid_p:.2g}")
-    click.echo(f"  {_detectable(found)}")
-    for label, ids in (("won by B", found.won), ("lost by B", found.lost)):
-        more = f" … and {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
-        click.echo(visible(f"  {label:11} {len(ids)}  {' '.join(ids[:MAX_IDS])}{more}".rstrip()))
-
-
-def _warnings(found: PairedComparison) -> list[str]:
-    warnings = [f"{name} differs: {x} in A, {y} in B" for name, (x, y) in found.other_settings.items()]
-    if found.unpaired_a or found.unpaired_b:
-        warnings.append(
-            f"THE PROBLEMS DIFFER: {found.problems} are compared; {len(found.unpaired_a)} are only in A and "
-            f"{len(found.unpaired_b)} only in B ({_some((*found.unpaired_a, *found.unpaired_b))})"
-        )
-    if found.too_few:
-        warnings.append(
-            f"{len(found.too_few)} problems left out: fewer than {found.k} answers on a side "
-            f"({_some(found.too_few)})"
-        )
-    if found.infrastructure:
-        warnings.append(
-            f"{found.infrastructure} answers were lost to the infrastructure and count as not passed"
-        )
-    return warnings
-
-
-def _some(ids: tuple[str, ...]) -> str:
-    return " ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
-
-
-def _detectable(found: PairedComparison) -> str:
-    if found.detectable is None:
-        return f"{found.problems} problems are too few to show any difference (power 80 %, alpha 5 %)"
-    return (
-        f"the smallest difference that these {found.problems} problems can show (power 80 %, alpha 5 %): "
-        f"{100 * found.detectable:.1f} points"
-    )
-
-
-_MARKS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
+    else:
+        print_comparison(found)
 
 
 @click.command()
@@ -433,6 +310,7 @@ def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -
     greenward audit greenward.grading.reward_terms:tests
     """
     import greenward.api as api
+    from greenward.reports.evaluation import print_audit
 
     if ":" not in function:
         how = {}  # a recipe says itself how its terms are called
@@ -442,7 +320,7 @@ def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
-        _print_audit(report)
+        print_audit(report)
     if not report.sound:
         raise SystemExit(2 if report.says_nothing else 1)
 
@@ -454,40 +332,3 @@ def _progress() -> Any:
     return lambda done, total: click.echo(
         f"\r{done + 1} of {total} answers" + ("\r\033[K" if done + 1 == total else ""), err=True, nl=False
     )
-
-
-def _print_audit(report: AuditReport) -> None:
-    click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
-    if report.left_out:
-        click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
-    if not report.told_apart:
-        click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
-        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
-    if report.says_nothing:
-        given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
-        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
-        return
-    for heading, trials in (
-        ("Cheating answers accepted", report.accepted),
-        ("Answers that killed or hung it, or made it raise", report.broken_by),
-        ("Right answers refused", report.false_refusals),
-    ):
-        if trials:
-            click.secho(f"\n{heading}: {len(trials)}", bold=True)
-            _print_trials(trials)
-    verdict = (
-        f"accepted {len(report.accepted)} of {len(report.cheats)} cheating answers, was broken by "
-        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {len(report.honest)} right ones"
-    )
-    click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)
-
-
-def _print_trials(trials: tuple[Trial, ...]) -> None:
-    """By family: the reason once, then each answer."""
-    for family in dict.fromkeys(trial.family for trial in trials):
-        members = [trial for trial in trials if trial.family == family]
-        click.echo(f"  {family}: {members[0].why}")
-        for trial in members:
-            outcome = click.style(f"{trial.outcome.value:8}", fg=_MARKS.get(trial.outcome.value))
-            detail = f" ({trial.detail})" if trial.detail else ""
-            click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")

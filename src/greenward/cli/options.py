@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ POSITIVE = FloatRange(min=0, min_open=True)
 LEVEL = click.Choice(("A", "B", "C", "D"))
 """Of isolation, from the strongest to none."""
 
+flag = partial(click.option, is_flag=True)
+
 
 def _complete_recipe(
     _context: click.Context, _parameter: click.Parameter, typed: str
@@ -59,8 +62,8 @@ recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_co
 overrides_argument: Decorator = click.argument(
     "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
 )
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-quiet_option: Decorator = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+json_option = flag("--json", "as_json", help="Print one JSON object.")
+quiet_option = flag("--quiet", help="Print nothing but errors.")
 run_argument: Decorator = click.argument("run", metavar="RUN", type=PATH)
 pick_option: Decorator = click.option(
     "--pick", metavar="NAME", help="The run to take, where RUN has several."
@@ -187,9 +190,7 @@ def folder_option(name: str, help_text: str, *kinds: Kind) -> Decorator:
     return click.option(name, type=OutputFolder(*kinds), help=help_text)
 
 
-overwrite_option: Decorator = click.option(
-    "--overwrite", is_flag=True, help="Delete what greenward wrote in that folder before."
-)
+overwrite_option = flag("--overwrite", help="Delete what greenward wrote in that folder before.")
 
 
 def endpoint_name(base_url: str, model: str | None) -> str:
@@ -199,19 +200,18 @@ def endpoint_name(base_url: str, model: str | None) -> str:
     return f"{model}@{base_url}" if model else base_url
 
 
-def api_key_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--api-key-env`, and an `--api-key` that is refused because others can read it."""
+def _refuse_key(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
+    if key is not None:
+        raise click.UsageError(
+            "a key on the command line can be read by all users of the machine and stays in the shell's "
+            "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
+        )
 
-    def refuse(_context: click.Context, _parameter: click.Parameter, key: str | None) -> None:
-        if key is not None:
-            raise click.UsageError(
-                "a key on the command line can be read by all users of the machine and stays in the shell's "
-                "history: put it into the environment variable OPENAI_API_KEY, or name one by --api-key-env."
-            )
 
-    return with_options(
-        click.option(
-            "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
-        ),
-        click.option("--api-key", hidden=True, expose_value=False, callback=refuse),
-    )(command)
+api_key_options = with_options(
+    click.option(
+        "--api-key-env", metavar="NAME", help="Variable with the server's key.  [default: OPENAI_API_KEY]"
+    ),
+    click.option("--api-key", hidden=True, expose_value=False, callback=_refuse_key),
+)
+"""`--api-key-env`, and an `--api-key` that is refused because others can read it."""

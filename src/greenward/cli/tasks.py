@@ -22,6 +22,7 @@ from greenward.cli.options import (
     FloatRange,
     api_key_options,
     endpoint_name,
+    flag,
     folder_option,
     json_option,
     quiet_option,
@@ -57,7 +58,7 @@ EXIT_NOT_FIXED = 1
     "--package", "packages", multiple=True, help="What the code may import besides the standard library."
 )
 @click.option("--device", default="auto")
-@click.option("--yes", is_flag=True, help="Apply the repair without asking.")
+@flag("--yes", help="Apply the repair without asking.")
 @json_option
 def fix(
     file: Path, *, base_url: str | None, model: str, tests: Path, yes: bool, as_json: bool, **chosen: Any
@@ -125,7 +126,8 @@ def problems() -> None:
 @click.option("--limit", type=click.IntRange(min=2), help="Stop at so many problems.")
 @click.option("--held-out", type=FloatRange(0, 1, True, True), default=0.2,
               help="Share of the problems that is held out, in files of their own.")  # fmt: skip
-@click.option("--no-suites", is_flag=True, help="Use doctests alone; run no test suite.")
+@click.option("--no-suites", "suites", flag_value=False, default=True, show_default=False,
+              help="Use doctests alone; run no test suite.")  # fmt: skip
 @click.option("--context", "context_chars", type=click.IntRange(min=0), default=4000,
               help="Characters of the file that a prompt shows around a function.")  # fmt: skip
 @click.option("--package", "packages", multiple=True,
@@ -152,15 +154,11 @@ def from_source(
     greenward problems from-source stdlib --limit 200
     greenward train grpo_spec problems.train=mined/train.json problems.held_out=mined/held_out.json
     """
-    import json
-
     from greenward.tasks.spec.verify import MiningOptions, mine_problems
 
-    which = {name: chosen.pop(name) for name in ("limit", "context_chars", "seed")}
-    options = MiningOptions(suites=not chosen.pop("no_suites"), **which)
-    chosen["packages"] = chosen["packages"] or None
+    options = MiningOptions(**chosen | {"packages": chosen["packages"] or None})
     progress = _show_progress if sys.stderr.isatty() and not quiet else lambda *_: None
-    result = mine_problems(sources, out or Path("mined"), options=options, progress=progress, **chosen)
+    result = mine_problems(sources, out or Path("mined"), options, progress)
     if as_json:
         counts = {"train": len(result.train), "held_out": len(result.held_out)}
         found = {"folder": str(result.folder), "problems": counts, "functions": result.functions}
@@ -196,7 +194,7 @@ _COLOURS = {"X": "cyan", "O": "magenta"}
 @click.option("--games", type=COUNT, help="Of a match.  [default: 200]")
 @click.option("--role", help="Yours: first or second.  [default: they alternate]")
 @click.option("--temperature", type=FloatRange(min=0), help="0 is greedy.  [default: as in training]")
-@click.option("--show-reasoning", is_flag=True, help="Show what the model writes before its move.")
+@flag("--show-reasoning", help="Show what the model writes before its move.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of cards and moves.  [default: a new one]")
 def play(
     name: str, *, model: str | None, opponent: str | None, games: int | None, role: str | None,

@@ -19,6 +19,7 @@ from greenward.cli.options import (
     LEVEL,
     PATH,
     FloatRange,
+    flag,
     folder_option,
     json_option,
     overrides_argument,
@@ -44,7 +45,7 @@ FORMS = get_args(Form)
     type=click.Choice(FORMS),
     help="How the report is shown.  [default: terminal; html with --follow]",
 )
-@click.option("--follow", is_flag=True, help="Write the page of a running RUN anew until it ends.")
+@flag("--follow", help="Write the page of a running RUN anew until it ends.")
 @folder_option(
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
 )
@@ -109,16 +110,9 @@ def _steps(
 @click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
 @folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
 def rollouts(
-    run: Path,
-    *,
-    steps: tuple[int | None, int | None],
-    statuses: tuple[str, ...],
-    page: int,
-    page_size: int | None,
-    form: Form,
-    output: Path | None,
-    **wanted: Any,
-) -> None:
+    run: Path, *, steps: tuple[int | None, int | None], statuses: tuple[str, ...], page: int,
+    page_size: int | None, form: Form, output: Path | None, **wanted: Any,
+) -> None:  # fmt: skip
     """Show the answers that RUN kept while it trained, oldest first.
 
     html writes rollouts.html, rollouts-2.html …, not into RUN, and prints the path of the first.
@@ -151,8 +145,8 @@ def rollouts(
     "--repo", required=True, metavar="OWNER/NAME", help="The model repository; made if it is missing."
 )
 @click.option("--checkpoint", default="best", help="best, last or a name such as step_000020.")
-@click.option("--public", is_flag=True, help="Make the repository public; it is private otherwise.")
-@click.option("--dry-run", is_flag=True, help="List the files and print the card; send nothing.")
+@flag("--public", help="Make the repository public; it is private otherwise.")
+@flag("--dry-run", help="List the files and print the card; send nothing.")
 def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) -> None:
     """Send a checkpoint of RUN to the Hugging Face Hub: the model, its tokenizer and its card.
 

@@ -13,6 +13,7 @@ from greenward.cli.options import (
     COUNT,
     PATH,
     Interrupted,
+    flag,
     folder_option,
     overrides_argument,
     overwrite_option,
@@ -47,8 +48,8 @@ QUICK = (
 @click.command()
 @recipe_argument
 @overrides_argument
-@click.option("--resume", is_flag=True, help="Continue the run in the output directory, exactly.")
-@click.option("--dry-run", is_flag=True, help="Show settings, model size and first prompt; train nothing.")
+@flag("--resume", help="Continue the run in the output directory, exactly.")
+@flag("--dry-run", help="Show settings, model size and first prompt; train nothing.")
 @folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
 @overwrite_option
 @quiet_option
@@ -58,15 +59,7 @@ QUICK = (
 @click.option("--max_grad_norm", "--max-grad-norm", help="training.max_grad_norm.")
 @click.option("--seed", help="seed.")
 def train(
-    recipe: str,
-    overrides: tuple[str, ...],
-    *,
-    resume: bool,
-    dry_run: bool,
-    output: Path | None,
-    overwrite: bool,
-    quiet: bool,
-    **aliases: str | None,
+    recipe: str, overrides: tuple[str, ...], *, output: Path | None, quiet: bool, dry_run: bool, **chosen: Any
 ) -> None:
     """Train with the recipe CONFIG.
 
@@ -80,9 +73,9 @@ def train(
     """
     import greenward.api as api
 
-    overrides = (*_as_overrides(aliases), *overrides)
+    overrides = (*_aliased(chosen), *overrides)
+    how = {name: chosen[name] for name in ("resume", "overwrite")} | {"quiet": quiet, "dry_run": dry_run}
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
-        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "dry_run": dry_run}
         result = api.train(recipe, overrides, output=output, **how)
         if not (result.finished or dry_run):
             stored = result.run / "config.yaml"  # the recipe with its overrides
@@ -112,14 +105,18 @@ def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
     if given["dry_run"]:
         options = {"processes": 1}
     command = launcher.launch_command((recipe, *arguments), **options)
-    aliases = _as_overrides({option: given[option] for option in ALIASES})
-    check_needs(greenward.load_recipe(recipe, (*aliases, *given["overrides"])))  # else each process says it
+    check_needs(greenward.load_recipe(recipe, (*_aliased(given), *given["overrides"])))  # else each says it
     launcher.launch(command)
 
 
-def _as_overrides(aliases: dict[str, Any]) -> list[str]:
-    given = [(*ALIASES[option], value) for option, value in aliases.items() if value is not None]
-    return [f"{key}={names.get(value, value)}" for keys, names, value in given for key in keys]
+def _aliased(given: dict[str, Any]) -> list[str]:
+    """The overrides that options of `ALIASES` stand for."""
+    return [
+        f"{key}={names.get(given[option], given[option])}"
+        for option, (keys, names) in ALIASES.items()
+        if given[option] is not None
+        for key in keys
+    ]
 
 
 def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -132,21 +129,15 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 @click.command()
 @overrides_argument
 @click.option("--seeds", default="0,1", callback=_seeds, help="One run for each seed.")
-@click.option("--quick", is_flag=True, help="A few steps only: shows that everything works, learns nothing.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted demo in the output directory.")
+@flag("--quick", help="A few steps only: shows that everything works, learns nothing.")
+@flag("--resume", help="Continue an interrupted demo in the output directory.")
 @folder_option("--output", "The folder of all runs.  [default: runs/demo]", "runs")
 @overwrite_option
 @quiet_option
 def demo(
-    overrides: tuple[str, ...],
-    *,
-    seeds: tuple[int, ...],
-    quick: bool,
-    resume: bool,
-    output: Path | None,
-    overwrite: bool,
-    quiet: bool,
-) -> None:
+    overrides: tuple[str, ...], *, seeds: tuple[int, ...], quick: bool, output: Path | None, quiet: bool,
+    **how: Any,
+) -> None:  # fmt: skip
     """Watch a small model learn to write Python.
 
     Warm start from random weights, then GRPO, rejection sampling and further supervised training for the
@@ -156,15 +147,9 @@ def demo(
 
     options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
     with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
-        finished = recipes.demo(
-            output or Path("runs/demo"),
-            seeds=seeds,
-            overrides=(*QUICK, *overrides) if quick else overrides,
-            quiet=quiet,
-            resume=resume,
-            overwrite=overwrite,
-        )
-        if not finished:
+        overrides = (*QUICK, *overrides) if quick else overrides
+        folder = output or Path("runs/demo")
+        if not recipes.demo(folder, seeds=seeds, overrides=overrides, quiet=quiet, **how):
             raise Interrupted
 
 
@@ -174,12 +159,11 @@ def demo(
 @folder_option("--output", "The folder of all runs.  [default: runs/sweep]", "runs")
 @overwrite_option
 @click.option("--jobs", type=COUNT, default=1, help="Runs at a time.")
-@click.option("--resume", is_flag=True, help="Go on: finished runs are kept, and the grid may have grown.")
+@flag("--resume", help="Go on: finished runs are kept, and the grid may have grown.")
 @quiet_option
 def sweep(
-    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, resume: bool, quiet: bool,
-    overwrite: bool,
-) -> None:  # fmt: skip
+    recipe: str, overrides: tuple[str, ...], *, output: Path | None, jobs: int, quiet: bool, **how: Any
+) -> None:
     """Train with CONFIG once for every combination of the values that keys are given.
 
     KEY=A,B and KEY=0..4 give a key several values; commas within brackets and quotes do not separate. One
@@ -194,8 +178,7 @@ def sweep(
     options = [] if jobs == 1 else [f"--jobs={jobs}"]
     with resume_command_on_interrupt("sweep", recipe, *overrides, *options, output=output, quiet=quiet):
         folder = output or Path("runs/sweep")
-        how: dict[str, Any] = {"quiet": quiet, "resume": resume, "overwrite": overwrite}
-        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, **how):
+        if not recipes.sweep(recipe, overrides, folder, jobs=jobs, quiet=quiet, **how):
             raise Interrupted
 
 
@@ -267,9 +250,7 @@ def schema() -> None:
 
 _file = partial(click.option, type=PATH)
 _count = partial(click.option, type=COUNT)
-_seconds = partial(click.option, type=click.IntRange(1, 65535))
-_several = partial(click.option, multiple=True)
-_job_command = with_options(
+_job_options = with_options(
     recipe_argument,
     overrides_argument,
     folder_option(
@@ -282,19 +263,24 @@ _job_command = with_options(
     _count("--cpus", help="CPU cores of each node."),
     click.option("--memory", help="Memory of each node, such as 32G."),
     click.option("--time", default="04:00:00", help="The time limit of one session."),
-    _seconds("--stop-before", default=300, help="How long before its end it is stopped."),
+    click.option(
+        "--stop-before",
+        type=click.IntRange(1, 65535),
+        default=300,
+        help="How long before its end it is stopped.",
+    ),
     click.option(
         "--requeues", type=click.IntRange(min=0), help="How often it goes on at most.  [default: 100]"
     ),
     _count("--jobs", help="Runs of a grid at a time.  [default: any]"),
     folder_option("--logs", "The folder of job_ID/training_output.log.  [default: logs]", "logs"),
     _file("--venv", help="A virtual environment.  [default: the one in use]"),
-    _several("--module", "modules", help="A module to load; may be repeated."),
+    click.option("--module", "modules", multiple=True, help="A module to load; may be repeated."),
     _file("--container", help="An Apptainer image that holds greenward."),
     _file("--accelerate-config", help="A file of Accelerate, for several GPUs."),
     _file("--cache", help="The folder of downloaded models and data (HF_HOME)."),
-    click.option("--offline", is_flag=True, help="Nodes have no network: read the cache only."),
-    _several("--sbatch", help="A further option of sbatch; may be repeated."),
+    flag("--offline", help="Nodes have no network: read the cache only."),
+    click.option("--sbatch", multiple=True, help="A further option of sbatch; may be repeated."),
 )
 
 
@@ -304,7 +290,7 @@ def slurm() -> None:
 
 
 @slurm.command()
-@_job_command
+@_job_options
 def render(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Print the batch script that trains with CONFIG.
 
@@ -317,7 +303,7 @@ def render(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
 
 
 @slurm.command()
-@_job_command
+@_job_options
 def submit(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Submit the script that `render` prints, and print the id of the job."""
     from greenward.hardware.launch import submit as submit_script

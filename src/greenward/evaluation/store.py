@@ -369,3 +369,56 @@ def _input(problem: Problem, index: int) -> Any:
     if isinstance(test, Case):
         return json.loads(json.dumps(test.args, default=repr, skipkeys=True))
     return test.stdin if isinstance(test, StdioCase) else test.source
+
+
+def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
+    """The task as text, with what a model wrote as it was written.
+
+    Without `sample`, the first answer that failed, else the first. Raises `RunError` for a folder without
+    an evaluation and for a task or sample that it does not hold, naming the nearest.
+    """
+    if not (folder / RESULTS).is_file():
+        raise RunError(
+            f"{folder} holds no evaluation ({RESULTS}).",
+            remedy="Give the folder that `greenward eval` or `greenward grade` wrote to.",
+        )
+
+    def first(name: str, **wanted: Any) -> dict[str, Any]:
+        rows = read_jsonl(folder / name).rows
+        return next((row for row in rows if wanted.items() <= row.items()), {})
+
+    def block(title: str, text: str) -> str:
+        lines = "\n".join(f"    {line}" for line in text.rstrip().split("\n"))
+        return f"{title}:\n{lines}\n"
+
+    with expecting("the files of an evaluation", folder, RunError):
+        rows = read_rows(folder / RESULTS)
+        of_task = sorted((row for row in rows if row.task_id == task_id), key=lambda row: row.sample)
+        if not of_task:
+            near = get_close_matches(task_id, {row.task_id for row in rows}, n=3)
+            remedy = f"Nearest: {', '.join(near)}." if near else None
+            raise RunError(f"{folder}: no answer to {task_id!r} was judged.", remedy=remedy)
+        failed_first = sorted(of_task, key=lambda row: row.success is True)
+        row = next((row for row in failed_first if sample in (None, row.sample)), None)
+        if row is None:
+            remedy = f"There are {', '.join(str(row.sample) for row in of_task)}."
+            raise RunError(f"{folder}: there is no answer {sample} to {task_id}.", remedy=remedy)
+        answer = first(SAMPLES, task_id=task_id, sample=row.sample)
+        passed = sum(one.success is True for one in of_task)
+        lines = [
+            f"{task_id}, answer {row.sample}: {row.status.value} ({passed} of {len(of_task)} answers pass)",
+            block("Prompt", first(PROMPTS, task_id=task_id).get("prompt", "")),
+            block("Answer", answer.get("completion", "")),
+        ]
+        if answer.get("solution") not in (None, answer.get("completion")):
+            lines.append(block("Program that was run", answer["solution"]))
+        lines.append(f"Tests passed: {row.tests_passed} of {row.tests} in {row.cpu_seconds:.2f} CPU s")
+        if row.truncated:
+            lines.append("The answer was cut off at the token limit.")
+        if row.extraction_failure:
+            lines.append(f"No program: {row.extraction_failure}")
+        if row.first_failure:
+            lines.append(f"First failing test: {row.first_failure}")
+        if row.error_class or row.error_message:
+            lines.append(f"Error: {row.error_class or ''} {row.error_message}".replace("  ", " "))
+        return "\n".join(lines)

@@ -204,6 +204,10 @@ def render(recipe: str, runs: Sequence[GridRun], output: Path | None, options: S
     )
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     environment.filters["join_quoted"] = shlex.join
+    program = ["python"] if options.venv is not None or options.modules else [sys.executable]
+    if options.container is not None:
+        gpus = ["--nv"] if options.processes else []
+        program = ["apptainer", "exec", *gpus, str(options.container), "python"]
     named = re.sub(r"[^\w.-]+", "_", Path(recipe).stem, flags=re.ASCII)
     places = [[] if output is None else ["--output", str(output / run.folder)] for run in runs]
     return environment.get_template("job.sh.j2").render(
@@ -211,16 +215,8 @@ def render(recipe: str, runs: Sequence[GridRun], output: Path | None, options: S
         name=f"greenward-{named}",
         array=len(runs) > 1,
         runs=[["--resume", *at, "--", recipe, *run.overrides] for at, run in zip(places, runs, strict=True)],
-        program=_program(options),
+        program=program,
     )
-
-
-def _program(options: SlurmOptions) -> list[str]:
-    """The Python of the environment, with what starts it in its container."""
-    if options.container is not None:
-        gpus = ["--nv"] if options.processes else []
-        return ["apptainer", "exec", *gpus, str(options.container), "python"]
-    return ["python"] if options.venv is not None or options.modules else [sys.executable]
 
 
 def submit(script: str, logs: Path) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from greenward.common.errors import RunError
 from greenward.common.files import expects
+from greenward.common.text import visible
 from greenward.reports.document import (
     AnsweredTask,
     Answers,
@@ -29,6 +32,10 @@ from greenward.reports.document import (
 from greenward.reports.games import game_blocks, is_game
 from greenward.runs.files import JsonRows, read_json
 from greenward.tasks import summary_tables
+
+if TYPE_CHECKING:
+    from greenward.evaluation.audit_answers import AuditReport
+    from greenward.evaluation.compare import PairedComparison
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
@@ -176,3 +183,81 @@ def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
         code = (None if transcripts else sample.get("solution")) or sample.get("completion")
         answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
         yield AnsweredTask(str(row["task_id"]), bounded(prompts.get(row["task_id"], "")), (answer,))
+
+
+_SHOWN_IDS = 40  # of each kind; JSON has all
+_COLOURS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
+
+
+def print_comparison(found: PairedComparison) -> None:
+    """Prints what makes the comparison unfair, the claim, both rates, and the problems won and lost."""
+
+    def some(ids: Sequence[str]) -> str:
+        return " ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
+
+    warnings = [f"{name} differs: {x} in A, {y} in B" for name, (x, y) in found.other_settings.items()]
+    if unpaired := (*found.unpaired_a, *found.unpaired_b):
+        warnings.append(
+            f"THE PROBLEMS DIFFER: {found.problems} are compared; {len(found.unpaired_a)} are only in A and "
+            f"{len(found.unpaired_b)} only in B ({some(unpaired)})"
+        )
+    if found.too_few:
+        left_out = f"fewer than {found.k} answers on a side ({some(found.too_few)})"
+        warnings.append(f"{len(found.too_few)} problems left out: {left_out}")
+    if found.infrastructure:
+        warnings.append(
+            f"{found.infrastructure} answers were lost to the infrastructure and count as not passed"
+        )
+    for warning in warnings:
+        click.secho(visible(f"! {warning}"), fg="yellow")
+    click.secho(visible(found.claim), bold=True)
+    for side, name, rate in (("A", found.name_a, found.a), ("B", found.name_b, found.b)):
+        interval = f"[{rate.low:.1%}, {rate.high:.1%}]"
+        click.echo(visible(f"  {side}           pass@{found.k} {rate.value:6.1%} {interval:16} {name}"))
+    points = found.difference
+    interval = f"[{100 * points.low:+.1f}, {100 * points.high:+.1f}]"
+    click.echo(f"  difference  {100 * points.value:+.1f} points, 95 % interval {interval}")
+    if found.mid_p is not None:
+        click.echo(f"  mid-p       {found.mid_p:.2g}")
+    power = "(power 80 %, alpha 5 %)"
+    if found.detectable is None:
+        click.echo(f"  {found.problems} problems are too few to show any difference {power}")
+    else:
+        least = f"the smallest difference that these {found.problems} problems can show {power}"
+        click.echo(f"  {least}: {100 * found.detectable:.1f} points")
+    for label, ids in (("won by B", found.won), ("lost by B", found.lost)):
+        more = f" … and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
+        click.echo(visible(f"  {label:11} {len(ids)}  {' '.join(ids[:_SHOWN_IDS])}{more}".rstrip()))
+
+
+def print_audit(report: AuditReport) -> None:
+    """Prints the answers that a reward judged wrongly, by family with the reason once, and the verdict."""
+    click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
+    if report.left_out:
+        click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
+    if not report.told_apart:
+        click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
+        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
+    if report.says_nothing:
+        given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
+        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
+        return
+    for heading, trials in (
+        ("Cheating answers accepted", report.accepted),
+        ("Answers that killed or hung it, or made it raise", report.broken_by),
+        ("Right answers refused", report.false_refusals),
+    ):
+        if trials:
+            click.secho(f"\n{heading}: {len(trials)}", bold=True)
+        for family in dict.fromkeys(trial.family for trial in trials):
+            members = [trial for trial in trials if trial.family == family]
+            click.echo(f"  {family}: {members[0].why}")
+            for trial in members:
+                outcome = click.style(f"{trial.outcome.value:8}", fg=_COLOURS.get(trial.outcome.value))
+                detail = f" ({trial.detail})" if trial.detail else ""
+                click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")
+    verdict = (
+        f"accepted {len(report.accepted)} of {len(report.cheats)} cheating answers, was broken by "
+        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {len(report.honest)} right ones"
+    )
+    click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)

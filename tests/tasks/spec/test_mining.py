@@ -190,7 +190,7 @@ def mined(tmp_path_factory):
         "hangs": "while True: pass",
     }
     source = write_package(folder / "shop-1", effects)
-    result = mine_problems([str(source)], folder / "out", workers=2, held_out=0.4)
+    result = mine_problems([str(source)], folder / "out", MiningOptions(workers=2, held_out=0.4))
     return folder, result
 
 
@@ -275,7 +275,7 @@ def test_a_limit_takes_the_same_problems_every_time(tmp_path, mined):
     found = []
     for name in ("a", "b"):
         result = mine_problems(
-            [str(folder / "shop-1/shop")], tmp_path / name, options=MiningOptions(limit=1), workers=1
+            [str(folder / "shop-1/shop")], tmp_path / name, MiningOptions(limit=1, workers=1)
         )
         found.append(([one.task_id for one in result.train], result.train.data_hash, len(result.held_out)))
     assert found[0] == found[1] and len(found[0][0]) == 1 and found[0][2] == 0
@@ -286,7 +286,7 @@ def test_copies_and_duplicates_count_once(tmp_path):
     text = CALC[: CALC.index("def weak")]
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(text)
-    result = mine_problems([str(tmp_path)], tmp_path / "out", workers=1)
+    result = mine_problems([str(tmp_path)], tmp_path / "out", MiningOptions(workers=1))
     assert [one.task_id.partition("/")[2] for one in result.train] == ["one.add"]
     assert result.left_out == {"duplicate": 1}
 
@@ -295,7 +295,7 @@ def test_a_function_whose_copy_an_answer_could_read_is_left_out(tmp_path):
     text = CALC[: CALC.index("def weak")]
     (tmp_path / "other.py").write_text(text)
     (tmp_path / "one.py").write_text(f"import other\n{text}")
-    result = mine_problems([str(tmp_path)], tmp_path / "out", workers=1)
+    result = mine_problems([str(tmp_path)], tmp_path / "out", MiningOptions(workers=1))
     rows = [json.loads(line) for line in (tmp_path / "out/left_out.jsonl").read_text().splitlines()]
     assert [tuple(row.values()) for row in rows] == [("one.py:5 add", "a copy can be read", "in other.py")]
     assert [one.task_id.partition("/")[2] for one in result.train] == ["other.add"]
@@ -313,7 +313,7 @@ def beside(x):
     return [x, "_pytest" in sys.modules]
 """
     (tmp_path / "a.py").write_text(text + beside)
-    result = mine_problems([str(tmp_path)], tmp_path / "out", workers=1, packages=["pytest"])
+    result = mine_problems([str(tmp_path)], tmp_path / "out", MiningOptions(workers=1, packages=("pytest",)))
     assert [one.task_id.rpartition(".")[2] for one in result.train] == ["add"]
     assert result.left_out == {"the original fails": 1}
 
@@ -321,7 +321,7 @@ def beside(x):
 def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
     (tmp_path / "a.py").write_text("def f(x):\n    return x\n")
     with pytest.raises(ProblemError, match="none of 1 functions") as error:
-        mine_problems([str(tmp_path / "a.py")], tmp_path / "out", workers=1)
+        mine_problems([str(tmp_path / "a.py")], tmp_path / "out", MiningOptions(workers=1))
     assert error.value.remedy == "Left out: 1 no docstring."
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
     (tmp_path / "empty").mkdir()
@@ -329,10 +329,10 @@ def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
     with pytest.raises(RunError, match="expected mined problems"):
         mine_problems([str(tmp_path / "a.py")], tmp_path)
     with pytest.raises(ProblemError, match="none of 0 functions") as error:
-        mine_problems([str(tmp_path / "empty")], tmp_path / "out", workers=1)
+        mine_problems([str(tmp_path / "empty")], tmp_path / "out", MiningOptions(workers=1))
     assert "Expected Python files" in error.value.remedy
     with pytest.raises(ProblemError, match="expected a Python file"):
-        mine_problems([str(tmp_path / "notes.txt")], tmp_path / "out", workers=1)
+        mine_problems([str(tmp_path / "notes.txt")], tmp_path / "out", MiningOptions(workers=1))
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -344,7 +344,7 @@ def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
     others = threading.enumerate()
     monkeypatch.setattr("greenward.tasks.spec.verify.write_json", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        mine_problems([str(tmp_path / "a.py")], tmp_path / "out", workers=1)
+        mine_problems([str(tmp_path / "a.py")], tmp_path / "out", MiningOptions(workers=1))
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
     left = [one for one in threading.enumerate() if one.name.startswith("greenward-grading")]
     assert not [one for one in left if one not in others]

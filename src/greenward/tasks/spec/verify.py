@@ -65,11 +65,20 @@ _FILES_AT_ONCE, _VERIFIED_AT_ONCE = 12, 24
 
 @dataclass(frozen=True)
 class MiningOptions:
-    """`limit`: stop at so many problems; `suites`: run test suites, not only doctests."""
+    """What is mined, and how: until there are `limit` problems, of test suites or of doctests alone.
+
+    `held_out` is the share of the problems that is held out, `context_chars` how much of the file a prompt
+    shows around a function. `packages` are what the trees may import besides the standard library: pytest
+    without them, where it is installed. `workers` run at a time, as many as there are processors without it.
+    """
 
     limit: int | None = None
+    held_out: float = 0.2
     suites: bool = True
     context_chars: int = 4000
+    packages: Sequence[str] | None = None
+    workers: int | None = None
+    require: str = "B"
     seed: int = 0
 
 
@@ -340,19 +349,13 @@ class MiningResult:
 def mine_problems(
     sources: Sequence[str],
     folder: str | Path,
-    *,
     options: MiningOptions = _USUAL,
-    held_out: float = 0.2,
-    packages: Sequence[str] | None = None,
-    workers: int | None = None,
-    require: str = "B",
     progress: Callable[[int, int, int], None] = lambda files, of, problems: None,
 ) -> MiningResult:
     """Mines problems from source trees (`find_tree`) into `folder`, which is written at the end, as a whole.
 
-    `packages` are what the trees may import besides the standard library; without them pytest, where it is
-    installed. `workers`: runs at a time; without it as many as there are processors. `progress` gets the
-    files done, all files of the tree, the problems. A folder that was mined before is replaced.
+    `progress` gets the files done, all files of the tree, the problems. A folder that was mined before is
+    replaced.
 
     Raises `ProblemError` for a source that is not there and for trees that give no problem; `RunError` for a
     folder that holds something else; `SandboxError`.
@@ -361,9 +364,8 @@ def mine_problems(
     if check_folder(folder, "problems"):
         refuse_other_entries(folder, "problems")
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
-    if packages is None:
-        packages = usual_packages()
-    count, level = workers or os.cpu_count() or 1, Level(require)
+    packages = usual_packages() if options.packages is None else options.packages
+    count, level = options.workers or os.cpu_count() or 1, Level(options.require)
     with (
         LocalExecutor(count, packages=runners(packages), require=level) as executor,
         LocalExecutor(count, require=level) as bare,
@@ -380,9 +382,12 @@ def mine_problems(
         )
     named = {name for _, problem in mined.problems for name in (problem.columns or {})["dependencies"]}
     needed = tuple(name for name in packages if name in named)
-    sides = split_by_file(mined, held_out, options.seed)
+    sides = split_by_file(mined, options.held_out, options.seed)
     result = MiningResult(folder, *sides, mined.functions, reasons, needed)
-    facts = {"packages": list(packages), "sandbox": isolation, "held_out": held_out, **asdict(options)}
+    facts = {"packages": list(packages), "sandbox": isolation}
+    facts |= {
+        name: getattr(options, name) for name in ("held_out", "limit", "suites", "context_chars", "seed")
+    }
     _write(result, mined, trees, facts)
     return result
 
