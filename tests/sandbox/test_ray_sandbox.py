@@ -17,7 +17,8 @@ from greenward.common.errors import SandboxError
 from greenward.sandbox import remote
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Call, Job, Outcome
-from greenward.sandbox.ray import RayExecutor
+from greenward.sandbox.ray import RayActor, RayExecutor
+from greenward.sandbox.workers import NoNamespaces, WorkerLost
 from greenward.sandbox.workspaces import WorkspaceError, WorkspaceLimits
 
 WORKSPACE = WorkspaceLimits(call_seconds=2.0, calls=100_000)
@@ -90,6 +91,21 @@ def test_a_killed_actor_is_replaced_and_nothing_is_lost(executor):
     assert are_right(results, 150)
     assert eventually(lambda: all(line.is_up for line in executor._lines), seconds=60)
     assert are_right(executor.run(successors(20)), 20)
+
+
+@pytest.mark.parametrize("error", [NoNamespaces("none here", remedy="allow them"), WorkerLost(), KeyError(1)])
+def test_what_an_actor_raises_of_the_sandbox_is_raised_here(executor, error):
+    import ray
+
+    class Failing:
+        def fail(self, error):
+            raise error
+
+    actor = RayActor(ray, Failing, num_cpus=0)
+    with pytest.raises(WorkerLost if isinstance(error, KeyError) else type(error)) as caught:
+        actor._call("fail", error, seconds=60)
+    assert "KeyError" in str(caught.value) if isinstance(error, KeyError) else str(caught.value) == str(error)
+    actor.kill()
 
 
 def test_packages_that_a_node_does_not_have_are_named(cluster):

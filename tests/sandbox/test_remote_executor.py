@@ -14,6 +14,7 @@ from greenward.sandbox import remote
 from greenward.sandbox import remote as wire
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.protocol import Call, CallResult, Job, Outcome, RunResult
+from greenward.sandbox.workers import WorkerLost
 
 A = Isolation(tuple(layer for layer in Layer if layer in ALL_LAYERS), {})
 C = Isolation(tuple(layer for layer in Layer if layer in PORTABLE_LAYERS), {"seccomp": "old kernel"})
@@ -39,7 +40,7 @@ class Made:
             if number is not None and (reply := self.fault(number)) is not None:
                 return reply
             if self.dead:
-                raise remote.HostLost("it is dead")
+                raise WorkerLost("it is dead")
             self.jobs += len(jobs)
             results = [
                 RunResult(Outcome.COMPLETED, (CallResult(True, int(job.code.rsplit(" ", 1)[1]) + 3),))

@@ -30,7 +30,7 @@ from greenward.sandbox.inside.codec import PlainDataError, decode, decode_untrus
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import MAX_JOB_CHARS, Call, CallResult, Job, Limits, Outcome, RunResult
-from greenward.sandbox.workers import GRACE_SECONDS
+from greenward.sandbox.workers import GRACE_SECONDS, WorkerLost
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits
 
 Json = dict[str, Any]
@@ -173,12 +173,8 @@ _CHAR_WEIGHT = 32
 _GATHER_SECONDS = 0.05  # a batch is not kept back for longer while jobs are made
 
 
-class HostLost(Exception):
-    """A host that did not answer, or not as one; the text says why."""
-
-
 class Host(Protocol):
-    """A way to one `JobServer`. `call` gives its reply; it raises `HostLost` and `SandboxError`."""
+    """A way to one `JobServer`. `call` gives its reply; it raises `WorkerLost` and `SandboxError`."""
 
     name: str
 
@@ -208,12 +204,12 @@ class _Line:
         self.calls, self.given = 0, 0  # under way, and in all
 
     def ask(self, jobs: Sequence[_Sent], seconds: float) -> Reply:
-        """Raises `HostLost` and `SandboxError`."""
+        """Raises `WorkerLost` and `SandboxError`."""
         reply = self.host.call(write_request([job.json for job in jobs]), seconds)
         try:
             return read_reply(reply, len(jobs))
         except ValueError as error:
-            raise HostLost(f"it does not speak as a sandbox of greenward does ({error})") from None
+            raise WorkerLost(f"it does not speak as a sandbox of greenward does ({error})") from None
 
 
 _News = tuple[_Line, "list[_Sent]", "Reply | Exception"]
@@ -273,7 +269,7 @@ class RemoteExecutor(Closeable["RemoteExecutor"]):
             calls -= 1
             if isinstance(outcome, Reply):
                 yield from ((job.index, result) for job, result in zip(sent, outcome.results, strict=True))
-            elif isinstance(outcome, HostLost):
+            elif isinstance(outcome, WorkerLost):
                 again = [replace(job, losses=job.losses + 1) for job in sent]
                 waiting.extendleft(job for job in reversed(again) if job.losses < MAX_LOSSES)
                 given_up = (job for job in again if job.losses >= MAX_LOSSES)
@@ -297,17 +293,17 @@ class RemoteExecutor(Closeable["RemoteExecutor"]):
     def _meet(self) -> Isolation:
         """Asks every host what it is; those that do not answer are asked again later."""
 
-        def ask(line: _Line) -> Reply | HostLost:
+        def ask(line: _Line) -> Reply | WorkerLost:
             try:
                 return self._admit(line, START_SECONDS)
-            except HostLost as error:
+            except WorkerLost as error:
                 return error
 
         with ThreadPoolExecutor(max(1, len(self._lines))) as threads:
             found = list(threads.map(ask, self._lines))
         replies = [reply for reply in found if isinstance(reply, Reply)]
         asked = zip(self._lines, found, strict=True)
-        silent = [(line, error) for line, error in asked if isinstance(error, HostLost)]
+        silent = [(line, error) for line, error in asked if isinstance(error, WorkerLost)]
         reasons = "; ".join(f"{line.host.name}: {error}" for line, error in silent)
         if not replies:
             raise SandboxError(f"no host of the sandbox answers. {reasons}.")
@@ -320,7 +316,7 @@ class RemoteExecutor(Closeable["RemoteExecutor"]):
         return Isolation(layers, missing)
 
     def _admit(self, line: _Line, seconds: float) -> Reply:
-        """What a host is. Raises `HostLost`, and `SandboxError` if it may not be used."""
+        """What a host is. Raises `WorkerLost`, and `SandboxError` if it may not be used."""
         try:
             reply = line.ask((), seconds)
             reply.isolation.demand(self._require)
@@ -368,7 +364,7 @@ class RemoteExecutor(Closeable["RemoteExecutor"]):
             outcome = error
         with self._lock:
             line.calls -= 1
-            if isinstance(outcome, HostLost) and line.is_up and not self._closed.is_set():
+            if isinstance(outcome, WorkerLost) and line.is_up and not self._closed.is_set():
                 self._lose(line)
         news.put((line, batch, outcome))
 
@@ -381,7 +377,7 @@ class RemoteExecutor(Closeable["RemoteExecutor"]):
         while not self._closed.wait(seconds):
             try:
                 self._admit(line, PROBE_SECONDS)
-            except (HostLost, SandboxError):
+            except (WorkerLost, SandboxError):
                 seconds = min(2 * seconds, MAX_BACKOFF_SECONDS)
             else:
                 line.is_up = True

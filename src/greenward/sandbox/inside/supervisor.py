@@ -63,12 +63,6 @@ class Supervisor:
         self._stdin_device = os.fstat(descriptor).st_dev  # what is given has no name, too
         os.close(descriptor)
 
-    def serve(
-        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> Report:
-        """Runs what a frame asks for, and reports as `run` does."""
-        return self.run(channel, limits, job, calls)
-
     def run(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None = None
     ) -> Report:
@@ -112,6 +106,8 @@ class Supervisor:
             "lengths": [len(output.kept) for output in child.outputs],
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
+
+    serve = run  # what a frame asks for
 
     def test_layers(self, channel: socket.socket) -> dict[str, Any]:
         """What `LayerStack.test` finds in a child. Raises `OSError` if it does not come to an end."""
