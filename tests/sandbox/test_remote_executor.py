@@ -20,11 +20,12 @@ A = Isolation(tuple(layer for layer in Layer if layer in ALL_LAYERS), {})
 C = Isolation(tuple(layer for layer in Layer if layer in PORTABLE_LAYERS), {"seccomp": "old kernel"})
 
 
-class Made:
+class Made(remote.Host):
     """A host that computes the results of `successors` itself; `fault(n)` acts at the n-th call with jobs."""
 
     def __init__(self, name="host", fault=lambda number: None, isolation=A, seconds=0.0) -> None:
-        self.name, self.fault, self.isolation, self.seconds = name, fault, isolation, seconds
+        super().__init__(name)
+        self.fault, self.isolation, self.seconds = fault, isolation, seconds
         self.lock, self.numbers = threading.Lock(), count()
         self.jobs = self.now = self.most = 0
         self.dead = self.closed = False

@@ -34,7 +34,7 @@ from greenward.common.http import JsonClient, RequestFailed, RequestRefused, Ret
 from greenward.common.parsing import parse_json_text
 from greenward.sandbox import remote
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
-from greenward.sandbox.remote import JobServer
+from greenward.sandbox.remote import Host, JobServer
 from greenward.sandbox.workers import WorkerLost
 
 JOBS_PATH, RUN_CODE_PATH = "/run_jobs", "/run_code"
@@ -48,7 +48,7 @@ os.remove("request.json")
 zipfile.ZipFile("greenward.zip").extractall(".")
 sys.path.insert(0, os.getcwd())
 from greenward.sandbox.isolation import Level
-from greenward.sandbox.remote import JobServer
+from greenward.sandbox.remote import Host, JobServer
 with JobServer(1, require=Level.D, packages=packages) as server:
     reply = server.answer(request)
 with open("reply.json", "w", encoding="ascii") as file:
@@ -56,7 +56,7 @@ with open("reply.json", "w", encoding="ascii") as file:
 """
 
 
-class HttpHost:
+class HttpHost(Host):
     """One server. Which kind it is shows when it is called for the first time.
 
     `token` is what a server of greenward asks for. `packages` may be imported by answers on a server of
@@ -66,10 +66,10 @@ class HttpHost:
     def __init__(self, url: str, token: str | None = None, packages: Sequence[str] = ()) -> None:
         patience = RetryPolicy(attempts=1, total_seconds=float("inf"))  # what is lost runs on another server
         self._client = JsonClient(url, token=token, patience=patience, max_bytes=1 << 30)
-        self.name, self._packages, self._is_foreign = self._client.url, list(packages), False
+        super().__init__(self._client.url)
+        self._packages, self._is_foreign = list(packages), False
 
     def call(self, request: remote.Json, seconds: float) -> Any:
-        """The server's reply. Raises `WorkerLost`, and `SandboxError` where it refuses the request."""
         try:
             if not self._is_foreign:
                 try:

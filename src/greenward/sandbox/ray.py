@@ -21,7 +21,7 @@ from typing import Any
 from greenward.common.errors import SandboxError
 from greenward.sandbox import remote
 from greenward.sandbox.isolation import Layer, Level
-from greenward.sandbox.remote import CALLS_PER_HOST, JobServer, RemoteExecutor
+from greenward.sandbox.remote import CALLS_PER_HOST, Host, JobServer, RemoteExecutor
 from greenward.sandbox.workers import (
     GRACE_SECONDS,
     START_SECONDS,
@@ -91,11 +91,11 @@ class RayActor:
 
     def __init__(self, ray: Any, kind: type, *arguments: Any, **options: Any) -> None:
         self._ray = ray
-        self._actor = ray.remote(kind).options(**options).remote(*arguments)
+        self.handle = ray.remote(kind).options(**options).remote(*arguments)
 
-    def _call(self, method: str, *arguments: Any, seconds: float) -> Any:
+    def call(self, method: str, *arguments: Any, seconds: float) -> Any:
         """What a method of the actor returns, or raises of the sandbox. Raises `WorkerLost`."""
-        reference = getattr(self._actor, method).remote(*arguments)
+        reference = getattr(self.handle, method).remote(*arguments)
         try:
             return self._ray.get(reference, timeout=seconds)
         except self._ray.exceptions.GetTimeoutError:
@@ -110,18 +110,18 @@ class RayActor:
     def kill(self) -> None:
         """Ends the actor; its workers end with it."""
         with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
-            self._ray.kill(self._actor)
+            self._ray.kill(self.handle)
 
 
-class RayHost(RayActor):
+class RayHost(Host):
     """An actor that holds `size` workers on one node, and takes as many of its CPUs."""
 
     def __init__(self, ray: Any, node: dict[str, Any], size: int, packages: Sequence[str]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        super().__init__(f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs")
         self.size = size
-        self.name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs"
-        super().__init__(
+        self._actor = RayActor(
             ray,
             JobActor,
             size,
@@ -133,10 +133,10 @@ class RayHost(RayActor):
         )
 
     def call(self, request: remote.Json, seconds: float) -> Any:
-        """The actor's reply. Raises `WorkerLost`."""
-        return self._call("answer", request, seconds=seconds)
+        return self._actor.call("answer", request, seconds=seconds)
 
-    close = RayActor.kill
+    def close(self) -> None:
+        self._actor.kill()
 
 
 class JobActor:
@@ -168,7 +168,7 @@ class RayWorker(RayActor):
         """Returns when the worker serves. Raises `WorkerNotStarted` and `NoNamespaces`."""
         most = START_SECONDS + _ACTOR_SECONDS
         try:
-            facts = self._call("start", [layer.value for layer in self._asked_layers], seconds=most)
+            facts = self.call("start", [layer.value for layer in self._asked_layers], seconds=most)
             self.pid, self.missing, self.node_id = facts["pid"], facts["missing"], facts["node_id"]
             self.place, self.layers = f"Ray node {self.node_id[:8]}: ", tuple(map(Layer, facts["layers"]))
         except WorkerLost as error:
@@ -181,7 +181,7 @@ class RayWorker(RayActor):
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost`."""
         most = seconds + GRACE_SECONDS + _TRANSFER_SECONDS
-        return tuple(self._call("ask", header, payload, seconds, seconds=most))
+        return tuple(self.call("ask", header, payload, seconds, seconds=most))
 
 
 class WorkspaceActor:
