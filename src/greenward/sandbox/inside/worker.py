@@ -230,7 +230,7 @@ class Workspaces(Supervisor):
         self._old: list[str] = []  # folders of workspaces that were closed
 
     def serve(
-        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
+        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None = None
     ) -> Report:
         """Carries out one request and reports as `run` does.
 
