@@ -23,7 +23,6 @@ from fusion_server import FusionServer
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.sandbox import http as http_server
 from greenward.sandbox import remote
-from greenward.sandbox import remote as wire
 from greenward.sandbox.http import HttpHost, SandboxServer
 from greenward.sandbox.protocol import Job, Outcome, RunResult
 from greenward.sandbox.remote import JobServer, RemoteExecutor
@@ -317,11 +316,13 @@ MALFORMED = [None, "x", -1, 2**61, 1e308, float("nan"), [], {}, [[]], ["x"], {"x
 
 
 def test_malformed_jobs_get_one_clear_error(jobs):
-    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    request = remote.write_request([remote.write_job(job)[0] for job in successors(1)])
     assert jobs.answer(request)["results"]
     (job,) = request["jobs"]
     limits = job["limits"]
-    wrong = [{"version": wire.version(), "jobs": value} for value in [*MALFORMED, [None], [1]] if value != []]
+    wrong = [
+        {"version": remote.version(), "jobs": value} for value in [*MALFORMED, [None], [1]] if value != []
+    ]
     wrong += [{**request, "version": value} for value in MALFORMED]
     for name in job:
         wrong += [{**request, "jobs": [{**job, name: value}]} for value in MALFORMED]
@@ -334,7 +335,7 @@ def test_malformed_jobs_get_one_clear_error(jobs):
     refused = 0
     for one in [*MALFORMED, *wrong]:
         try:
-            wire.read_request(one)
+            remote.read_request(one)
         except SandboxError as error:
             assert len(str(error)) < 1000
             refused += 1
@@ -342,9 +343,9 @@ def test_malformed_jobs_get_one_clear_error(jobs):
 
 
 def test_malformed_replies_are_those_of_a_lost_host(jobs):
-    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    request = remote.write_request([remote.write_job(job)[0] for job in successors(1)])
     reply = json.loads(json.dumps(jobs.answer(request)))
-    assert wire.read_reply(reply, 1).results[0].outcome is Outcome.COMPLETED
+    assert remote.read_reply(reply, 1).results[0].outcome is Outcome.COMPLETED
     (result,) = reply["results"]
     (call,) = result["results"]
     wrong = [{**reply, name: value} for name in reply for value in MALFORMED]
@@ -356,7 +357,7 @@ def test_malformed_replies_are_those_of_a_lost_host(jobs):
     ]
     for one in [*MALFORMED, *wrong, {"error": None}, {"error": [1, [2]]}]:
         try:
-            (found,) = wire.read_reply(one, 1).results
+            (found,) = remote.read_reply(one, 1).results
         except (SandboxError, ValueError):
             continue
         assert isinstance(found.error_message + found.stdout + found.stderr, str)

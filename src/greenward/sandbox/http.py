@@ -32,9 +32,8 @@ from urllib.parse import urlsplit
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy
 from greenward.common.parsing import parse_json_text
-from greenward.sandbox import remote
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
-from greenward.sandbox.remote import Host, JobServer
+from greenward.sandbox.remote import Host, JobServer, Json, source_files
 from greenward.sandbox.workers import WorkerLost
 
 JOBS_PATH, RUN_CODE_PATH = "/run_jobs", "/run_code"
@@ -48,7 +47,7 @@ os.remove("request.json")
 zipfile.ZipFile("greenward.zip").extractall(".")
 sys.path.insert(0, os.getcwd())
 from greenward.sandbox.isolation import Level
-from greenward.sandbox.remote import Host, JobServer
+from greenward.sandbox.remote import JobServer
 with JobServer(1, require=Level.D, packages=packages) as server:
     reply = server.answer(request)
 with open("reply.json", "w", encoding="ascii") as file:
@@ -69,7 +68,7 @@ class HttpHost(Host):
         super().__init__(self._client.url)
         self._packages, self._is_foreign = list(packages), False
 
-    def call(self, request: remote.Json, seconds: float) -> Any:
+    def call(self, request: Json, seconds: float) -> Any:
         try:
             if not self._is_foreign:
                 try:
@@ -88,7 +87,7 @@ class HttpHost(Host):
     def close(self) -> None:
         self._client.close()
 
-    def _run_code(self, request: remote.Json, seconds: float) -> Any:
+    def _run_code(self, request: Json, seconds: float) -> Any:
         nonce = secrets.token_hex(16)
         files = {
             "request.json": json.dumps([nonce, self._packages, request]).encode("ascii"),
@@ -116,7 +115,7 @@ class HttpHost(Host):
 def _archive() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, source in remote.source_files().items():
+        for name, source in source_files().items():
             archive.writestr(name, source)
     return file.getvalue()
 
@@ -411,7 +410,7 @@ def _program(request: Any, memory_bytes: int) -> Job:
         raise _Refused(422, f"run_timeout, memory_limit_MB: {error}") from None
 
 
-def _as_in_sandbox_fusion(result: RunResult) -> remote.Json:
+def _as_in_sandbox_fusion(result: RunResult) -> Json:
     outcome, code = result.outcome, _return_code(result)
     others = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}
     run_status = others.get(outcome, "Finished")

@@ -19,9 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from greenward.common.errors import SandboxError
-from greenward.sandbox import remote
 from greenward.sandbox.isolation import Layer, Level
-from greenward.sandbox.remote import CALLS_PER_HOST, Host, JobServer, RemoteExecutor
+from greenward.sandbox.remote import CALLS_PER_HOST, Host, JobServer, Json, RemoteExecutor
 from greenward.sandbox.workers import (
     GRACE_SECONDS,
     START_SECONDS,
@@ -132,7 +131,7 @@ class RayHost(Host):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=True),
         )
 
-    def call(self, request: remote.Json, seconds: float) -> Any:
+    def call(self, request: Json, seconds: float) -> Any:
         return self._actor.call("answer", request, seconds=seconds)
 
     def close(self) -> None:
@@ -140,18 +139,20 @@ class RayHost(Host):
 
 
 class JobActor:
-    """Answers requests on a node. Why its workers could not start is its answer, too."""
+    """Answers requests on a node. Why its workers could not start is told at each request."""
 
     def __init__(self, workers: int, packages: Sequence[str]) -> None:
         self._server: JobServer | None = None
         try:
             self._server = JobServer(workers, require=Level.D, packages=packages)  # the caller demands more
         except SandboxError as error:
-            self._failure = remote.write_error(error)
+            self._failure = error
 
-    def answer(self, request: remote.Json) -> remote.Json:
-        """The reply to a request (`remote.write_request`)."""
-        return self._failure if self._server is None else self._server.answer(request)
+    def answer(self, request: Json) -> Json:
+        """The reply to a request (`remote.write_request`). Raises `SandboxError`."""
+        if self._server is None:
+            raise self._failure
+        return self._server.answer(request)
 
 
 class RayWorker(RayActor):

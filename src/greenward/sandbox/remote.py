@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock
 from typing import Any
 
 from greenward import __version__
@@ -100,11 +99,6 @@ def write_reply(reply: Reply) -> Json:
         "missing": dict(reply.isolation.missing),
         "results": [_write_result(result) for result in reply.results],
     }
-
-
-def write_error(error: SandboxError) -> Json:
-    """A reply that raises this error where it is read."""
-    return {"error": [error.message, error.remedy]}
 
 
 def read_reply(reply: Any, expected: int) -> Reply:
@@ -405,7 +399,7 @@ class JobServer(Closeable["JobServer"]):
         self.workers = workers
         self._executors: list[LocalExecutor] = []
         self._idle = SimpleQueue[LocalExecutor]()
-        self._taking_all = Lock()
+        self._taking_all = threading.Lock()
         self._threads = ThreadPoolExecutor(max(1, workers), thread_name_prefix="greenward-jobs")
         try:
             for _ in range(max(1, workers)):
@@ -421,7 +415,7 @@ class JobServer(Closeable["JobServer"]):
         try:
             results = self.run(read_request(request))
         except SandboxError as error:
-            return write_error(error)
+            return {"error": [error.message, error.remedy]}
         return write_reply(Reply(self.isolation, self.workers, results))
 
     def run(self, jobs: Iterable[Job]) -> list[RunResult]:

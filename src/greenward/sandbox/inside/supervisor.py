@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from greenward.sandbox.inside import harness, linux
 from greenward.sandbox.inside.codec import NONCE_CHARS, result_frame_end
 from greenward.sandbox.inside.files import empty_folder, folder_bytes, unnamed_bytes
-from greenward.sandbox.inside.harness import CALL_FD
 from greenward.sandbox.inside.layers import LayerStack
 from greenward.sandbox.isolation import Layer
 
@@ -164,7 +163,7 @@ class Supervisor:
                 stdins.append(linux.unnamed_file(rest[:length], self.workspace))
                 rest = rest[length:]
             results, stdout, stderr = writes
-            targets = {1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
+            targets = {1: stdout, 2: stderr, harness.RESULT_FD: results, harness.CALL_FD: calls}
             worker = os.getpid()
             pid = os.fork()
             if pid == 0:

@@ -26,10 +26,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from greenward.sandbox.inside import harness, linux, programs, template
+from greenward.sandbox.inside import linux, programs, template
 from greenward.sandbox.inside.codec import accept_numpy, receive_frame_with_descriptor, send_frame
 from greenward.sandbox.inside.files import remove_folder, write_files
-from greenward.sandbox.inside.harness import CALL_FD
+from greenward.sandbox.inside.harness import CALL_FD, RESULT_FD
 from greenward.sandbox.inside.layers import (
     OPEN_FILES,
     LayerStack,
@@ -261,11 +261,11 @@ class Workspaces(Supervisor):
         if action == "exec":
             os.nice(COMMAND_NICENESS)
         self.layers.apply(limits)
-        os.closerange(harness.RESULT_FD + 1, OPEN_FILES)
+        os.closerange(RESULT_FD + 1, OPEN_FILES)
         self._ready[0] = 1
         self._ready.close()
         if action == "exec":
-            os.close(harness.RESULT_FD)
+            os.close(RESULT_FD)
             os.dup2(1, 2)  # one stream, in the order of writing
             os.execve("/bin/sh", ["sh", "-c", argument], _environment(self.workspace))
         found: Any = None
@@ -276,7 +276,7 @@ class Workspaces(Supervisor):
                 found = dict(_texts(argument))
         except (OSError, ValueError) as error:
             found = str(error) or type(error).__name__
-        with open(harness.RESULT_FD, "w", encoding="ascii") as file:
+        with open(RESULT_FD, "w", encoding="ascii") as file:
             json.dump(found, file)
         os._exit(0)
 
