@@ -9,6 +9,7 @@ holds expected values.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 import warnings
@@ -16,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,7 +26,7 @@ from typing import Any
 from greenward import __version__
 from greenward.common.errors import Closeable, SandboxError
 from greenward.common.interruption import POLL_SECONDS, check
-from greenward.common.records import check_types, is_duration
+from greenward.common.records import check_types
 from greenward.sandbox.inside.codec import PlainDataError, decode, decode_untrusted, encode
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
@@ -71,9 +72,8 @@ def write_job(job: Job) -> tuple[Json, int]:
     texts += [*job.expressions, *job.checks, *job.stdins, *filter(None, job.changes.values())]
     if (chars := sum(map(len, texts))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
-    parts = {one.name: getattr(job, one.name) for one in fields(Job)}
-    mappings = {"limits": asdict(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
-    return parts | mappings | {"calls": calls}, chars
+    mappings = {"limits": vars(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
+    return vars(job) | mappings | {"calls": calls}, chars
 
 
 def write_request(jobs: Sequence[Json]) -> Json:
@@ -151,7 +151,7 @@ def _read_result(results: list[Json], outcome: str, **parts: Any) -> RunResult:
     for record in (result, *calls):
         check_types(record)
     times = (result.cpu_seconds, result.wall_seconds, result.idle_seconds or 0.0, *result.call_seconds)
-    if not all(map(is_duration, times)):
+    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
         raise ValueError("a time is no finite number from 0 on")
     return result
 
