@@ -170,8 +170,8 @@ class RayWorker(RayActor):
         most = START_SECONDS + _ACTOR_SECONDS
         try:
             facts = self.call("start", [layer.value for layer in self._asked_layers], seconds=most)
-            self.pid, self.missing, self.node_id = facts["pid"], facts["missing"], facts["node_id"]
-            self.place, self.layers = f"Ray node {self.node_id[:8]}: ", tuple(map(Layer, facts["layers"]))
+            self.pid, self.node_id, layers, self.missing = facts
+            self.place, self.layers = f"Ray node {self.node_id[:8]}: ", tuple(map(Layer, layers))
         except WorkerLost as error:
             self.kill()
             raise WorkerNotStarted(f"an actor for workspaces did not start: {error}.") from None
@@ -192,19 +192,15 @@ class WorkspaceActor:
         self._packages = packages
         self._folder = tempfile.TemporaryDirectory(prefix="greenward-sandbox-")
 
-    def start(self, layers: Sequence[str]) -> dict[str, Any]:
-        """What the worker is once it serves. Raises `WorkerNotStarted` and `NoNamespaces`."""
+    def start(self, layers: Sequence[str]) -> tuple[int, str, list[str], dict[str, str]]:
+        """Process, node, layers and missing layers of the serving worker. Raises `WorkerNotStarted`."""
         import ray
 
         folder = Path(self._folder.name, "worker")
         self._worker = WorkerProcess(str(folder), [*map(Layer, layers)], self._packages, commands=True)
         self._worker.wait_ready()
-        return {
-            "pid": self._worker.pid,
-            "node_id": ray.get_runtime_context().get_node_id(),
-            "layers": [layer.value for layer in self._worker.layers],
-            "missing": self._worker.missing,
-        }
+        node_id, held = ray.get_runtime_context().get_node_id(), [one.value for one in self._worker.layers]
+        return self._worker.pid, node_id, held, self._worker.missing
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The worker's report. Raises `WorkerLost`."""
