@@ -29,10 +29,11 @@ from typing import Any
 
 from greenward.grading.judge import Grader
 from greenward.problems.problem import Case, Problem
-from greenward.sandbox.http import HttpExecutor
+from greenward.sandbox.http import HttpHost
 from greenward.sandbox.inside.linux import descendants
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Executor, Limits
+from greenward.sandbox.remote import RemoteExecutor
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=30.0)
 PROBLEM = Problem("add", "", "add", tests=tuple(Case((n, n + 1), 2 * n + 1) for n in range(5)))
@@ -174,7 +175,7 @@ def two_servers(batch: int) -> Iterator[tuple[Executor, Kill]]:
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         urls = [process.stdout.readline().split()[2] for process in processes if process.stdout]
-        with HttpExecutor(urls, jobs_per_call=batch) as executor:
+        with RemoteExecutor([HttpHost(url) for url in urls], jobs_per_call=batch) as executor:
             yield executor, processes[1].kill
     finally:
         for process in processes:

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 from executor_contract import EXPECTED, are_right, statuses, successors
@@ -22,10 +23,9 @@ from fusion_server import FusionServer
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.sandbox import http as http_server
 from greenward.sandbox import remote
-from greenward.sandbox import remote as wire
-from greenward.sandbox.http import HttpExecutor, SandboxServer
+from greenward.sandbox.http import HttpHost, SandboxServer
 from greenward.sandbox.protocol import Job, Outcome, RunResult
-from greenward.sandbox.remote import JobServer
+from greenward.sandbox.remote import JobServer, RemoteExecutor
 
 TOKEN = "planted-token-5137"
 
@@ -34,6 +34,10 @@ def started(jobs, **options):
     server = SandboxServer(jobs, port=0, **options)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server, f"http://127.0.0.1:{server.server_port}"
+
+
+def http_executor(urls, token=None, **options):
+    return RemoteExecutor([HttpHost(url, token) for url in urls], **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +77,13 @@ def run_code(url, code, **fields):
 
 
 def test_answers_get_the_verdicts_of_local_execution_from_our_server(open_url):
-    with HttpExecutor([open_url], jobs_per_call=5) as executor:
+    with http_executor([open_url], jobs_per_call=5) as executor:
         assert executor.isolation.layers
         assert statuses(executor) == EXPECTED
 
 
 def test_answers_get_the_verdicts_of_local_execution_from_sandbox_fusion():
-    with FusionServer() as server, HttpExecutor([server.url], jobs_per_call=5) as executor:
+    with FusionServer() as server, http_executor([server.url], jobs_per_call=5) as executor:
         assert statuses(executor) == EXPECTED
         assert server.calls > 2
 
@@ -87,12 +91,12 @@ def test_answers_get_the_verdicts_of_local_execution_from_sandbox_fusion():
 def test_a_forged_or_missing_reply_of_a_foreign_server_is_no_verdict():
     for forge in (lambda reply: b'["00", ' + reply.split(b", ", 1)[1], lambda reply: b"junk"):
         with FusionServer(forge) as server, pytest.raises(SandboxError, match="no host"):
-            HttpExecutor([server.url])
+            http_executor([server.url])
 
 
 def test_a_program_that_replies_in_place_of_the_sandbox_needs_the_nonce(monkeypatch):
     monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.5)
-    with FusionServer() as server, HttpExecutor([server.url]) as executor:
+    with FusionServer() as server, http_executor([server.url]) as executor:
         server.forge = lambda reply: json.dumps(["0" * 32, json.loads(reply)[1]]).encode()
         ((_, result),) = executor.run(successors(1))
     assert result.outcome is Outcome.INFRASTRUCTURE
@@ -169,11 +173,11 @@ def test_the_token_is_asked_for_and_a_client_without_or_with_another_is_told(tok
         "Basic " + base64.b64encode(b"any:").decode(),
     ):
         assert post(f"{token_url}/run_code", program, Authorization=wrong)[0] == 401
-    with HttpExecutor([token_url], TOKEN) as executor:
+    with http_executor([token_url], TOKEN) as executor:
         assert are_right(executor.run(successors(3)), 3)
     for token in (None, "another"):
         with pytest.raises(SandboxError, match=r"401.*\n.*token_env") as caught:
-            HttpExecutor([token_url], token)
+            http_executor([token_url], token)
         assert TOKEN not in str(caught.value)
 
 
@@ -209,7 +213,7 @@ def test_a_huge_body_is_refused_and_no_host_is_lost_by_it(token_url):
     status, reply = post(f"{token_url}/run_code", program, Authorization=f"Bearer {TOKEN}")
     assert status == 413
     assert "at most 1048576" in reply["detail"]
-    with HttpExecutor([token_url], TOKEN) as executor:
+    with http_executor([token_url], TOKEN) as executor:
         with pytest.raises(SandboxError, match="413"):
             list(executor.run([Job("#" * (2 << 20), "f")]))
         assert are_right(executor.run(successors(3)), 3)
@@ -255,7 +259,7 @@ def is_closed(connection):
 def test_slow_connections_without_a_token_keep_nobody_out(flooded):
     url, connect = flooded
     program = {"code": "print(1)", "language": "python"}
-    with HttpExecutor([url], TOKEN) as executor:  # has a connection before the flood and keeps it
+    with http_executor([url], TOKEN) as executor:  # has a connection before the flood and keeps it
         flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(300)]
         begun = time.monotonic()
         assert are_right(executor.run(successors(3)), 3)
@@ -312,11 +316,13 @@ MALFORMED = [None, "x", -1, 2**61, 1e308, float("nan"), [], {}, [[]], ["x"], {"x
 
 
 def test_malformed_jobs_get_one_clear_error(jobs):
-    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    request = remote.write_request([remote.write_job(job)[0] for job in successors(1)])
     assert jobs.answer(request)["results"]
     (job,) = request["jobs"]
     limits = job["limits"]
-    wrong = [{"version": wire.version(), "jobs": value} for value in [*MALFORMED, [None], [1]] if value != []]
+    wrong = [
+        {"version": remote.version(), "jobs": value} for value in [*MALFORMED, [None], [1]] if value != []
+    ]
     wrong += [{**request, "version": value} for value in MALFORMED]
     for name in job:
         wrong += [{**request, "jobs": [{**job, name: value}]} for value in MALFORMED]
@@ -329,7 +335,7 @@ def test_malformed_jobs_get_one_clear_error(jobs):
     refused = 0
     for one in [*MALFORMED, *wrong]:
         try:
-            wire.read_request(one)
+            remote.read_request(one)
         except SandboxError as error:
             assert len(str(error)) < 1000
             refused += 1
@@ -337,9 +343,9 @@ def test_malformed_jobs_get_one_clear_error(jobs):
 
 
 def test_malformed_replies_are_those_of_a_lost_host(jobs):
-    request = wire.write_request([wire.write_job(job)[0] for job in successors(1)])
+    request = remote.write_request([remote.write_job(job)[0] for job in successors(1)])
     reply = json.loads(json.dumps(jobs.answer(request)))
-    assert wire.read_reply(reply, 1).results[0].outcome is Outcome.COMPLETED
+    assert remote.read_reply(reply, 1).results[0].outcome is Outcome.COMPLETED
     (result,) = reply["results"]
     (call,) = result["results"]
     wrong = [{**reply, name: value} for name in reply for value in MALFORMED]
@@ -351,7 +357,7 @@ def test_malformed_replies_are_those_of_a_lost_host(jobs):
     ]
     for one in [*MALFORMED, *wrong, {"error": None}, {"error": [1, [2]]}]:
         try:
-            (found,) = wire.read_reply(one, 1).results
+            (found,) = remote.read_reply(one, 1).results
         except (SandboxError, ValueError):
             continue
         assert isinstance(found.error_message + found.stdout + found.stderr, str)
@@ -362,9 +368,19 @@ def test_malformed_replies_are_those_of_a_lost_host(jobs):
 def test_more_jobs_than_may_be_in_flight_wait_and_come_back_right(jobs):
     server, url = started(jobs, max_jobs=4)
     refused = []
-    admit = server.admit
-    server.admit = lambda count: admit(count) or refused.append(count)  # type: ignore[method-assign]
-    with HttpExecutor([url], jobs_per_call=3, calls_per_host=4) as executor:
+    use = server.running.use
+
+    @contextmanager
+    def noting(count):
+        try:
+            with use(count):
+                yield
+        except Exception as error:
+            refused.append(error)
+            raise
+
+    server.running.use = noting
+    with http_executor([url], jobs_per_call=3, calls_per_host=4) as executor:
         assert are_right(executor.run(successors(40)), 40)
     assert refused
     server.shutdown()
@@ -386,16 +402,16 @@ def test_a_server_that_speaks_something_else_is_named():
             return {"hello": "world"}
 
     with Stranger() as server, pytest.raises(SandboxError, match=rf"{server.url}.*hello"):
-        HttpExecutor([server.url])
+        http_executor([server.url])
 
 
 def test_an_address_without_a_server_is_named_soon():
     begun = time.monotonic()
     with pytest.raises(SandboxError, match=r"127\.0\.0\.1:9.*refused"):
-        HttpExecutor(["http://127.0.0.1:9"])
+        http_executor(["http://127.0.0.1:9"])
     assert time.monotonic() - begun < 30
     with pytest.raises(ConfigError, match="environment only"):
-        HttpExecutor([f"http://user:{TOKEN}@127.0.0.1"])
+        http_executor([f"http://user:{TOKEN}@127.0.0.1"])
 
 
 @pytest.fixture
@@ -423,7 +439,7 @@ def served():
 
 def test_nothing_is_lost_or_misjudged_when_one_of_two_servers_is_killed(served):
     (_, first), (second_process, second) = served("--workers", "1"), served("--workers", "1")
-    with HttpExecutor([first, second], jobs_per_call=16) as executor:
+    with http_executor([first, second], jobs_per_call=16) as executor:
         results = []
         for number, one in enumerate(executor.run(successors(300))):
             results.append(one)

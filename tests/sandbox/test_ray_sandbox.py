@@ -17,7 +17,8 @@ from greenward.common.errors import SandboxError
 from greenward.sandbox import remote
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Call, Job, Outcome
-from greenward.sandbox.ray import RayExecutor
+from greenward.sandbox.ray import RayActor, RayExecutor
+from greenward.sandbox.workers import NoNamespaces, WorkerLost
 from greenward.sandbox.workspaces import WorkspaceError, WorkspaceLimits
 
 WORKSPACE = WorkspaceLimits(call_seconds=2.0, calls=100_000)
@@ -53,13 +54,13 @@ def executor(cluster):
 
 
 def test_answers_get_the_verdicts_of_local_execution(executor):
-    assert len(executor._lines) == 2
+    assert len(executor._hosts) == 2
     assert statuses(executor) == EXPECTED
 
 
 def test_both_nodes_work_and_results_are_plain_data(executor):
     assert are_right(executor.run(successors(60)), 60)
-    assert all(line.given > 1 for line in executor._lines)
+    assert all(host.given > 1 for host in executor._hosts)
 
 
 def test_nothing_of_the_driver_is_in_the_environment_of_answers(executor):
@@ -86,10 +87,25 @@ def test_a_killed_actor_is_replaced_and_nothing_is_lost(executor):
     for number, one in enumerate(executor.run(successors(150))):
         results.append(one)
         if number == 20:
-            ray.kill(executor._lines[0].host._actor, no_restart=False)
+            ray.kill(executor._hosts[0]._actor.handle, no_restart=False)
     assert are_right(results, 150)
-    assert eventually(lambda: all(line.is_up for line in executor._lines), seconds=60)
+    assert eventually(lambda: all(host.is_up for host in executor._hosts), seconds=60)
     assert are_right(executor.run(successors(20)), 20)
+
+
+@pytest.mark.parametrize("error", [NoNamespaces("none here", remedy="allow them"), WorkerLost(), KeyError(1)])
+def test_what_an_actor_raises_of_the_sandbox_is_raised_here(executor, error):
+    import ray
+
+    class Failing:
+        def fail(self, error):
+            raise error
+
+    actor = RayActor(ray, Failing, num_cpus=0)
+    with pytest.raises(WorkerLost if isinstance(error, KeyError) else type(error)) as caught:
+        actor.call("fail", error, seconds=60)
+    assert "KeyError" in str(caught.value) if isinstance(error, KeyError) else str(caught.value) == str(error)
+    actor.kill()
 
 
 def test_packages_that_a_node_does_not_have_are_named(cluster):
@@ -116,7 +132,7 @@ def test_isolation_of_the_nodes_is_demanded(cluster):
 def test_a_killed_node_costs_no_job_and_no_verdict(cluster):
     doomed = cluster.add_node(num_cpus=3, object_store_memory=100 << 20)
     with RayExecutor(cluster.address, workers_per_node=1, jobs_per_call=8) as executor:
-        assert len(executor._lines) == 3
+        assert len(executor._hosts) == 3
         results = []
         for number, one in enumerate(executor.run(successors(300))):
             results.append(one)
@@ -144,7 +160,7 @@ class TestWorkspaces:
 
         doomed, other = executor.open({"a": "1"}, WORKSPACE), executor.open({"a": "2"}, WORKSPACE)
         assert (doomed.exec("cat a").output, other.exec("cat a").output) == ("1", "2")
-        ray.kill(doomed._home.worker._actor)
+        ray.kill(doomed._home.worker.handle)
         with pytest.raises(WorkspaceError) as caught:
             doomed.exec("cat a")
         assert caught.value.outcome is Outcome.INFRASTRUCTURE

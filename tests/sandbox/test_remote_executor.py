@@ -11,25 +11,26 @@ from executor_contract import are_right, successors
 
 from greenward.common.errors import SandboxError
 from greenward.sandbox import remote
-from greenward.sandbox import remote as wire
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Isolation, Layer, Level
 from greenward.sandbox.protocol import Call, CallResult, Job, Outcome, RunResult
+from greenward.sandbox.workers import WorkerLost
 
 A = Isolation(tuple(layer for layer in Layer if layer in ALL_LAYERS), {})
 C = Isolation(tuple(layer for layer in Layer if layer in PORTABLE_LAYERS), {"seccomp": "old kernel"})
 
 
-class Made:
+class Made(remote.Host):
     """A host that computes the results of `successors` itself; `fault(n)` acts at the n-th call with jobs."""
 
     def __init__(self, name="host", fault=lambda number: None, isolation=A, seconds=0.0) -> None:
-        self.name, self.fault, self.isolation, self.seconds = name, fault, isolation, seconds
+        super().__init__(name)
+        self.fault, self.isolation, self.seconds = fault, isolation, seconds
         self.lock, self.numbers = threading.Lock(), count()
         self.jobs = self.now = self.most = 0
         self.dead = self.closed = False
 
     def call(self, request, seconds):
-        jobs = wire.read_request(request)
+        jobs = remote.read_request(request)
         with self.lock:
             number = next(self.numbers) if jobs else None
             self.now += bool(jobs)
@@ -39,13 +40,13 @@ class Made:
             if number is not None and (reply := self.fault(number)) is not None:
                 return reply
             if self.dead:
-                raise remote.HostLost("it is dead")
+                raise WorkerLost("it is dead")
             self.jobs += len(jobs)
             results = [
                 RunResult(Outcome.COMPLETED, (CallResult(True, int(job.code.rsplit(" ", 1)[1]) + 3),))
                 for job in jobs
             ]
-            return wire.write_reply(wire.Reply(self.isolation, 1, results))
+            return remote.write_reply(remote.Reply(self.isolation, 1, results))
         finally:
             with self.lock:
                 self.now -= bool(jobs)
@@ -74,7 +75,7 @@ def test_all_hosts_share_the_jobs_and_each_job_comes_back_once():
 
 
 @pytest.mark.parametrize(
-    "nonsense", [[], "hello", {"error": 3}, {"results": []}, {"version": wire.version()}]
+    "nonsense", [[], "hello", {"error": 3}, {"results": []}, {"version": remote.version()}]
 )
 def test_jobs_of_a_host_that_dies_or_talks_nonsense_run_elsewhere(nonsense):
     dying, mad, sound = (
@@ -88,13 +89,13 @@ def test_jobs_of_a_host_that_dies_or_talks_nonsense_run_elsewhere(nonsense):
 
 
 def test_results_that_are_too_few_do_not_count():
-    short = Made("short", lambda number: wire.write_reply(wire.Reply(A, 1, ())))
+    short = Made("short", lambda number: remote.write_reply(remote.Reply(A, 1, ())))
     with remote.RemoteExecutor([short, Made()], jobs_per_call=4) as executor:
         assert are_right(executor.run(successors(50)), 50)
 
 
 def test_a_job_that_loses_every_host_is_infrastructure():
-    hosts = [Made(fault=lambda number: {"version": wire.version()}) for _ in range(4)]
+    hosts = [Made(fault=lambda number: {"version": remote.version()}) for _ in range(4)]
     with remote.RemoteExecutor(hosts) as executor:
         ((_, result),) = executor.run(successors(1))
     assert result.outcome is Outcome.INFRASTRUCTURE
@@ -191,12 +192,12 @@ def test_isolation_is_what_all_hosts_have_and_too_little_is_refused():
 
 
 def test_another_version_is_refused(monkeypatch):
-    other = wire.write_reply(wire.Reply(A, 1, ())) | {"version": "0.0.1+abc"}
+    other = remote.write_reply(remote.Reply(A, 1, ())) | {"version": "0.0.1+abc"}
     host = Made()
     host.call = lambda request, seconds: other  # type: ignore[method-assign]
     with pytest.raises(SandboxError, match=r"other side 0\.0\.1\+abc"):
         remote.RemoteExecutor([host])
-    assert wire.version().startswith("0.")
+    assert remote.version().startswith("0.")
 
 
 def test_inputs_that_are_not_plain_data_are_the_callers_error():

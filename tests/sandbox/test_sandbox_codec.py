@@ -16,8 +16,8 @@ from greenward.grading.compare import equal
 from greenward.grading.testcases import show_value
 from greenward.problems.problem import Comparison
 from greenward.sandbox.inside.codec import (
+    _FLAT,
     MAX_DEPTH,
-    TAGS,
     PlainDataError,
     PlainDict,
     PlainSet,
@@ -146,7 +146,7 @@ def test_subclasses_are_reduced_by_their_base_and_not_by_their_own_methods(value
     assert back == reduced
 
 
-tags = st.sampled_from(sorted(TAGS))
+tags = st.sampled_from(sorted(_FLAT))
 forged = st.recursive(
     st.none()
     | st.booleans()

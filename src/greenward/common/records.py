@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from types import UnionType
@@ -17,11 +16,6 @@ def check_types(record: Any) -> None:
     for name, kind in _kinds(type(record)).items():  # type: ignore[arg-type]  # a class is hashable
         if not _is(value := getattr(record, name), kind):
             raise TypeError(f"{name}: expected {kind}, found {str(value)[:60]!r}")
-
-
-def is_duration(value: Any) -> bool:
-    """Whether a number is a finite one, and not below 0."""
-    return math.isfinite(value) and value >= 0
 
 
 @cache

@@ -437,10 +437,12 @@ def build_executor(sandbox: SandboxConfig) -> Executor:
         isolated |= {"jobs_per_call": sandbox.jobs_per_call}
         return RayExecutor(sandbox.ray.address, sandbox.ray.workers_per_node, **isolated)
     if sandbox.http is not None:
-        from greenward.sandbox.http import HttpExecutor
+        from greenward.sandbox.http import HttpHost
+        from greenward.sandbox.remote import RemoteExecutor
 
         token = read_token(sandbox.http)
-        return HttpExecutor(sandbox.http.urls, token, jobs_per_call=sandbox.jobs_per_call, **isolated)
+        hosts = [HttpHost(url, token, sandbox.packages) for url in sandbox.http.urls]
+        return RemoteExecutor(hosts, require=isolated["require"], jobs_per_call=sandbox.jobs_per_call)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # that train together on this machine
     return LocalExecutor(-(-sandbox.workers // processes), **isolated)
 

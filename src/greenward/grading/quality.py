@@ -35,7 +35,7 @@ from types import MappingProxyType
 from greenward.common.errors import ConfigError, RewardError
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer, RewardFunction, Scores, per_answer
-from greenward.problems.python_source import Definition, FunctionNode, dotted_name, parse_or_none
+from greenward.problems.python_source import Definition, FunctionNode, dotted_name, first_line, parse_or_none
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
@@ -666,11 +666,11 @@ class _LivenessScan:
         shared = {line for one in kept for line in _own_lines(one)}
         gone: set[int] = set()
         for statement in removed:
-            span = set(range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1))
+            span = set(range(first_line(statement), (statement.end_lineno or statement.lineno) + 1))
             if not span & shared:
                 gone |= span
             dead += sum(isinstance(one, ast.stmt) and not _is_text(one) for one in ast.walk(statement))
-        fillers = {_first_line(one): " " * one.col_offset + "pass" for one in emptied}
+        fillers = {first_line(one): " " * one.col_offset + "pass" for one in emptied}
         text = [
             fillers.get(number, line) if number in gone else line
             for number, line in enumerate(lines, start=1)
@@ -907,8 +907,4 @@ def _own_lines(node: ast.stmt) -> range:
     """The lines of a statement without those of its blocks."""
     inner: list[ast.stmt] = getattr(node, "body", [])
     last = max(node.lineno, inner[0].lineno - 1) if inner else node.end_lineno or node.lineno
-    return range(_first_line(node), last + 1)
-
-
-def _first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    return range(first_line(node), last + 1)

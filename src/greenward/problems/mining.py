@@ -39,6 +39,7 @@ from greenward.problems.problem import Doctest, InProcess, Problem
 from greenward.problems.python_source import (
     UNREADABLE,
     FunctionNode,
+    first_line,
     parse,
     qualified_functions,
     source_lines,
@@ -81,7 +82,7 @@ def _parts(parent: ast.Module | ast.ClassDef, function: MaskedFunction, lines: l
     """The statements of a module or class but the function itself; a class that holds it is opened."""
     is_class = isinstance(parent, ast.ClassDef)
     for node in parent.body[not is_class and ast.get_docstring(parent) is not None :]:
-        start, end = first_line(node), node.end_lineno or 0
+        start, end = first_line(node) - 1, node.end_lineno or 0
         if start <= function.start < end:
             if isinstance(node, ast.ClassDef):
                 opening = "".join(lines[start : node.body[0].lineno - 1]).rstrip() + "\n"
@@ -106,7 +107,7 @@ def _summary(node: ast.stmt, lines: list[str]) -> str:
     indentation = " " * (node.col_offset + 4)
     said = (ast.get_docstring(node) or "").partition("\n")[0]
     docstring = f'{indentation}"""{said}"""\n' if said and not {'"', "\\"} & set(said) else ""
-    return f"{''.join(lines[first_line(node) : end])}{docstring}{indentation}...\n"
+    return f"{''.join(lines[first_line(node) - 1 : end])}{docstring}{indentation}...\n"
 
 
 MAX_BODY_LINES = 60
@@ -158,12 +159,6 @@ class MaskedFunction:
         """The body, indented as in the file."""
         return "".join(self._lines[self.body : self.end])
 
-    def with_body(self, statement: str) -> str:
-        """The function, indented as in the file, with one statement (or several lines) as its body."""
-        first = next(line for line in self._lines[self.body : self.end] if line.strip())
-        indentation = first[: len(first) - len(first.lstrip())]
-        return self.starter + textwrap.indent(statement, indentation) + "\n"
-
     @cached_property
     def _lines(self) -> list[str]:
         return source_lines(self.file.text.rstrip("\n") + "\n")
@@ -181,7 +176,7 @@ def masked_functions(file: SourceFile) -> Iterator[MaskedFunction | LeftOut]:
         return
     count = Counter(qualified for qualified, _ in found)
     for qualified, node in found:
-        start = first_line(node)
+        start = first_line(node) - 1
         reason = "defined more than once" if count[qualified] > 1 else _unsuitable(node)
         fingerprint = "" if reason else _fingerprint(node)
         if not fingerprint:
@@ -201,11 +196,6 @@ def masked_functions(file: SourceFile) -> Iterator[MaskedFunction | LeftOut]:
             end=node.end_lineno or 0,
             fingerprint=fingerprint,
         )
-
-
-def first_line(node: ast.stmt) -> int:
-    """The line of a statement, counted from 0, or that of its first decorator."""
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
 
 
 def _unsuitable(node: FunctionNode) -> str:
@@ -680,9 +670,11 @@ def masked_problem(
 
 
 def in_file(function: MaskedFunction, statement: str) -> str:
-    """The function's file with one statement as the function's body."""
+    """The function's file with one statement (or several lines) as the function's body."""
     lines = source_lines(function.file.text)
-    return "".join(lines[: function.start]) + function.with_body(statement) + "".join(lines[function.end :])
+    first = next(line for line in source_lines(function.reference) if line.strip())
+    body = textwrap.indent(statement, first[: len(first) - len(first.lstrip())])
+    return f"{''.join(lines[: function.body])}{body}\n{''.join(lines[function.end :])}"
 
 
 def constant_bodies(function: MaskedFunction) -> list[str]:

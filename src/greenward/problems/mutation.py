@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from greenward.problems.problem import MUTANT_TAG, Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import function_named, parse, parse_or_none
@@ -345,7 +345,11 @@ def mutants(source: str) -> list[Mutant]:
     for node, owner, field, index, names in _places_below(tree, {}):
         before = getattr(owner, field)
         for kind, replacement in replacements(node, names):
-            setattr(owner, field, _replaced(before, index, replacement))
+            changed: Replacement = replacement
+            if index is not None:  # in a list
+                inserted = replacement if isinstance(replacement, list) else [replacement]
+                changed = _exchanged(before, index, *inserted) or [ast.Pass()]
+            setattr(owner, field, changed)
             code = f"{ast.unparse(tree)}\n"
             setattr(owner, field, before)
             left -= len(code)
@@ -356,14 +360,6 @@ def mutants(source: str) -> list[Mutant]:
                 seen.add(code)
                 found.append(Mutant(kind, code))
     return found
-
-
-def _replaced(before: Any, index: int | None, replacement: Replacement) -> Any:
-    """The value of a field with a replacement for its node, or for the node at `index` of its list."""
-    if index is None:
-        return replacement
-    inserted = replacement if isinstance(replacement, list) else [replacement]
-    return [*before[:index], *inserted, *before[index + 1 :]] or [ast.Pass()]
 
 
 def _places_below(

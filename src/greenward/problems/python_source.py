@@ -55,6 +55,11 @@ def source_lines(source: str) -> list[str]:
     return StringIO(source).readlines()
 
 
+def first_line(node: ast.stmt) -> int:
+    """The line of a statement, or that of its first decorator."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+
+
 def dotted_name(node: ast.AST) -> str:
     """The name that an expression is, as `sys.stdout.write`; empty without one, or with too many parts."""
     parts = list[str]()

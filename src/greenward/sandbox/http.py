@@ -1,4 +1,4 @@
-"""Calls sandboxes behind HTTP (`HttpExecutor`), and serves the sandbox of this machine (`SandboxServer`).
+"""Calls sandboxes behind HTTP (`HttpHost`), and serves the sandbox of this machine (`SandboxServer`).
 
 `POST /run_jobs` takes jobs of greenward (`remote`). `POST /run_code` takes a Python program in the form of
 SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files. A
@@ -22,8 +22,8 @@ import socket
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NoReturn
@@ -32,9 +32,9 @@ from urllib.parse import urlsplit
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy
 from greenward.common.parsing import parse_json_text
-from greenward.sandbox import remote
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
-from greenward.sandbox.remote import HostLost, JobServer, RemoteExecutor
+from greenward.sandbox.remote import Host, JobServer, Json, source_files
+from greenward.sandbox.workers import WorkerLost
 
 JOBS_PATH, RUN_CODE_PATH = "/run_jobs", "/run_code"
 _COMPILE_SECONDS = 10.0  # SandboxFusion asks for it; Python has nothing to compile
@@ -55,29 +55,20 @@ with open("reply.json", "w", encoding="ascii") as file:
 """
 
 
-class HttpExecutor(RemoteExecutor):
-    """Runs jobs on the servers at `urls`, which get the jobs in turn.
+class HttpHost(Host):
+    """One server. Which kind it is shows when it is called for the first time.
 
-    `token` is what the servers of greenward ask for. `packages` may be imported by answers on servers of
-    SandboxFusion; those of greenward have their own. `others` are those of `RemoteExecutor`.
+    `token` is what a server of greenward asks for. `packages` may be imported by answers on a server of
+    SandboxFusion; one of greenward has its own.
     """
-
-    def __init__(
-        self, urls: Sequence[str], token: str | None = None, packages: Sequence[str] = (), **others: Any
-    ) -> None:
-        super().__init__([HttpHost(url, token, packages) for url in urls], **others)
-
-
-class HttpHost:
-    """One server. Which kind it is shows when it is called for the first time."""
 
     def __init__(self, url: str, token: str | None = None, packages: Sequence[str] = ()) -> None:
         patience = RetryPolicy(attempts=1, total_seconds=float("inf"))  # what is lost runs on another server
         self._client = JsonClient(url, token=token, patience=patience, max_bytes=1 << 30)
-        self.name, self._packages, self._is_foreign = self._client.url, list(packages), False
+        super().__init__(self._client.url)
+        self._packages, self._is_foreign = list(packages), False
 
-    def call(self, request: remote.Json, seconds: float) -> Any:
-        """The server's reply. Raises `HostLost`, and `SandboxError` where it refuses the request."""
+    def call(self, request: Json, seconds: float) -> Any:
         try:
             if not self._is_foreign:
                 try:
@@ -88,7 +79,7 @@ class HttpHost:
                     self._is_foreign = True
             return self._run_code(request, seconds)
         except RequestFailed as error:
-            raise HostLost(error.message) from None
+            raise WorkerLost(error.message) from None
         except RequestRefused as error:
             remedy = "Set sandbox.http.token_env to the variable that holds the server's token."
             raise SandboxError(error.message, remedy=remedy if error.status in (401, 403) else None) from None
@@ -96,7 +87,7 @@ class HttpHost:
     def close(self) -> None:
         self._client.close()
 
-    def _run_code(self, request: remote.Json, seconds: float) -> Any:
+    def _run_code(self, request: Json, seconds: float) -> Any:
         nonce = secrets.token_hex(16)
         files = {
             "request.json": json.dumps([nonce, self._packages, request]).encode("ascii"),
@@ -114,9 +105,9 @@ class HttpHost:
         try:
             theirs, reply = json.loads(base64.b64decode(found["files"]["reply.json"]))
         except (ValueError, TypeError, LookupError, RecursionError):
-            raise HostLost(f"the sandbox did not run as a program there: {str(found)[-500:]}") from None
+            raise WorkerLost(f"the sandbox did not run as a program there: {str(found)[-500:]}") from None
         if theirs != nonce:
-            raise HostLost("the reply is not that of the sandbox that was sent there")
+            raise WorkerLost("the reply is not that of the sandbox that was sent there")
         return reply
 
 
@@ -124,7 +115,7 @@ class HttpHost:
 def _archive() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, source in remote.source_files().items():
+        for name, source in source_files().items():
             archive.writestr(name, source)
     return file.getvalue()
 
@@ -191,6 +182,31 @@ class _Connections:
         self._trusted.discard(connection)
 
 
+class _Refused(Exception):
+    """A request that is answered by an HTTP status, the first argument, and a reason, the second one."""
+
+
+class _Quota:
+    """What all requests together may use at once; one that alone wants more must be the only one."""
+
+    def __init__(self, most: int, refusal: str) -> None:
+        self._most, self._refusal = most, refusal
+        self._used, self._lock = 0, threading.Lock()
+
+    @contextmanager
+    def use(self, count: int) -> Iterator[None]:
+        """Uses so much of it inside. Raises `_Refused` where others leave too little."""
+        with self._lock:
+            if self._used and self._used + count > self._most:
+                raise _Refused(429, self._refusal)
+            self._used += count
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used -= count
+
+
 class SandboxServer(ThreadingHTTPServer):
     """Serves the jobs of `jobs` until `shutdown`. Raises `ConfigError` for an address that cannot be used.
 
@@ -222,32 +238,16 @@ class SandboxServer(ThreadingHTTPServer):
                 remedy="Name the environment variable that holds one: --token-env NAME.",
             )
         self.jobs, self.token, self.memory_bytes = jobs, token, memory_bytes
-        self.max_jobs, self.max_body_bytes = max_jobs, max_body_bytes
-        self.is_closing = False
-        self._running, self._held, self._lock = 0, 0, threading.Lock()
+        self.max_body_bytes, self.is_closing = max_body_bytes, False
+        self.running = _Quota(max_jobs, f"{max_jobs} jobs are in flight")
+        self.bodies = _Quota(
+            BODIES_HELD * max_body_bytes, "as many bytes as are accepted at once are being read"
+        )
         self.connections, self._head_seconds = _Connections(max_connections), head_seconds
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise ConfigError(f"cannot serve on {host}, port {port}: {error.strerror or error}.") from None
-
-    def admit(self, count: int) -> bool:
-        """Whether so many more jobs may run now; then `leave` must follow. A larger batch runs alone."""
-        with self._lock:
-            has_room = not self._running or self._running + count <= self.max_jobs
-            self._running += count if has_room else 0
-            return has_room
-
-    def leave(self, count: int) -> None:
-        with self._lock:
-            self._running -= count
-
-    def hold(self, size: int) -> bool:
-        """Whether a body of so many bytes may be read now; then it must be held by `-size` in the end."""
-        with self._lock:
-            has_room = self._held + size <= BODIES_HELD * self.max_body_bytes
-            self._held += size if has_room else 0
-            return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serves a connection in a thread of its own; too many are closed at once."""
@@ -268,10 +268,6 @@ class SandboxServer(ThreadingHTTPServer):
         """A client that leaves early is no event."""
 
 
-class _Refused(Exception):
-    """A request that is answered by an HTTP status, the first argument, and a reason, the second one."""
-
-
 class _Handler(BaseHTTPRequestHandler):
     server: SandboxServer
     protocol_version = "HTTP/1.1"
@@ -280,9 +276,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         forms = {JOBS_PATH: self._run_jobs, RUN_CODE_PATH: self._run_code}
-        status, headers, self._held = 200, {}, 0
+        status, headers = 200, {}
         try:
-            content = forms.get(self.path, self._unknown)(self._body())
+            with ExitStack() as held:
+                content = forms.get(self.path, self._unknown)(self._body(held))
         except _Refused as error:
             status, content = error.args[0], {"detail": error.args[1]}
             headers = {"Retry-After": "1"} if status == 429 else {}
@@ -291,8 +288,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         except Exception as error:
             status, content = 500, {"detail": f"{type(error).__name__}: {error}"[:500]}
-        finally:
-            self.server.hold(-self._held)
         if self.server.is_closing:
             status, content = 503, {"detail": "the server is closing"}
         data = json.dumps(content).encode("ascii")
@@ -313,8 +308,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _unknown(self, body: Any) -> NoReturn:
         raise _Refused(404, f"there is {JOBS_PATH} and {RUN_CODE_PATH}, not {self.path[:100]}")
 
-    def _body(self) -> Any:
-        """The JSON of the request, which is read only if it may come."""
+    def _body(self, held: ExitStack) -> Any:
+        """The JSON of the request, which is read only if it may come; it counts until `held` ends."""
         if self.server.token and not self._has_token():
             raise _Refused(401, "this server wants its token: Authorization: Bearer TOKEN")
         # A page in a browser on this machine can give a name of its own this machine's address.
@@ -329,18 +324,17 @@ class _Handler(BaseHTTPRequestHandler):
         most = self.server.max_body_bytes
         seconds = _BODY_SECONDS + min(int(length), 2 * most) / _BODY_BYTES_PER_SECOND
         self.server.connections.grant(self.connection, seconds, trusted=bool(self.server.token))
-        if (rest := int(length)) > most:
-            refused = _Refused(413, f"the body has {length} bytes; at most {most} are accepted")
-        elif self.server.hold(rest):
-            self._held, refused = rest, None
-        else:
-            refused = _Refused(429, "as many bytes as are accepted at once are being read")
-        if refused is not None:
+        rest = int(length)
+        try:
+            if rest > most:
+                raise _Refused(413, f"the body has {length} bytes; at most {most} are accepted")
+            held.enter_context(self.server.bodies.use(rest))
+        except _Refused:
             while rest > 0 and (read := self.rfile.read(min(rest, 1 << 20))):
                 rest -= len(read)  # a client reads the answer when it has sent everything
-            raise refused
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+            raise
+        body = self.rfile.read(rest)
+        if len(body) < rest:
             raise ConnectionAbortedError  # it was ended, by the client or for its time
         self.server.connections.grant(self.connection)
         try:
@@ -364,20 +358,14 @@ class _Handler(BaseHTTPRequestHandler):
         jobs = request.get("jobs") if isinstance(request, dict) else None
         if not isinstance(jobs, list):
             raise _Refused(422, "a request has a list of jobs")
-        return self._admitted(len(jobs), lambda: self.server.jobs.answer(request))
+        with self.server.running.use(len(jobs)):
+            return self.server.jobs.answer(request)
 
     def _run_code(self, request: Any) -> Any:
         job = _program(request, self.server.memory_bytes)
-        (result,) = self._admitted(1, lambda: self.server.jobs.run([job]))
+        with self.server.running.use(1):
+            (result,) = self.server.jobs.run([job])
         return _as_in_sandbox_fusion(result)
-
-    def _admitted(self, count: int, act: Callable[[], Any]) -> Any:
-        if not self.server.admit(count):
-            raise _Refused(429, f"{self.server.max_jobs} jobs are in flight")
-        try:
-            return act()
-        finally:
-            self.server.leave(count)
 
 
 def serve(server: SandboxServer) -> None:
@@ -422,7 +410,7 @@ def _program(request: Any, memory_bytes: int) -> Job:
         raise _Refused(422, f"run_timeout, memory_limit_MB: {error}") from None
 
 
-def _as_in_sandbox_fusion(result: RunResult) -> remote.Json:
+def _as_in_sandbox_fusion(result: RunResult) -> Json:
     outcome, code = result.outcome, _return_code(result)
     others = {Outcome.TIMEOUT: "TimeLimitExceeded", Outcome.INFRASTRUCTURE: "Error"}
     run_status = others.get(outcome, "Finished")

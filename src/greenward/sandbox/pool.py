@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import selectors
 import statistics
@@ -79,7 +80,7 @@ class LocalExecutor(Closeable):
         self._running_thread: int | None = None
         self._closed = False
         self._size = workers
-        self._workers_started = 0
+        self._numbers = itertools.count(1)  # of the workers that were started
         offered = ALL_LAYERS if LINUX else PORTABLE_LAYERS
         self._packages, self._layers = packages, offered.intersection(layers)
         self._variables = variables
@@ -239,12 +240,9 @@ class LocalExecutor(Closeable):
         return slots
 
     def _start_process(self, layers: Collection[Layer], *, commands: bool = False) -> WorkerProcess:
-        def start() -> WorkerProcess:
-            self._workers_started += 1
-            folder = os.path.join(self._folder, str(self._workers_started))
-            return WorkerProcess(folder, layers, self._packages, self._variables, commands=commands)
-
-        return self._starter.submit(start).result()
+        folder = os.path.join(self._folder, str(next(self._numbers)))
+        arguments = (folder, layers, self._packages, self._variables)
+        return self._starter.submit(WorkerProcess, *arguments, commands=commands).result()
 
     def _start(self, slot: WorkerSlot) -> WorkerProcess:
         worker = self._start_process(self._layers)

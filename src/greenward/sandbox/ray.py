@@ -19,13 +19,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from greenward.common.errors import SandboxError
-from greenward.sandbox import remote
 from greenward.sandbox.isolation import Layer, Level
-from greenward.sandbox.remote import CALLS_PER_HOST, HostLost, JobServer, RemoteExecutor
+from greenward.sandbox.remote import CALLS_PER_HOST, Host, JobServer, Json, RemoteExecutor
 from greenward.sandbox.workers import (
     GRACE_SECONDS,
     START_SECONDS,
-    NoNamespaces,
     WorkerLost,
     WorkerNotStarted,
     WorkerProcess,
@@ -53,10 +51,17 @@ class RayExecutor(RemoteExecutor):
         packages: Sequence[str] = (),
         **others: Any,
     ) -> None:
-        ray, packages = _import_ray(), tuple(packages)
+        try:
+            import ray
+        except ImportError:
+            raise SandboxError(
+                "sandbox.backend=ray needs Ray, which is not installed.",
+                remedy="pip install 'greenward[ray]'",
+            ) from None
+        packages = tuple(packages)
         self._leave = ray.shutdown if _connect(ray, address) else lambda: None
         try:
-            hosts = _place(ray, workers_per_node, {"packages": packages})
+            hosts = _place(ray, workers_per_node, packages)
             self.workspaces = WorkspacePool(
                 lambda layers: RayWorker(ray, layers, packages),
                 lambda: self.isolation.layers,
@@ -78,77 +83,98 @@ class RayExecutor(RemoteExecutor):
         self._leave()
 
 
-class RayHost:
+class RayActor:
+    """A way to an actor: an object of the class `kind` made of `arguments` in a process of the cluster."""
+
+    place = ""  # what a loss is said to be of
+
+    def __init__(self, ray: Any, kind: type, *arguments: Any, **options: Any) -> None:
+        self._ray = ray
+        self.handle = ray.remote(kind).options(**options).remote(*arguments)
+
+    def call(self, method: str, *arguments: Any, seconds: float) -> Any:
+        """What a method of the actor returns, or raises of the sandbox. Raises `WorkerLost`."""
+        reference = getattr(self.handle, method).remote(*arguments)
+        try:
+            return self._ray.get(reference, timeout=seconds)
+        except self._ray.exceptions.GetTimeoutError:
+            self._ray.cancel(reference)
+            why = f"no answer within {seconds:.0f} s (dead, or its CPUs are taken)"
+        except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), SandboxError | WorkerLost):
+                raise cause from None
+            why = " ".join(str(error).split())[:500]
+        raise WorkerLost(f"{self.place}{why}")
+
+    def kill(self) -> None:
+        """Ends the actor; its workers end with it."""
+        with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
+            self._ray.kill(self.handle)
+
+
+class RayHost(Host):
     """An actor that holds `size` workers on one node, and takes as many of its CPUs."""
 
-    def __init__(self, ray: Any, node: dict[str, Any], size: int, options: dict[str, Any]) -> None:
+    def __init__(self, ray: Any, node: dict[str, Any], size: int, packages: Sequence[str]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._ray, self.size = ray, size
-        self.name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs"
-        make = ray.remote(JobActor).options(
+        super().__init__(f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]}), {size} CPUs")
+        self.size = size
+        self._actor = RayActor(
+            ray,
+            JobActor,
+            size,
+            packages,
             num_cpus=size,
             max_restarts=-1,
             max_concurrency=CALLS_PER_HOST + 1,  # and a probe
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=True),
         )
-        self._actor = make.remote(size, options)
 
-    def call(self, request: remote.Json, seconds: float) -> Any:
-        """The actor's reply. Raises `HostLost`."""
-        reference = self._actor.answer.remote(request)
-        try:
-            return self._ray.get(reference, timeout=seconds)
-        except self._ray.exceptions.GetTimeoutError:
-            self._ray.cancel(reference)
-            raise HostLost(f"no answer within {seconds:.0f} s (dead, or its CPUs are taken)") from None
-        except self._ray.exceptions.RayError as error:
-            raise HostLost(" ".join(str(error).split())[:500]) from None
+    def call(self, request: Json, seconds: float) -> Any:
+        return self._actor.call("answer", request, seconds=seconds)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
-            self._ray.kill(self._actor)
+        self._actor.kill()
 
 
 class JobActor:
-    """Answers requests on a node. Why its workers could not start is its answer, too."""
+    """Answers requests on a node. Why its workers could not start is told at each request."""
 
-    def __init__(self, workers: int, options: dict[str, Any]) -> None:
+    def __init__(self, workers: int, packages: Sequence[str]) -> None:
         self._server: JobServer | None = None
         try:
-            self._server = JobServer(workers, require=Level.D, **options)  # the caller demands more
+            self._server = JobServer(workers, require=Level.D, packages=packages)  # the caller demands more
         except SandboxError as error:
-            self._failure = remote.write_error(error)
+            self._failure = error
 
-    def answer(self, request: remote.Json) -> remote.Json:
-        """The reply to a request (`remote.write_request`)."""
-        return self._failure if self._server is None else self._server.answer(request)
+    def answer(self, request: Json) -> Json:
+        """The reply to a request (`remote.write_request`). Raises `SandboxError`."""
+        if self._server is None:
+            raise self._failure
+        return self._server.answer(request)
 
 
-class RayWorker:
+class RayWorker(RayActor):
     """A `WorkerProcess` for commands on a node of the cluster; `node_id` is known once it is ready."""
 
     def __init__(self, ray: Any, layers: Collection[Layer], packages: Sequence[str]) -> None:
-        self._ray, self._asked_layers = ray, [layer.value for layer in layers]
-        self.layers: tuple[Layer, ...] = ()
+        self._asked_layers, self.layers = layers, tuple[Layer, ...]()
         self.missing: dict[str, str] = {}
-        self.pid, self.node_id = 0, ""
+        self.pid, self.node_id, self.place = 0, "", "Ray node unknown: "
         # The workers for answers have taken the CPUs of their nodes.
-        make = ray.remote(WorkspaceActor).options(num_cpus=0, scheduling_strategy="SPREAD")
-        self._actor = make.remote(tuple(packages))
+        super().__init__(ray, WorkspaceActor, packages, num_cpus=0, scheduling_strategy="SPREAD")
 
     def wait_ready(self) -> None:
         """Returns when the worker serves. Raises `WorkerNotStarted` and `NoNamespaces`."""
+        most = START_SECONDS + _ACTOR_SECONDS
         try:
-            reply = self._get(self._actor.start.remote(self._asked_layers), START_SECONDS + _ACTOR_SECONDS)
+            facts = self.call("start", [layer.value for layer in self._asked_layers], seconds=most)
+            self.pid, self.node_id, layers, self.missing = facts
+            self.place, self.layers = f"Ray node {self.node_id[:8]}: ", tuple(map(Layer, layers))
         except WorkerLost as error:
             self.kill()
             raise WorkerNotStarted(f"an actor for workspaces did not start: {error}.") from None
-        try:
-            if "failure" in reply:
-                raise (NoNamespaces if reply["no_namespaces"] else WorkerNotStarted)(reply["failure"])
-            self.pid, self.missing, self.node_id = reply["pid"], reply["missing"], reply["node_id"]
-            self.layers = tuple(map(Layer, reply["layers"]))
         except (TypeError, ValueError, LookupError) as error:
             self.kill()
             raise WorkerNotStarted(f"an actor does not speak as one of greenward does ({error!r}).") from None
@@ -156,65 +182,29 @@ class RayWorker:
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The report on one command. Raises `WorkerLost`."""
         most = seconds + GRACE_SECONDS + _TRANSFER_SECONDS
-        reply = self._get(self._actor.ask.remote(header, payload, seconds), most)
-        if reply is None:
-            raise WorkerLost
-        return tuple(reply)
-
-    def kill(self) -> None:
-        """Ends the actor; its worker ends with it."""
-        with contextlib.suppress(Exception):  # its node, or the whole cluster, is gone
-            self._ray.kill(self._actor)
-
-    def _get(self, reference: Any, seconds: float) -> Any:
-        try:
-            return self._ray.get(reference, timeout=seconds)
-        except self._ray.exceptions.RayError as error:  # a timeout, too
-            place = f"Ray node {self.node_id[:8] or 'unknown'}"
-            raise WorkerLost(f"{place}: {' '.join(str(error).split())[:500]}") from None
+        return tuple(self.call("ask", header, payload, seconds, seconds=most))
 
 
 class WorkspaceActor:
-    """A worker for commands on a node. What goes wrong is part of the reply."""
+    """A worker for commands on a node."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = packages
         self._folder = tempfile.TemporaryDirectory(prefix="greenward-sandbox-")
 
-    def start(self, layers: Sequence[str]) -> dict[str, Any]:
+    def start(self, layers: Sequence[str]) -> tuple[int, str, list[str], dict[str, str]]:
+        """Process, node, layers and missing layers of the serving worker. Raises `WorkerNotStarted`."""
         import ray
 
         folder = Path(self._folder.name, "worker")
-        try:
-            self._worker = WorkerProcess(str(folder), [*map(Layer, layers)], self._packages, commands=True)
-            self._worker.wait_ready()
-        except WorkerNotStarted as error:
-            return {"failure": str(error), "no_namespaces": isinstance(error, NoNamespaces)}
-        return {
-            "pid": self._worker.pid,
-            "node_id": ray.get_runtime_context().get_node_id(),
-            "layers": [layer.value for layer in self._worker.layers],
-            "missing": self._worker.missing,
-        }
+        self._worker = WorkerProcess(str(folder), [*map(Layer, layers)], self._packages, commands=True)
+        self._worker.wait_ready()
+        node_id, held = ray.get_runtime_context().get_node_id(), [one.value for one in self._worker.layers]
+        return self._worker.pid, node_id, held, self._worker.missing
 
-    def ask(
-        self, header: dict[str, Any], payload: bytes, seconds: float
-    ) -> tuple[dict[str, Any], bytes] | None:
-        """The worker's report, None if it is lost."""
-        try:
-            return self._worker.ask(header, payload, seconds)
-        except WorkerLost:
-            return None
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise SandboxError(
-            "sandbox.backend=ray needs Ray, which is not installed.", remedy="pip install 'greenward[ray]'"
-        ) from None
-    return ray
+    def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        """The worker's report. Raises `WorkerLost`."""
+        return self._worker.ask(header, payload, seconds)
 
 
 def _connect(ray: Any, address: str) -> bool:
@@ -248,7 +238,7 @@ def _connect(ray: Any, address: str) -> bool:
     )
 
 
-def _place(ray: Any, workers: int | None, options: dict[str, Any]) -> list[RayHost]:
+def _place(ray: Any, workers: int | None, packages: Sequence[str]) -> list[RayHost]:
     """Starts actors on every node that has the CPUs. Raises `SandboxError` if none has."""
     nodes = [(node, int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
     fitting = [(node, workers or cpus) for node, cpus in nodes if cpus >= (workers or 1)]
@@ -258,7 +248,7 @@ def _place(ray: Any, workers: int | None, options: dict[str, Any]) -> list[RayHo
             remedy="Set sandbox.ray.workers_per_node to fewer.",
         )
     return [
-        RayHost(ray, node, min(WORKERS_PER_ACTOR, count - first), options)
+        RayHost(ray, node, min(WORKERS_PER_ACTOR, count - first), packages)
         for node, count in fitting
         for first in range(0, count, WORKERS_PER_ACTOR)
     ]

@@ -9,28 +9,29 @@ holds expected values.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from greenward import __version__
 from greenward.common.errors import Closeable, SandboxError
 from greenward.common.interruption import POLL_SECONDS, check
-from greenward.common.records import check_types, is_duration
+from greenward.common.records import check_types
 from greenward.sandbox.inside.codec import PlainDataError, decode, decode_untrusted, encode
 from greenward.sandbox.isolation import Isolation, Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import MAX_JOB_CHARS, Call, CallResult, Job, Limits, Outcome, RunResult
-from greenward.sandbox.workers import GRACE_SECONDS
+from greenward.sandbox.workers import GRACE_SECONDS, WorkerLost
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits
 
 Json = dict[str, Any]
@@ -71,9 +72,8 @@ def write_job(job: Job) -> tuple[Json, int]:
     texts += [*job.expressions, *job.checks, *job.stdins, *filter(None, job.changes.values())]
     if (chars := sum(map(len, texts))) > MAX_JOB_CHARS:
         raise SandboxError(f"a job takes {chars} characters; at most {MAX_JOB_CHARS} are allowed.")
-    parts = {one.name: getattr(job, one.name) for one in fields(Job)}
-    mappings = {"limits": asdict(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
-    return parts | mappings | {"calls": calls}, chars
+    mappings = {"limits": vars(job.limits), "files": dict(job.files), "changes": dict(job.changes)}
+    return vars(job) | mappings | {"calls": calls}, chars
 
 
 def write_request(jobs: Sequence[Json]) -> Json:
@@ -99,11 +99,6 @@ def write_reply(reply: Reply) -> Json:
         "missing": dict(reply.isolation.missing),
         "results": [_write_result(result) for result in reply.results],
     }
-
-
-def write_error(error: SandboxError) -> Json:
-    """A reply that raises this error where it is read."""
-    return {"error": [error.message, error.remedy]}
 
 
 def read_reply(reply: Any, expected: int) -> Reply:
@@ -156,7 +151,7 @@ def _read_result(results: list[Json], outcome: str, **parts: Any) -> RunResult:
     for record in (result, *calls):
         check_types(record)
     times = (result.cpu_seconds, result.wall_seconds, result.idle_seconds or 0.0, *result.call_seconds)
-    if not all(map(is_duration, times)):
+    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
         raise ValueError("a time is no finite number from 0 on")
     return result
 
@@ -173,20 +168,6 @@ _CHAR_WEIGHT = 32
 _GATHER_SECONDS = 0.05  # a batch is not kept back for longer while jobs are made
 
 
-class HostLost(Exception):
-    """A host that did not answer, or not as one; the text says why."""
-
-
-class Host(Protocol):
-    """A way to one `JobServer`. `call` gives its reply; it raises `HostLost` and `SandboxError`."""
-
-    name: str
-
-    def call(self, request: Json, seconds: float) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class _Sent:
     """A job on its way: its place, its JSON, what it weighs in a batch, how long it may take at the most, and
@@ -200,23 +181,31 @@ class _Sent:
     losses: int = 0
 
 
-class _Line:
-    """A host, and whether it takes calls now."""
+class Host(ABC):
+    """A way to one `JobServer`, and what an executor knows of it."""
 
-    def __init__(self, host: Host) -> None:
-        self.host, self.workers, self.is_up = host, 1, True
+    def __init__(self, name: str) -> None:
+        self.name, self.workers, self.is_up = name, 1, True  # it takes calls now
         self.calls, self.given = 0, 0  # under way, and in all
 
-    def ask(self, jobs: Sequence[_Sent], seconds: float) -> Reply:
-        """Raises `HostLost` and `SandboxError`."""
-        reply = self.host.call(write_request([job.json for job in jobs]), seconds)
+    @abstractmethod
+    def call(self, request: Json, seconds: float) -> Any:
+        """The reply of the server. Raises `WorkerLost` and `SandboxError`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives the host up. Safe to call twice."""
+
+    def run(self, jobs: Sequence[Json], seconds: float) -> Reply:
+        """What it replies for written jobs. Raises `WorkerLost` and `SandboxError`."""
+        reply = self.call(write_request(jobs), seconds)
         try:
             return read_reply(reply, len(jobs))
         except ValueError as error:
-            raise HostLost(f"it does not speak as a sandbox of greenward does ({error})") from None
+            raise WorkerLost(f"it does not speak as a sandbox of greenward does ({error})") from None
 
 
-_News = tuple[_Line, "list[_Sent]", "Reply | Exception"]
+_News = tuple[Host, "list[_Sent]", "Reply | Exception"]
 
 
 class RemoteExecutor(Closeable):
@@ -239,7 +228,7 @@ class RemoteExecutor(Closeable):
         jobs_per_call: int = JOBS_PER_CALL,
         calls_per_host: int = CALLS_PER_HOST,
     ) -> None:
-        self._lines = [_Line(host) for host in hosts]
+        self._hosts = hosts
         self._require, self._jobs_per_call, self._calls_per_host = require, jobs_per_call, calls_per_host
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._last_loss = 0.0
@@ -262,22 +251,22 @@ class RemoteExecutor(Closeable):
                 while batch := self._next_batch(waiting):
                     threading.Thread(target=self._call, args=(*batch, news), daemon=True).start()
                     calls += 1
-            is_hopeless = not any(line.is_up for line in self._lines)
+            is_hopeless = not any(host.is_up for host in self._hosts)
             if is_hopeless and not calls and time.monotonic() > self._last_loss + PATIENCE_SECONDS:
                 yield from _lost(waiting, "no host of the sandbox answers")
                 waiting.clear()
             try:
-                line, sent, outcome = news.get(timeout=POLL_SECONDS if calls or waiting else 0)
+                host, sent, outcome = news.get(timeout=POLL_SECONDS if calls or waiting else 0)
             except Empty:
                 continue
             calls -= 1
             if isinstance(outcome, Reply):
                 yield from ((job.index, result) for job, result in zip(sent, outcome.results, strict=True))
-            elif isinstance(outcome, HostLost):
+            elif isinstance(outcome, WorkerLost):
                 again = [replace(job, losses=job.losses + 1) for job in sent]
                 waiting.extendleft(job for job in reversed(again) if job.losses < MAX_LOSSES)
                 given_up = (job for job in again if job.losses >= MAX_LOSSES)
-                yield from _lost(given_up, f"{line.host.name} was lost: {outcome}")
+                yield from _lost(given_up, f"{host.name} was lost: {outcome}")
             else:
                 raise outcome
 
@@ -291,42 +280,41 @@ class RemoteExecutor(Closeable):
     def close(self) -> None:
         """Gives up every host. Safe to call twice."""
         self._closed.set()
-        for line in self._lines:
-            line.host.close()
+        for host in self._hosts:
+            host.close()
 
     def _meet(self) -> Isolation:
         """Asks every host what it is; those that do not answer are asked again later."""
 
-        def ask(line: _Line) -> Reply | HostLost:
+        def ask(host: Host) -> Reply | WorkerLost:
             try:
-                return self._admit(line, START_SECONDS)
-            except HostLost as error:
+                return self._admit(host, START_SECONDS)
+            except WorkerLost as error:
                 return error
 
-        with ThreadPoolExecutor(max(1, len(self._lines))) as threads:
-            found = list(threads.map(ask, self._lines))
-        replies = [reply for reply in found if isinstance(reply, Reply)]
-        asked = zip(self._lines, found, strict=True)
-        silent = [(line, error) for line, error in asked if isinstance(error, HostLost)]
-        reasons = "; ".join(f"{line.host.name}: {error}" for line, error in silent)
+        with ThreadPoolExecutor(max(1, len(self._hosts))) as threads:
+            found = dict(zip(self._hosts, threads.map(ask, self._hosts), strict=True))
+        replies = [one for one in found.values() if isinstance(one, Reply)]
+        silent = {host: one for host, one in found.items() if isinstance(one, WorkerLost)}
+        reasons = "; ".join(f"{host.name}: {error}" for host, error in silent.items())
         if not replies:
             raise SandboxError(f"no host of the sandbox answers. {reasons}.")
         if silent:
             warnings.warn(f"Some hosts of the sandbox do not answer. {reasons}.", stacklevel=3)
-        for line, _ in silent:
-            self._lose(line)
+        for host in silent:
+            self._lose(host)
         layers = tuple(layer for layer in Layer if all(layer in one.isolation.layers for one in replies))
         missing = {name: why for one in replies for name, why in one.isolation.missing.items()}
         return Isolation(layers, missing)
 
-    def _admit(self, line: _Line, seconds: float) -> Reply:
-        """What a host is. Raises `HostLost`, and `SandboxError` if it may not be used."""
+    def _admit(self, host: Host, seconds: float) -> Reply:
+        """What a host is. Raises `WorkerLost`, and `SandboxError` if it may not be used."""
         try:
-            reply = line.ask((), seconds)
+            reply = host.run((), seconds)
             reply.isolation.demand(self._require)
         except SandboxError as error:
-            raise SandboxError(f"{line.host.name}: {error.message}", remedy=error.remedy) from None
-        line.workers = reply.workers
+            raise SandboxError(f"{host.name}: {error.message}", remedy=error.remedy) from None
+        host.workers = reply.workers
         return reply
 
     def _gather(self, fresh: Iterator[_Sent], waiting: deque[_Sent]) -> bool:
@@ -343,48 +331,48 @@ class RemoteExecutor(Closeable):
     @property
     def _room(self) -> int:
         """How many calls the hosts can take now."""
-        return sum(max(0, self._calls_per_host - line.calls) for line in self._lines if line.is_up)
+        return sum(max(0, self._calls_per_host - host.calls) for host in self._hosts if host.is_up)
 
-    def _next_batch(self, waiting: deque[_Sent]) -> tuple[_Line, list[_Sent]] | None:
+    def _next_batch(self, waiting: deque[_Sent]) -> tuple[Host, list[_Sent]] | None:
         """The next jobs, an equal share for each call, and the host with the fewest; None without either."""
         with self._lock:
             room = self._room
             if not waiting or not room:
                 return None
-            up = [line for line in self._lines if line.is_up]
-            line = min(up, key=lambda line: (line.calls, line.given))
-            line.calls, line.given = line.calls + 1, line.given + 1
+            up = [host for host in self._hosts if host.is_up]
+            host = min(up, key=lambda host: (host.calls, host.given))
+            host.calls, host.given = host.calls + 1, host.given + 1
         count, batch = min(self._jobs_per_call, -(-len(waiting) // room)), [waiting.popleft()]
         weight = batch[0].weight
         while waiting and len(batch) < count and (weight := weight + waiting[0].weight) <= _MAX_WEIGHT:
             batch.append(waiting.popleft())
-        return line, batch
+        return host, batch
 
-    def _call(self, line: _Line, batch: list[_Sent], news: SimpleQueue[_News]) -> None:
-        seconds = START_SECONDS + self._calls_per_host * sum(job.seconds for job in batch) / line.workers
+    def _call(self, host: Host, batch: list[_Sent], news: SimpleQueue[_News]) -> None:
+        seconds = START_SECONDS + self._calls_per_host * sum(job.seconds for job in batch) / host.workers
         try:
-            outcome: Reply | Exception = line.ask(batch, seconds)
+            outcome: Reply | Exception = host.run([job.json for job in batch], seconds)
         except Exception as error:  # whatever it is, it is raised where the results are read
             outcome = error
         with self._lock:
-            line.calls -= 1
-            if isinstance(outcome, HostLost) and line.is_up and not self._closed.is_set():
-                self._lose(line)
-        news.put((line, batch, outcome))
+            host.calls -= 1
+            if isinstance(outcome, WorkerLost) and host.is_up and not self._closed.is_set():
+                self._lose(host)
+        news.put((host, batch, outcome))
 
-    def _lose(self, line: _Line) -> None:
-        line.is_up, self._last_loss = False, time.monotonic()
-        threading.Thread(target=self._win_back, args=(line,), daemon=True).start()
+    def _lose(self, host: Host) -> None:
+        host.is_up, self._last_loss = False, time.monotonic()
+        threading.Thread(target=self._win_back, args=(host,), daemon=True).start()
 
-    def _win_back(self, line: _Line) -> None:
+    def _win_back(self, host: Host) -> None:
         seconds = 0.5
         while not self._closed.wait(seconds):
             try:
-                self._admit(line, PROBE_SECONDS)
-            except (HostLost, SandboxError):
+                self._admit(host, PROBE_SECONDS)
+            except (WorkerLost, SandboxError):
                 seconds = min(2 * seconds, MAX_BACKOFF_SECONDS)
             else:
-                line.is_up = True
+                host.is_up = True
                 return
 
 
@@ -411,7 +399,7 @@ class JobServer(Closeable):
         self.workers = workers
         self._executors: list[LocalExecutor] = []
         self._idle = SimpleQueue[LocalExecutor]()
-        self._taking_all = Lock()
+        self._taking_all = threading.Lock()
         self._threads = ThreadPoolExecutor(max(1, workers), thread_name_prefix="greenward-jobs")
         try:
             for _ in range(max(1, workers)):
@@ -427,7 +415,7 @@ class JobServer(Closeable):
         try:
             results = self.run(read_request(request))
         except SandboxError as error:
-            return write_error(error)
+            return {"error": [error.message, error.remedy]}
         return write_reply(Reply(self.isolation, self.workers, results))
 
     def run(self, jobs: Iterable[Job]) -> list[RunResult]:

@@ -363,7 +363,7 @@ _BOOTSTRAP = (
 
 
 class WorkerLost(Exception):
-    """The worker died, did not answer in time, or sent a report that cannot be read."""
+    """A worker, or a host of several, died, did not answer in time, or not as one. A text may say why."""
 
 
 class WorkerNotStarted(SandboxError):

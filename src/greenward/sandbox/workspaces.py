@@ -192,11 +192,10 @@ class _Home:
         """The worker's report. Raises `WorkspaceError` of the infrastructure, which lost a workspace."""
         is_new = action == "open"
         header = {
-            "name": name, "is": "new" if is_new else "open", "cpu_seconds": limits.call_seconds,
-            "wall_seconds": limits.call_seconds, "memory_bytes": limits.memory_bytes,
-            "file_bytes": limits.file_bytes, "output_bytes": limits.output_bytes,
+            **vars(limits), "name": name, "is": "new" if is_new else "open",
+            "cpu_seconds": limits.call_seconds, "wall_seconds": limits.call_seconds,
             "result_bytes": RESULT_BYTES, "stdin_bytes": (), "call_seconds": (), "call_wall_seconds": 0.0,
-            "measures_calls": False, "processes": limits.processes, "completes": limits.completes,
+            "measures_calls": False,
         }  # fmt: skip
         payload = json.dumps([action, argument]).encode("ascii")
         with self._lock:

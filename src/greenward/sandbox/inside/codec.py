@@ -308,7 +308,6 @@ _FLAT: dict[str, Callable[[Any], Any]] = {
     "frozenset": PlainSet,
     "dict": _flat_dict,
 }
-TAGS = frozenset(_REBUILT)
 _TEXT_TAGS = frozenset(("int", "float", "bytes", "bytearray", "Decimal", "datetime", "date", "time"))
 
 
@@ -390,14 +389,9 @@ def result_frame_end(data: bytes | memoryview, start: int) -> int | None:
     return end if end <= len(data) else None
 
 
-def framed(payload: bytes, nonce: bytes = b"") -> bytes:
-    """The frame that `write_frame` writes."""
-    return nonce + LENGTH.pack(len(payload)) + payload
-
-
 def write_frame(descriptor: int, payload: bytes, *, nonce: bytes = b"") -> None:
     """Writes one frame to a descriptor of an answer or of test programs. Raises `OSError`."""
-    frame = memoryview(framed(payload, nonce))
+    frame = memoryview(nonce + LENGTH.pack(len(payload)) + payload)
     while frame:
         frame = frame[_write(descriptor, frame) :]
 

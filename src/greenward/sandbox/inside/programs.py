@@ -29,17 +29,12 @@ _MAX_DIGITS = getattr(sys, "get_int_max_str_digits", lambda: 0)()
 _STREAMS = ("stdin", "stdout", "stderr")
 
 
-def _clear_caches_of_types() -> None:
-    """They hold what types were made of, such as classes of the program."""
-    for clear in typing._cleanups:  # type: ignore[attr-defined]
-        clear()
-
-
 # What sets a module back, by its name.
 _RESETS: dict[str, Callable[[], object]] = {
     "decimal": lambda: decimal.setcontext(decimal.Context()),
     "random": lambda: random.seed(0),
-    "typing": _clear_caches_of_types,
+    # Its caches hold what types were made of, such as classes of the program.
+    "typing": lambda: [clear() for clear in typing._cleanups],  # type: ignore[attr-defined]
 }
 
 

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from greenward.sandbox.inside import harness, linux
 from greenward.sandbox.inside.codec import NONCE_CHARS, result_frame_end
 from greenward.sandbox.inside.files import empty_folder, folder_bytes, unnamed_bytes
-from greenward.sandbox.inside.harness import CALL_FD
 from greenward.sandbox.inside.layers import LayerStack
 from greenward.sandbox.isolation import Layer
 
@@ -62,12 +61,6 @@ class Supervisor:
         descriptor = linux.unnamed_file(memoryview(b""), workspace)
         self._stdin_device = os.fstat(descriptor).st_dev  # what is given has no name, too
         os.close(descriptor)
-
-    def serve(
-        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
-    ) -> Report:
-        """Runs what a frame asks for, and reports as `run` does."""
-        return self.run(channel, limits, job, calls)
 
     def run(
         self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None = None
@@ -112,6 +105,8 @@ class Supervisor:
             "lengths": [len(output.kept) for output in child.outputs],
             "call_seconds": child.times.call_seconds if limits["measures_calls"] else [],
         }, child.outputs
+
+    serve = run  # what a frame asks for
 
     def test_layers(self, channel: socket.socket) -> dict[str, Any]:
         """What `LayerStack.test` finds in a child. Raises `OSError` if it does not come to an end."""
@@ -168,7 +163,7 @@ class Supervisor:
                 stdins.append(linux.unnamed_file(rest[:length], self.workspace))
                 rest = rest[length:]
             results, stdout, stderr = writes
-            targets = {1: stdout, 2: stderr, harness.RESULT_FD: results, CALL_FD: calls}
+            targets = {1: stdout, 2: stderr, harness.RESULT_FD: results, harness.CALL_FD: calls}
             worker = os.getpid()
             pid = os.fork()
             if pid == 0:

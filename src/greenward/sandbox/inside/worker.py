@@ -26,12 +26,21 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from greenward.sandbox.inside import harness, linux, programs, template
-from greenward.sandbox.inside import layers as libraries
+from greenward.sandbox.inside import linux, programs, template
 from greenward.sandbox.inside.codec import accept_numpy, receive_frame_with_descriptor, send_frame
 from greenward.sandbox.inside.files import remove_folder, write_files
-from greenward.sandbox.inside.harness import CALL_FD
-from greenward.sandbox.inside.layers import OPEN_FILES, LayerStack
+from greenward.sandbox.inside.harness import CALL_FD, RESULT_FD
+from greenward.sandbox.inside.layers import (
+    OPEN_FILES,
+    LayerStack,
+    enter_private_root,
+    keep_lists_of_modules,
+    leave_the_host,
+    library_paths,
+    load_packages,
+    program_paths,
+    without_packages,
+)
 from greenward.sandbox.inside.linux import LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from greenward.sandbox.inside.supervisor import (
     MAX_FOLDER_BYTES,
@@ -76,27 +85,25 @@ def _serve(channel: socket.socket, folder: str, layers: set[Layer], settings: di
     search_path = settings["search_path"]
     user_tasks = _count_user_tasks() + MAX_USER_TASKS_MORE
     owns_processes = Layer.NAMESPACES in layers
-    packages = libraries.load_packages(settings["packages"], search_path)
+    packages = load_packages(settings["packages"], search_path)
     accept_numpy()
-    readable = libraries.library_paths()
+    readable = library_paths()
     commands = settings["commands"]
-    runnable = libraries.program_paths() if commands else []
+    runnable = program_paths() if commands else []
     workspace = os.path.join(folder, "job")
     if owns_processes:
-        from greenward.sandbox.inside import layers as namespaces
-
         workspace = PRIVATE_WORKSPACE
         try:
             room = WORKSPACES_BYTES if commands else MAX_FOLDER_BYTES
-            namespaces.enter_private_root(folder, readable + packages + runnable, workspace, room)
+            enter_private_root(folder, readable + packages + runnable, workspace, room)
             if commands:  # the processes of commands are counted there
                 os.stat("/proc/self/task")
         except OSError as error:
             _give_up_namespaces(channel, error)
     else:
         os.mkdir(workspace, 0o700)
-    libraries.keep_lists_of_modules(search_path)
-    readable = libraries.without_packages(readable, search_path) + packages
+    keep_lists_of_modules(search_path)
+    readable = without_packages(readable, search_path) + packages
     writable, listable = [workspace, os.devnull], sys.path if commands else ()
     stack = LayerStack(layers, readable, writable, user_tasks, runnable=runnable, listable=listable)
     supervisor = (Workspaces if commands else Supervisor)(workspace, stack, owns_processes)
@@ -151,10 +158,8 @@ def _follow_parent(parent: int, folder: str) -> None:
 
 def _continue_in_namespaces(channel: socket.socket) -> None:
     """Returns in a child that is process 1 of new namespaces; this process waits for it and ends."""
-    from greenward.sandbox.inside import layers as namespaces  # Linux only
-
     try:
-        namespaces.leave_the_host()
+        leave_the_host()
     except OSError as error:
         _give_up_namespaces(channel, error)
     pid = os.fork()
@@ -225,7 +230,7 @@ class Workspaces(Supervisor):
         self._old: list[str] = []  # folders of workspaces that were closed
 
     def serve(
-        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None
+        self, channel: socket.socket, limits: Mapping[str, Any], job: memoryview, calls: int | None = None
     ) -> Report:
         """Carries out one request and reports as `run` does.
 
@@ -256,11 +261,11 @@ class Workspaces(Supervisor):
         if action == "exec":
             os.nice(COMMAND_NICENESS)
         self.layers.apply(limits)
-        os.closerange(harness.RESULT_FD + 1, OPEN_FILES)
+        os.closerange(RESULT_FD + 1, OPEN_FILES)
         self._ready[0] = 1
         self._ready.close()
         if action == "exec":
-            os.close(harness.RESULT_FD)
+            os.close(RESULT_FD)
             os.dup2(1, 2)  # one stream, in the order of writing
             os.execve("/bin/sh", ["sh", "-c", argument], _environment(self.workspace))
         found: Any = None
@@ -271,7 +276,7 @@ class Workspaces(Supervisor):
                 found = dict(_texts(argument))
         except (OSError, ValueError) as error:
             found = str(error) or type(error).__name__
-        with open(harness.RESULT_FD, "w", encoding="ascii") as file:
+        with open(RESULT_FD, "w", encoding="ascii") as file:
             json.dump(found, file)
         os._exit(0)
 
