@@ -136,7 +136,8 @@ class ProblemTask(Task):
         if self.suites:  # they are judged by their tests, whatever judges the task
             if not isinstance(grader, Grader):
                 self._code_grader = stack.enter_context(build_grader(self.recipe.sandbox))
-            self.suites = complete_suites(self.suites, self._code_grader or grader)
+            code: Any = self._code_grader or grader
+            self.suites = complete_suites(self.suites, code)
         self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
         verify_references(self.recipe, grader, self.train, self.held_out)
 
