@@ -30,8 +30,7 @@ from greenward.grading.reward_terms import make_reward
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.problem import Case, Problem
-from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.protocols import POLICY, Completion, OnGroup, SamplingParams, StopReason
 from greenward.tasks.corpus import demonstration_text
 
 CALL = "<shell>cat solution.py</shell>"

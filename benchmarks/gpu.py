@@ -33,16 +33,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from greenward.config.sections import LoraConfig, TrainingConfig
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig, LoraConfig, TrainingConfig
 from greenward.models import flex, sampler
 from greenward.models import sampler as decoding
 from greenward.models.decoder import Decoder, DecoderShape
 from greenward.models.memory import Workload, estimate, parameters
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import train_tokenizer
-from greenward.rollouts.engine import Completion, SamplingParams
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Completion, Episode, SamplingParams, Turn
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.collector import Collector
 from greenward.training.trainer import RLTrainer

@@ -149,11 +149,9 @@ def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any)
 
     import greenward
     from greenward.common.seeding import shuffled_index
-    from greenward.config.sections import TrainingConfig
-    from greenward.config.training import GRPOAlgorithmConfig
+    from greenward.config.sections import GRPOAlgorithmConfig, TrainingConfig
     from greenward.models.policy import Policy
-    from greenward.rollouts.engine import RolloutEngine, SamplingParams
-    from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+    from greenward.rollouts.protocols import POLICY, Collection, Episode, RolloutEngine, SamplingParams, Turn
     from greenward.training.advantages import ESTIMATORS
     from greenward.training.collector import Collector
     from greenward.training.trainer import RLTrainer

@@ -33,7 +33,7 @@ from greenward.models.policy import Policy
 from greenward.models.products import product, products_for
 from greenward.models.scoring import GroupBatch, score_tokens
 from greenward.models.tokenizer import train_tokenizer
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 
 GROUP, OWN, HIDDEN, INTERMEDIATE = 8, 64, 128, 384
 

@@ -25,7 +25,7 @@ from greenward.config.sections import LoraConfig, ShapeConfig, SupervisedConfig
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, train_tokenizer
 from greenward.recipes.run import train
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.machine import peak_resident_mb, resident_mb
 from greenward.runs.reading import read_metrics
 from greenward.training.protocols import Example

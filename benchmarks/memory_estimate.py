@@ -139,12 +139,10 @@ def train(case: Case, steps: int) -> None:
     import numpy as np
     import torch
 
-    from greenward.config.sections import TrainingConfig
-    from greenward.config.training import GRPOAlgorithmConfig
+    from greenward.config.sections import GRPOAlgorithmConfig, TrainingConfig
     from greenward.models.decoder import Decoder
     from greenward.models.policy import Policy
-    from greenward.rollouts.engine import SamplingParams
-    from greenward.rollouts.episode import Episode, Turn
+    from greenward.rollouts.protocols import Episode, SamplingParams, Turn
     from greenward.training.advantages import ESTIMATORS
     from greenward.training.trainer import RLTrainer
 

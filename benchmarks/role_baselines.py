@@ -49,13 +49,11 @@ from greenward.models.policy import Policy
 from greenward.recipes.run import WARM_START
 from greenward.recipes.sweep import Arm, run_arms
 from greenward.rollouts.driver import run_dialogues
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Collection, Episode
+from greenward.rollouts.protocols import POLICY, Collection, Episode, RolloutEngine, SamplingParams
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_evaluations, read_summary
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
-from greenward.tasks.self_play.game import RandomPlayer
-from greenward.tasks.self_play.games import MARKS, find_game
+from greenward.tasks.self_play.games import MARKS, RandomPlayer, find_game
 from greenward.tasks.self_play.role_gradients import role_gradients
 from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from greenward.training.advantages import RoleBaselineEstimator

@@ -113,7 +113,7 @@ Prompts = list[list[int]]
 def greenward_sampler(arguments: argparse.Namespace, prompts: Prompts) -> tuple[str, Callable[[int], int]]:
     import greenward
     from greenward.models.policy import Policy
-    from greenward.rollouts.engine import SamplingParams
+    from greenward.rollouts.protocols import SamplingParams
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device="cpu")
     policy.tokenizer.eos_ids = (NEVER,)

@@ -42,12 +42,10 @@ from greenward.config.loading import load_recipe
 from greenward.models.catalog import build_policy
 from greenward.models.policy import Policy
 from greenward.recipes.run import build_reinforcement
-from greenward.rollouts.engine import Completion, OnGroup, RolloutEngine, SamplingParams
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Completion, Episode, OnGroup, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.tasks.self_play.environment import MovePrompts
-from greenward.tasks.self_play.game import Game
-from greenward.tasks.self_play.games import SCRIPTED, find_game
+from greenward.tasks.self_play.games import SCRIPTED, Game, find_game
 from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from greenward.training.sft import SFTTrainer
 

@@ -22,7 +22,7 @@ from greenward.config.sections import ModelConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.verdict import Family
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 
 
 def grpo(

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from greenward.config.sections import ShapeConfig, TrainingConfig
-from greenward.config.training import GRPOAlgorithmConfig, PolicyGradientConfig, PPOAlgorithmConfig
+from greenward.config.sections import (
+    GRPOAlgorithmConfig,
+    PolicyGradientConfig,
+    PPOAlgorithmConfig,
+    ShapeConfig,
+    TrainingConfig,
+)
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.batch import BatchTotals, MicroBatch
 from greenward.training.losses import LossOutput, Objective, policy_loss

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from greenward.models.policy import Policy
-from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
+from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason
 from greenward.tasks.self_play.environment import MoveFormat, MovePrompts, Table
-from greenward.tasks.self_play.game import Game
+from greenward.tasks.self_play.games import Game
 from tiny_model import CharacterTokenizer
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.models.policy import Policy
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 
 _REASONS = {StopReason.LENGTH: "length", StopReason.END: "stop", StopReason.STOP_STRING: "stop"}
 

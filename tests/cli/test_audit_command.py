@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from greenward.cli.evaluate import audit
 from greenward.common.errors import RewardError
+from greenward.evaluation.audit import AuditReport, Trial, TrialOutcome
 from greenward.evaluation.audit import audit as audit_function
-from greenward.evaluation.audit_answers import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
 def everything(completions, **columns):

@@ -11,7 +11,7 @@ from greenward import api
 from greenward.cli.main import cli
 from greenward.cli.tasks import final_view, meant, view
 from greenward.common.errors import CheckpointError, ConfigError
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.tasks.self_play import task
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.evaluation import Contestant

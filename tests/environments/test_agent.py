@@ -27,8 +27,7 @@ from greenward.problems.problem import Case, Problem
 from greenward.problems.repositories import shipped_repositories
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.endpoint import TextTokenizer
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.protocols import POLICY, Completion, SamplingParams, StopReason
 from greenward.runs.files import write_rows
 
 TOOLS = ToolsConfig(max_calls=6, call_seconds=5)

@@ -16,8 +16,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Collection
+from greenward.rollouts.protocols import POLICY, Collection, Completion, SamplingParams, StopReason
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.batch import MicroBatch, micro_batches, row_groups
 from greenward.training.collector import Collector

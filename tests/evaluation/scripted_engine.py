@@ -8,7 +8,7 @@ import numpy as np
 
 from greenward.grading.extraction import Extracted
 from greenward.problems.problem import Problem
-from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason
+from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason
 
 
 class ScriptedEngine:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from greenward.common.errors import RewardError
-from greenward.evaluation.audit import audit
-from greenward.evaluation.audit_answers import (
+from greenward.evaluation.audit import (
     CHEATS,
     FAMILIES,
     FUNCTIONS,
     HONEST,
     RIGHT_ANSWERS,
     TrialOutcome,
+    audit,
 )
 from greenward.grading.user_rewards import assertions
 from greenward.problems.problem import StdioCase

@@ -16,7 +16,7 @@ from greenward.evaluation.evaluate import EvaluationRow, VerdictMemory, evaluate
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 from greenward.runs.reading import by_problem
 
 STATUSES = list(Status)

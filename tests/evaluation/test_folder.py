@@ -17,7 +17,7 @@ from greenward.grading.execution import FlakyAnswer
 from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 
 PROBLEMS = ProblemSet(
     (Problem(f"p{number}", "Do it.", "f", tests=(Case((1,), 1),), tags=("easy",)) for number in range(6)),

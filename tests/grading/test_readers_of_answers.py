@@ -27,7 +27,7 @@ from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
 from greenward.problems.problem import Assertion, Case, Problem
 from greenward.rollouts.driver import Request, turn_of
 from greenward.rollouts.endpoint import TextTokenizer
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
+from greenward.rollouts.protocols import Completion, SamplingParams, StopReason
 from greenward.runs.files import append_row, read_jsonl, write_rows
 from greenward.sandbox.protocol import Outcome, RunResult
 from greenward.tasks.code_game.environment import SCRIPTED_PREDICTORS, CodeGamePrompts

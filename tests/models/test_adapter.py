@@ -14,7 +14,7 @@ from greenward.models.catalog import find_model
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.training.loop import WeightAverage
 
 transformers = pytest.importorskip("transformers")

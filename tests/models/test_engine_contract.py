@@ -11,7 +11,7 @@ from engines import MAX_POSITIONS, WITHOUT_VLLM, make_policy, running
 
 from greenward.common.errors import GreenwardError
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 
 PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]
 KINDS = [

@@ -27,7 +27,7 @@ from greenward.models.policy import Policy
 from greenward.models.products import linear
 from greenward.models.sampler import choose_tokens
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 
 SOURCE = Path(building.__file__).parent / "kernels.c"
 

@@ -10,7 +10,7 @@ import torch
 
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,7 +11,7 @@ from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import StopStrings, choose_tokens, row_keys, uniforms
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 
 PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]
 SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)

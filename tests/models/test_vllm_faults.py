@@ -16,7 +16,7 @@ from greenward.common.errors import ConfigError, EngineError
 from greenward.config.sections import LoraConfig, ServerConfig
 from greenward.models.tokenizer import train_tokenizer
 from greenward.models.vllm import Server
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from vllm_server import VLLMServer
 
 PROMPTS = [[5, 6, 7], [9] * 12, [4, 8, 15, 16, 23, 42], [30, 31]]

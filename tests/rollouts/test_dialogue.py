@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import GreenwardError
-from greenward.config.sections import ShapeConfig, TrainingConfig
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig, ShapeConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.rollouts.driver import Request, Waiting, run_dialogues
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import (
+    POLICY,
+    Collection,
+    Completion,
+    Episode,
+    SamplingParams,
+    StopReason,
+    Turn,
+)
 from greenward.runs.reading import without_timing
 from greenward.training.advantages import ESTIMATORS, Advantages, group_signal, spread_over_tokens
 from greenward.training.batch import row_groups

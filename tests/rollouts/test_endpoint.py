@@ -7,7 +7,7 @@ import pytest
 from greenward.common.errors import ConfigError, EngineError
 from greenward.common.http import RequestError, RetryPolicy
 from greenward.rollouts.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
-from greenward.rollouts.engine import SamplingParams, StopReason
+from greenward.rollouts.protocols import SamplingParams, StopReason
 from openai_server import KEY, OpenAIServer
 
 QUICK = RetryPolicy(attempts=2, attempt_seconds=0.25, total_seconds=2.0, first_wait=0.01)

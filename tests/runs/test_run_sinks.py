@@ -14,7 +14,7 @@ import pytest
 
 from greenward.cli.main import main
 from greenward.common.errors import ConfigError
-from greenward.common.keys import load_keys
+from greenward.common.text import load_keys
 from greenward.runs import trackers
 from greenward.runs.directory import RunDirectory
 from greenward.runs.trackers import (

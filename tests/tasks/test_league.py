@@ -13,11 +13,10 @@ import torch
 from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import train_tokenizer
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import POLICY, Episode, Turn
+from greenward.rollouts.protocols import POLICY, Episode, StopReason, Turn
 from greenward.tasks.league import League
 from greenward.tasks.self_play.environment import Opponents
-from greenward.tasks.self_play.game import RandomPlayer
+from greenward.tasks.self_play.games import RandomPlayer
 
 SHAPE = ShapeConfig(layers=1, hidden_size=8, heads=1, kv_heads=1, intermediate_size=8, max_positions=16)
 

@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.config.training import GRPOAlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.sections import (
+    GRPOAlgorithmConfig,
+    PPOAlgorithmConfig,
+    SupervisedConfig,
+    TrainingConfig,
+)
 from greenward.grading.verdict import Status
 from greenward.models.heads import Critic
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training import distributed
 from greenward.training.advantages import ESTIMATORS
 from greenward.training.optim import KLCoefficient

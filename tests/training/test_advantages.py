@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from greenward.grading.verdict import Status
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.advantages import ESTIMATORS, CompletionRewardEstimator, group_signal
 from learning import judged_episode, make_turn
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig
 from greenward.training.optim import EntropyCoefficient, KLCoefficient, learning_rate_factor
 
 

@@ -22,8 +22,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Episode
+from greenward.rollouts.protocols import POLICY, Completion, Episode, SamplingParams, StopReason
 from greenward.training.collector import Collector
 from tiny_model import CharacterTokenizer
 

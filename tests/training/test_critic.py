@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.training import CriticConfig, PPOKLConfig
+from greenward.config.sections import CriticConfig, PPOKLConfig
 from greenward.grading.verdict import Status
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.advantages import Advantages
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, discounted_returns, generalised_advantages

@@ -8,12 +8,12 @@ import torch
 
 from greenward.common.errors import ConfigError
 from greenward.config.loading import parse_recipe
-from greenward.config.sections import TrainingConfig
-from greenward.config.training import (
+from greenward.config.sections import (
     CriticConfig,
     FaultsConfig,
     GradientExplosionConfig,
     RewardOverconfidenceConfig,
+    TrainingConfig,
 )
 from greenward.training.faults import (
     FAULTS,

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from greenward.common.errors import CheckpointError, ConfigError, EngineError
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.runs.checkpoints import MANIFEST
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import sha256_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig
 from greenward.training.batch import BatchTotals
 from greenward.training.losses import KL_ESTIMATORS, LOSSES
 from learning import LossInputs, loss_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from greenward.config.training import GRPOAlgorithmConfig, KLConfig
+from greenward.config.sections import GRPOAlgorithmConfig, KLConfig
 from greenward.training.batch import BatchTotals, MicroBatch
 from greenward.training.losses import KL_ESTIMATORS, LOSSES, LossOutput, value_loss
 from learning import LossInputs, loss_of

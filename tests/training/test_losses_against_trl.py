@@ -15,7 +15,7 @@ from record_trl_losses import (
     tensors,
 )
 
-from greenward.config.training import GRPOAlgorithmConfig, ImportanceConfig, KLConfig
+from greenward.config.sections import GRPOAlgorithmConfig, ImportanceConfig, KLConfig
 from greenward.training.batch import BatchTotals
 from learning import LossInputs, loss_of
 

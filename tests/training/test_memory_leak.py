@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from greenward.common.errors import ConfigError
-from greenward.config.training import MemoryLeakConfig
+from greenward.config.sections import MemoryLeakConfig
 from greenward.diagnostics.signal_tests import measure_memory_growth
 from greenward.training.faults import FaultTargets, MemoryLeak
 
@@ -91,7 +91,7 @@ def test_a_leak_that_would_take_most_of_the_memory_is_refused():
 
 RUN = """
 import json, torch
-from greenward.config.training import MemoryLeakConfig
+from greenward.config.sections import MemoryLeakConfig
 from greenward.training.faults import FaultTargets
 from greenward.training.faults import MemoryLeak
 from greenward.runs.machine import resident_mb

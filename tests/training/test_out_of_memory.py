@@ -18,7 +18,7 @@ from greenward.common.errors import ConfigError
 from greenward.config.sections import SupervisedConfig
 from greenward.grading.verdict import Status
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training.optim import MicroBatchLimit
 from greenward.training.protocols import Example
 from greenward.training.sft import SFTTrainer

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import EngineError
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import POLICY, Collection, Episode, StopReason, Turn
 from greenward.training.collector import Collector, OverlappedCollector
 
 GROUPS, STEPS = 3, 4

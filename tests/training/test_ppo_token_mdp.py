@@ -12,12 +12,10 @@ import torch
 from test_loss_terms import logprobs_of, trainable
 from torch import Tensor
 
-from greenward.config.sections import ShapeConfig
-from greenward.config.training import GRPOAlgorithmConfig, PPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig, PPOAlgorithmConfig, ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.engine import SamplingParams
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode, SamplingParams
 from greenward.training.batch import BatchTotals
 from greenward.training.ppo import generalised_advantages
 from learning import LossInputs, PPOAgent, judged_episode, loss_of, make_turn

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training.advantages import Advantages
 from learning import VOCABULARY, PPOAgent, judged_episode, make_turn, tiny_policy
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 from test_trainer import BigramPolicy, make_episodes
 
-from greenward.config.sections import TrainingConfig
-from greenward.config.training import RejectionAlgorithmConfig
+from greenward.config.sections import RejectionAlgorithmConfig, TrainingConfig
 from greenward.grading.verdict import Status, Verdict
-from greenward.rollouts.engine import StopReason
+from greenward.rollouts.protocols import StopReason
 from greenward.training.protocols import Example
 from greenward.training.sft import RejectionTrainer, SupervisedOptimizer
 from learning import NoCollector

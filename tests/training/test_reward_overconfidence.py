@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.config.training import RewardOverconfidenceConfig
+from greenward.config.sections import RewardOverconfidenceConfig
 from greenward.diagnostics.calibration import calibration_score, measure_calibration
 from greenward.training.faults import FaultTargets, RewardOverconfidence, scale_for
 

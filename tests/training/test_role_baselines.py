@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.rollouts.episode import POLICY, Episode
+from greenward.rollouts.protocols import POLICY, Episode
 from greenward.training.advantages import RoleBaselineEstimator
 from learning import judged_episode, make_turn
 

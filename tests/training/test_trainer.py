@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from greenward.common.errors import ConfigError
-from greenward.config.sections import TrainingConfig
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import GRPOAlgorithmConfig, TrainingConfig
 from greenward.grading.verdict import Status
 from greenward.models.scoring import GroupBatch, TokenScores
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode, StopReason
 from greenward.runs.reading import without_timing
 from greenward.training.advantages import ESTIMATORS, Advantages
 from greenward.training.losses import LOSSES

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from greenward.config.training import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import Episode, Turn
+from greenward.config.sections import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
+from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training.advantages import Advantages
 from greenward.training.faults import FAULTS, EditedCollector, edit_examples
 from greenward.training.protocols import Example
@@ -129,7 +128,7 @@ def test_a_stale_sampler_is_renewed_seldom():
 
 
 def replace_config(**values):
-    from greenward.config.training import StaleSamplerConfig
+    from greenward.config.sections import StaleSamplerConfig
 
     return StaleSamplerConfig(**values)
 

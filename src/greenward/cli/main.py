@@ -30,8 +30,7 @@ from greenward.cli.tools import completion, doctor, kernels, plan, push, report,
 from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
-from greenward.common.keys import without_keys
-from greenward.common.text import visible
+from greenward.common.text import visible, without_keys
 
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later

@@ -32,7 +32,7 @@ from greenward.common.text import visible
 
 if TYPE_CHECKING:
     from greenward.tasks.self_play.evaluation import Contestant, RoleResult
-    from greenward.tasks.self_play.game import Game, ScriptedPlayer
+    from greenward.tasks.self_play.games import Game, ScriptedPlayer
 
 
 EXIT_NOT_FIXED = 1
@@ -273,7 +273,7 @@ class TerminalGame:
 
     def _play_once(self, person: int) -> float | None:
         """What the person gained; None if the person left."""
-        from greenward.tasks.self_play.game import checked_returns
+        from greenward.tasks.self_play.games import checked_returns
 
         game = self.game
         state = game.start(self.rng)

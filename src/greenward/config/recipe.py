@@ -19,34 +19,32 @@ from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
 from greenward.common.parsing import parse_yaml_text
 from greenward.config.sections import (
+    AlgorithmConfig,
     ConfigSection,
     EditsConfig,
     EnvironmentConfig,
     EvaluationConfig,
+    FaultsConfig,
+    GRPOAlgorithmConfig,
+    ImportanceConfig,
     LoopConfig,
     ModelConfig,
     MonitorConfig,
+    PolicyGradientConfig,
+    PPOAlgorithmConfig,
     ProblemsConfig,
+    RejectionAlgorithmConfig,
     RewardModelConfig,
     RewardTermConfig,
     RolloutsConfig,
     SamplingConfig,
     SandboxConfig,
     Seed,
+    SupervisedAlgorithmConfig,
     SupervisedConfig,
     ToolsConfig,
     TrackingConfig,
     TrainingConfig,
-)
-from greenward.config.training import (
-    AlgorithmConfig,
-    FaultsConfig,
-    GRPOAlgorithmConfig,
-    ImportanceConfig,
-    PolicyGradientConfig,
-    PPOAlgorithmConfig,
-    RejectionAlgorithmConfig,
-    SupervisedAlgorithmConfig,
 )
 
 # Learning rates of a pretrained model where the recipe gives none.

@@ -32,8 +32,7 @@ from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.rollouts.driver import Request, Waiting
-from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams, StopReason
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Completion, Episode, RolloutEngine, SamplingParams, StopReason
 from greenward.sandbox.inside.files import (
     MAX_FILES,
     MAX_FILES_BYTES,

@@ -22,8 +22,16 @@ from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import EDIT_ERRORS, Family, Verdict
 from greenward.problems.problem import Problem
 from greenward.rollouts.driver import Dialogue, Request, Waiting, run_dialogues
-from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import (
+    POLICY,
+    Collection,
+    Completion,
+    Episode,
+    RolloutEngine,
+    SamplingParams,
+    StopReason,
+    Turn,
+)
 
 ROLE = "programmer"
 

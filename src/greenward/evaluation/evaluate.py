@@ -33,8 +33,7 @@ from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.rollouts.driver import run_dialogues
-from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.protocols import POLICY, Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.runs.files import from_json_number
 from greenward.sandbox.isolation import Layer, level_of
 

@@ -71,7 +71,7 @@ from greenward.rollouts.endpoint import (
     is_endpoint,
     refuses_all,
 )
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
+from greenward.rollouts.protocols import RolloutEngine, SamplingParams
 from greenward.runs.files import write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder

@@ -38,7 +38,7 @@ from greenward.models.lora import fix_factors, shared_copy
 from greenward.models.products import product, products_for, serving
 from greenward.models.scoring import GroupBatch, Span, bucket_groups
 from greenward.models.tokenizer import Tokenizer
-from greenward.rollouts.engine import (
+from greenward.rollouts.protocols import (
     Completion,
     OnGroup,
     RolloutEngine,

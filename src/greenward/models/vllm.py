@@ -22,7 +22,7 @@ from greenward.config.sections import ServerConfig, VLLMConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import check_prompts, row_keys
 from greenward.models.tokenizer import Tokenizer
-from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
 
 Choice = Mapping[str, Any]
 """A completion as vLLM gives it: token_ids, logprobs (T,), finish_reason, stop_reason, weight_versions."""

@@ -21,7 +21,7 @@ import torch
 
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, RewardError, TrainingStopped
-from greenward.common.keys import load_keys
+from greenward.common.text import load_keys
 from greenward.config.loading import convert, dump, preset_line, with_defaults
 from greenward.config.recipe import (
     CodeRecipe,
@@ -35,12 +35,14 @@ from greenward.config.recipe import (
 )
 from greenward.config.sections import (
     GENERATED_CORPUS,
+    FaultsConfig,
+    GRPOAlgorithmConfig,
     ModelConfig,
+    PolicyGradientConfig,
     RewardTermConfig,
     RolloutsConfig,
     TrainingConfig,
 )
-from greenward.config.training import FaultsConfig, GRPOAlgorithmConfig, PolicyGradientConfig
 from greenward.diagnostics.monitor import Alarm, Monitor
 from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.evaluation.suites import HELD_OUT
@@ -70,8 +72,7 @@ from greenward.reports.document import Report
 from greenward.reports.render import print_report
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
 from greenward.runs.checkpoints import pin_checkpoint_before
 from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
 from greenward.runs.files import JsonRows, write_rows

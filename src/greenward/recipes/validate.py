@@ -19,7 +19,7 @@ from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.recipes.run import train, training_memory
-from greenward.rollouts.engine import Completion, SamplingParams
+from greenward.rollouts.protocols import Completion, SamplingParams
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.reading import METRICS, read_evaluations, read_metrics
 

@@ -34,7 +34,7 @@ from greenward.runs.files import JsonRows, read_json
 from greenward.tasks import summary_tables
 
 if TYPE_CHECKING:
-    from greenward.evaluation.audit_answers import AuditReport
+    from greenward.evaluation.audit import AuditReport
     from greenward.evaluation.compare import PairedComparison
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"

@@ -15,8 +15,7 @@ import numpy as np
 from greenward.common.errors import EngineError, GreenwardError
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.seeding import step_seed
-from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Episode, Turn
+from greenward.rollouts.protocols import POLICY, Completion, Episode, RolloutEngine, SamplingParams, Turn
 
 
 @dataclass(frozen=True)

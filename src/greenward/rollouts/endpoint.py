@@ -24,9 +24,8 @@ from greenward.common.http import (
     RetryPolicy,
 )
 from greenward.common.interruption import POLL_SECONDS, check
-from greenward.common.keys import load_keys
-from greenward.common.text import visible
-from greenward.rollouts.engine import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.common.text import load_keys, visible
+from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
 
 if TYPE_CHECKING:
     from greenward.models.policy import Policy

@@ -13,7 +13,7 @@ import yaml
 
 from greenward.common.errors import CheckpointError, ConfigError, RunError
 from greenward.common.files import expects, read_file
-from greenward.common.keys import load_keys, without_keys
+from greenward.common.text import load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
 from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from urllib.parse import urlparse
 
 from greenward.common.errors import ConfigError
-from greenward.common.keys import load_keys, without_keys
+from greenward.common.text import load_keys, without_keys
 from greenward.runs.machine import http_status
 from greenward.runs.reading import read_sessions
 

@@ -8,8 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from greenward.common.seeding import step_seed
-from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode, RolloutEngine
 from greenward.training.protocols import Callback
 
 if TYPE_CHECKING:

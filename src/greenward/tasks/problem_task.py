@@ -29,8 +29,7 @@ from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build
 from greenward.grading.reward_terms import build_rewards
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.problem import Problem, ProblemSet
-from greenward.rollouts.engine import SamplingParams
-from greenward.rollouts.episode import Environment
+from greenward.rollouts.protocols import Environment, SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.runs.trackers import tracker_name
 from greenward.tasks.task import Task
@@ -199,10 +198,8 @@ class ProblemTask(Task):
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
-        return found | {
-            one.name: suite_evaluator(one, recipe, tokenizer, self._code_grader or grader)
-            for one in self.suites
-        }
+        code: Any = self._code_grader or grader
+        return found | {one.name: suite_evaluator(one, recipe, tokenizer, code) for one in self.suites}
 
 
 class EditTask(ProblemTask):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from greenward.grading.rewards import RewardFunction
 from greenward.problems.problem import ProblemSet
-from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import POLICY, Environment
+from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine
 from greenward.runs.directory import RunDirectory
 from greenward.runs.no_signal import NoSignalCause, cause_in_answers
 from greenward.training.protocols import Callback, Evaluator, Example

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from greenward.common.errors import GreenwardError
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.protocols import Stateful
 
 PerToken = list[tuple[np.ndarray, ...]]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch, TokenScores
-from greenward.rollouts.engine import StopReason
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training import distributed
 from greenward.training.advantages import Advantages
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from greenward.common.seeding import step_seed
 from greenward.models.policy import Policy
-from greenward.rollouts.engine import RolloutEngine
-from greenward.rollouts.episode import POLICY, Collection, Environment, Episode
+from greenward.rollouts.protocols import POLICY, Collection, Environment, Episode, RolloutEngine
 from greenward.training import distributed
 from greenward.training.advantages import group_signal
 from greenward.training.protocols import Callback, Stateful

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from greenward.common.errors import CheckpointError, ConfigError, PeerError
 from greenward.models.decoder import Decoder
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training.protocols import Callback
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from greenward.common.errors import ConfigError
-from greenward.config.training import (
+from greenward.config.sections import (
     BatchFaultConfig,
     FaultsConfig,
     GradientExplosionConfig,
@@ -27,7 +27,7 @@ from greenward.config.training import (
 from greenward.diagnostics.calibration import calibration_score
 from greenward.diagnostics.change_points import Floats
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import POLICY, Episode, Turn
+from greenward.rollouts.protocols import POLICY, Episode, Turn
 from greenward.runs.directory import DECIMALS
 from greenward.runs.files import write_json
 from greenward.runs.machine import available_mb, resident_mb

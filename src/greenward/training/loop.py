@@ -32,7 +32,7 @@ from greenward.common.files import expecting
 from greenward.common.interruption import Stopped
 from greenward.common.seeding import seed_everything
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.runs.checkpoints import checkpoint_step, latest_checkpoint, save_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import OVERFLOWED

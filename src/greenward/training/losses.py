@@ -32,7 +32,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from greenward.config.training import PolicyGradientConfig
+from greenward.config.sections import PolicyGradientConfig
 from greenward.models.scoring import TokenScores
 from greenward.training.batch import BatchTotals, MicroBatch
 

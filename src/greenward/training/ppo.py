@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from greenward.common.seeding import step_seed
-from greenward.config.training import CriticConfig, PPOKLConfig
+from greenward.config.sections import CriticConfig, PPOKLConfig
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.advantages import STD_EPSILON, Advantages, Estimator, PerToken, per_token
 from greenward.training.batch import MicroBatch, Minibatch, RowGroup, TrainingRow, row_scores
 from greenward.training.losses import KL_ESTIMATORS, value_loss

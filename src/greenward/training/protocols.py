@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.runs.directory import RunDirectory
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
 

@@ -24,7 +24,7 @@ from greenward.config.sections import RewardModelConfig
 from greenward.models.heads import RewardHead, answer_features
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.episode import Episode, Turn
+from greenward.rollouts.protocols import Episode, Turn
 from greenward.runs.directory import PredictionsFile
 from greenward.training.protocols import Callback, Stateful
 

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from greenward.common.seeding import shuffled_index, step_seed
-from greenward.config.sections import SupervisedConfig, TrainingConfig
-from greenward.config.training import RejectionAlgorithmConfig
+from greenward.config.sections import RejectionAlgorithmConfig, SupervisedConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training import distributed, optim
 from greenward.training.collector import Collector
 from greenward.training.loop import StepRecord

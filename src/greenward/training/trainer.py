@@ -15,11 +15,10 @@ from torch import Tensor
 
 from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
-from greenward.config.sections import TrainingConfig
-from greenward.config.training import PolicyGradientConfig
+from greenward.config.sections import PolicyGradientConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import (
     MicroBatch,

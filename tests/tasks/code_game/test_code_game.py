@@ -20,8 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenward.rollouts.driver import Request, turn_of
-from greenward.rollouts.engine import Completion, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import (
+    POLICY,
+    Collection,
+    Completion,
+    Episode,
+    SamplingParams,
+    StopReason,
+    Turn,
+)
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits, Outcome, RunResult
 from greenward.tasks.code_game import judge as program_judge

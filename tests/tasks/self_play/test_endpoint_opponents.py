@@ -14,8 +14,7 @@ from greenward.common.http import RetryPolicy
 from greenward.config.loading import load_recipe
 from greenward.recipes.run import train
 from greenward.rollouts.endpoint import Endpoint
-from greenward.rollouts.engine import SamplingParams
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.protocols import POLICY, SamplingParams
 from greenward.runs.reading import read_metrics
 from greenward.tasks.self_play.environment import GameEnvironment, MovePrompts, Opponents
 from greenward.tasks.self_play.evaluation import Contestant, play_match

@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from greenward.common.errors import EngineError, GreenwardError
-from greenward.rollouts.engine import Completion, SamplingParams
-from greenward.rollouts.episode import POLICY, Collection, Episode
+from greenward.rollouts.protocols import POLICY, Collection, Completion, Episode, SamplingParams
 from greenward.tasks.self_play.environment import GameEnvironment, Opponents
-from greenward.tasks.self_play.game import ExpertPlayer, RandomPlayer, check_game, checked_returns
-from greenward.tasks.self_play.games import KuhnPoker, SimpleNegotiation, TicTacToe
+from greenward.tasks.self_play.games import (
+    ExpertPlayer,
+    KuhnPoker,
+    RandomPlayer,
+    SimpleNegotiation,
+    TicTacToe,
+    check_game,
+    checked_returns,
+)
 from text_engine import TextEngine, table_of
 
 GAMES = [TicTacToe(), KuhnPoker(), SimpleNegotiation()]

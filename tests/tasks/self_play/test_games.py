@@ -18,7 +18,7 @@ from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.models.tokenizer import train_tokenizer
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.runs.progress import evaluation_line
 from greenward.runs.reading import read_recorded_run

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import EngineError
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.evaluation import Contestant, RoleResult, play_match
-from greenward.tasks.self_play.game import ExpertPlayer, RandomPlayer
-from greenward.tasks.self_play.games import TicTacToe
+from greenward.tasks.self_play.games import ExpertPlayer, RandomPlayer, TicTacToe
 from text_engine import TextEngine
 from tiny_model import CharacterTokenizer
 

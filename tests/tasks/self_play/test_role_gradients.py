@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from greenward.models.scoring import GroupBatch
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.tasks.self_play.role_gradients import RoleGradientNorms, role_gradients
 from greenward.training.advantages import RoleBaselineEstimator
 from learning import judged_episode, make_turn, tiny_policy

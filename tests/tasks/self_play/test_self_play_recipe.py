@@ -17,11 +17,10 @@ from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.loading import load_recipe, parse_recipe
 from greenward.models.catalog import build_policy
 from greenward.recipes.run import train
-from greenward.rollouts.engine import Completion, StopReason
+from greenward.rollouts.protocols import Completion, StopReason
 from greenward.runs.reading import read_metrics
 from greenward.tasks.self_play.environment import MovePrompts
-from greenward.tasks.self_play.game import Game
-from greenward.tasks.self_play.games import GAMES, KuhnPoker, find_game
+from greenward.tasks.self_play.games import GAMES, Game, KuhnPoker, find_game
 from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
 from tiny_model import TINY_MODEL
 

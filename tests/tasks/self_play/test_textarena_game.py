@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from greenward.common.errors import ConfigError, GreenwardError
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.tasks.self_play.environment import GameDialogue
-from greenward.tasks.self_play.game import RandomPlayer
-from greenward.tasks.self_play.games import TextArenaGame, find_game
+from greenward.tasks.self_play.games import RandomPlayer, TextArenaGame, find_game
 from greenward.tasks.self_play.task import find_opponent
 from text_engine import TextEngine, table_of
 

@@ -8,8 +8,7 @@ from functools import cache
 
 import pytest
 
-from greenward.tasks.self_play.game import ExpertPlayer
-from greenward.tasks.self_play.games import TicTacToe, minimax_value
+from greenward.tasks.self_play.games import ExpertPlayer, TicTacToe, minimax_value
 
 GAME = TicTacToe()
 Board = tuple[int, ...]  # 1 for X, -1 for O, 0 for an empty cell

@@ -10,7 +10,7 @@ from greenward.config.recipe import ToolSections, recipes_with
 from greenward.environments.agent import AgentEnvironment
 from greenward.grading.edits import editable_files
 from greenward.problems.problem import Problem
-from greenward.rollouts.episode import Environment
+from greenward.rollouts.protocols import Environment
 from greenward.tasks.problem_task import ProblemTask
 
 if TYPE_CHECKING:

@@ -26,8 +26,15 @@ from greenward.environments.prompts import PromptTokenizer
 from greenward.grading.extraction import last_block
 from greenward.problems.python_source import parse, parse_or_none
 from greenward.rollouts.driver import Request, turn_of
-from greenward.rollouts.engine import RolloutEngine, SamplingParams, StopReason
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import (
+    POLICY,
+    Collection,
+    Episode,
+    RolloutEngine,
+    SamplingParams,
+    StopReason,
+    Turn,
+)
 from greenward.tasks.code_game.judge import ProgramJudge, ProgramResult
 
 MOST_CHANGES = 3

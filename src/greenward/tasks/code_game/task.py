@@ -15,12 +15,10 @@ from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import Estimate, rate
 from greenward.config.recipe import ReinforcementRecipe, recipes_with, without_groups
-from greenward.config.sections import ConfigSection, SupervisedConfig
-from greenward.config.training import GRPOAlgorithmConfig
+from greenward.config.sections import ConfigSection, GRPOAlgorithmConfig, SupervisedConfig
 from greenward.grading.judge import build_limits
 from greenward.problems.problem import ProblemSet
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Environment
+from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.sandbox.isolation import Level
 from greenward.tasks.code_game.environment import (

@@ -37,7 +37,7 @@ from greenward.problems.mining import (
 )
 from greenward.problems.problem import Problem
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
-from greenward.rollouts.engine import SamplingParams
+from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox.inside.files import MAX_FILES, MAX_FILES_BYTES, text_bytes
 from greenward.sandbox.isolation import Level

@@ -18,11 +18,24 @@ from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.environments.prompts import PromptTokenizer
 from greenward.rollouts.driver import Dialogue, Request, run_dialogues, turn_of
-from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
+from greenward.rollouts.protocols import (
+    POLICY,
+    Collection,
+    Completion,
+    Episode,
+    RolloutEngine,
+    SamplingParams,
+    Turn,
+)
 from greenward.tasks.league import LEAGUE, SELF, League
-from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer, checked_returns
-from greenward.tasks.self_play.games import SCRIPTED, find_game
+from greenward.tasks.self_play.games import (
+    SCRIPTED,
+    Game,
+    RandomPlayer,
+    ScriptedPlayer,
+    checked_returns,
+    find_game,
+)
 
 MoveFormat = Literal["bare", "boxed"]
 

@@ -18,11 +18,20 @@ import numpy as np
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import Z_95, Estimate, proportion
 from greenward.rollouts.driver import run_dialogues
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY
+from greenward.rollouts.protocols import POLICY, RolloutEngine, SamplingParams
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Seat, Table
-from greenward.tasks.self_play.game import ExpertPlayer, FiniteGame, Game, RandomPlayer, ScriptedPlayer
-from greenward.tasks.self_play.games import EMPTY, KuhnPoker, SimpleNegotiation, TicTacToe, minimax_value
+from greenward.tasks.self_play.games import (
+    EMPTY,
+    ExpertPlayer,
+    FiniteGame,
+    Game,
+    KuhnPoker,
+    RandomPlayer,
+    ScriptedPlayer,
+    SimpleNegotiation,
+    TicTacToe,
+    minimax_value,
+)
 
 _OPPONENT = "opponent"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from greenward.common.errors import ConfigError
-from greenward.tasks.self_play.game import Game, checked_returns
+from greenward.tasks.self_play.games import Game, checked_returns
 
 try:
     from gymnasium.spaces import Box, Dict, Discrete

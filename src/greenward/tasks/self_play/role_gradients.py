@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from greenward.models.policy import Policy
-from greenward.rollouts.episode import Episode
+from greenward.rollouts.protocols import Episode
 from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import MicroBatch, TrainingRow, micro_batches, row_groups
 

@@ -21,19 +21,19 @@ from greenward.config.recipe import ReinforcementRecipe, recipes_with
 from greenward.config.sections import (
     ConfigSection,
     Fraction,
+    Loss,
+    PolicyGradientConfig,
     PositiveFraction,
     SupervisedConfig,
     named,
 )
-from greenward.config.training import Loss, PolicyGradientConfig
 from greenward.evaluation.session import GradingOptions, usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.problems.problem import ProblemSet
 from greenward.reports.evaluation import RESULTS, evaluation_report
 from greenward.reports.write import write_report
 from greenward.rollouts.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
-from greenward.rollouts.engine import RolloutEngine, SamplingParams
-from greenward.rollouts.episode import POLICY, Environment
+from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import write_json, write_rows
 from greenward.runs.machine import collect_provenance
@@ -54,8 +54,15 @@ from greenward.tasks.self_play.environment import (
     check_format,
 )
 from greenward.tasks.self_play.evaluation import Contestant, evaluate_game
-from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer
-from greenward.tasks.self_play.games import GAMES, PREFIX, SCRIPTED, find_game
+from greenward.tasks.self_play.games import (
+    GAMES,
+    PREFIX,
+    SCRIPTED,
+    Game,
+    RandomPlayer,
+    ScriptedPlayer,
+    find_game,
+)
 from greenward.tasks.task import Say, Task
 from greenward.training.protocols import Callback, Evaluator, Example
 

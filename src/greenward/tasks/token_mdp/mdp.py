@@ -24,7 +24,7 @@ from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import parse_or_none
-from greenward.rollouts.episode import POLICY, Episode
+from greenward.rollouts.protocols import POLICY, Episode
 from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.features import Embeddings, HashedEmbeddings
 from greenward.tasks.token_mdp.grammar import OPERATIONS, Node, Vocabulary, program, tidied

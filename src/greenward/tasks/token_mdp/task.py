@@ -20,6 +20,7 @@ from greenward.common.statistics import proportion
 from greenward.common.text import visible
 from greenward.config.recipe import Recipe
 from greenward.config.sections import (
+    AlgorithmConfig,
     ConfigSection,
     EvaluationConfig,
     Fraction,
@@ -30,7 +31,6 @@ from greenward.config.sections import (
     Share,
     TrackingConfig,
 )
-from greenward.config.training import AlgorithmConfig
 from greenward.diagnostics.finding import Topic
 from greenward.evaluation.evaluate import EvaluationRow, Sample, Seconds, summarise
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
@@ -42,7 +42,7 @@ from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.reports.document import Section
 from greenward.reports.runs import Study
-from greenward.rollouts.episode import POLICY, Episode
+from greenward.rollouts.protocols import POLICY, Episode
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import sha256_of, write_json
