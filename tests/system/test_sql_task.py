@@ -106,7 +106,7 @@ def test_verdicts_are_those_of_sqlite_itself(judge, folder):
 def test_training_and_held_out_questions_differ(folder):
     read = importlib.import_module("questions").read_questions
     train, dev = ({one.prompt for one in read(folder / f"{name}.jsonl")} for name in ("train", "dev"))
-    assert (len(train), len(dev)) == (200, 60) and not train & dev
+    assert (len(train), len(dev)) == (84, 28) and not train & dev
 
 
 def test_the_recipe_trains_evaluates_and_reports(folder):
