@@ -65,10 +65,8 @@ from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTr
 from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
-from greenward.reports.document import Report
 from greenward.reports.render import print_report
-from greenward.reports.training import training_report
-from greenward.reports.write import write_report
+from greenward.reports.write import report_of, write_report
 from greenward.rollouts.engine import RolloutEngine, SamplingParams
 from greenward.rollouts.episode import Episode
 from greenward.runs.checkpoints import pin_checkpoint_before
@@ -596,7 +594,7 @@ def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = Fals
     return opened[0] if opened else FollowedRun(path, config)
 
 
-def show_report(output: Path, *, quiet: bool, report_of: Callable[[Path], Report] = training_report) -> None:
+def show_report(output: Path, *, quiet: bool) -> None:
     """Write the report of what lies in `output`; print its terminal view and where the page is."""
     report = report_of(output)
     paths = write_report(report, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from greenward.common.statistics import Estimate
@@ -29,13 +29,13 @@ from greenward.reports.runs import (
     Drawn,
     Evaluation,
     Evaluations,
-    Study,
     evaluation_series,
+    on_suite,
     pooled,
     step_charts,
+    suites_of,
 )
 from greenward.runs.reading import RecordedRun
-from greenward.tasks import shipped_task
 
 # Figures with a chart, by their names without the role.
 _FIGURES = {
@@ -69,26 +69,23 @@ def is_game(evaluation: Evaluation) -> bool:
 
 def played_games(runs: Sequence[RecordedRun]) -> list[str]:
     """The games that the runs were evaluated in, as their files name them."""
-    return list(
-        dict.fromkeys(
-            name for run in runs for name, found in run.suites.items() if found and is_game(found[0])
-        )
-    )
+    return [
+        name
+        for name in suites_of(runs)
+        if any(map(is_game, chain(*(run.suites.get(name, ()) for run in runs))))
+    ]
 
 
-def game_sections(study: Study) -> tuple[Section, ...]:
+def game_sections(runs: Sequence[RecordedRun]) -> tuple[Section, ...]:
     """What a training reached in its games, and how the roles went at each step; no blocks without games."""
-    runs = study.main_runs
     names = played_games(runs)
-    blocks: list[Block | None] = [Paragraph(described(runs[0].config))] if names else []
+    blocks: list[Block | None] = [Paragraph(described(runs[0]))] if names else []
     blocks.append(charts(game_charts([Drawn("", "main", runs)])))
     for name in names:
-        found = [run.suites[name] for run in runs if name in run.suites]
-        stages = {
-            f"Start, step {found[0][0]['step']}": [one[0] for one in found],
-            f"Step {found[0][-1]['step']}": [one[-1] for one in found],
-        }
-        blocks += game_blocks(name, stages)
+        first, last = _ends(runs, name)
+        blocks += game_blocks(
+            name, {f"Start, step {first[0]['step']}": first, f"Step {last[0]['step']}": last}
+        )
     return (
         section("Games", *blocks),
         section(
@@ -99,42 +96,42 @@ def game_sections(study: Study) -> tuple[Section, ...]:
     )
 
 
-def described(config: Mapping[str, Any]) -> str:
+def _ends(runs: Sequence[RecordedRun], name: str) -> tuple[list[Evaluation], list[Evaluation]]:
+    """The first and the newest evaluations in a game."""
+    found = [run.suites[name] for run in runs if name in run.suites]
+    return [one[0] for one in found], [one[-1] for one in found]
+
+
+def described(run: RecordedRun) -> str:
     """What its task says of a training in games."""
-    task = shipped_task(config.get("task"))
-    return task.described(config) if task else ""
+    return run.task.described(run.config) if run.task else ""
 
 
-def games_headline(study: Study) -> str | None:
-    """The figures of the first seed at the start and now; None without games."""
-    run = study.main_runs[0]
-    parts = [
-        f"{name}: {last.get('headline', '')} after {last['step']} steps"
-        + (f" (at the start: {first.get('headline', '')})" if last is not first else "")
-        for name in played_games([run])
-        for first, last in [(run.suites[name][0], run.suites[name][-1])]
-    ]
-    return f"{'; '.join(parts)}." if parts else None
+def games_headline(run: RecordedRun) -> str:
+    """The figures at the start and now; empty without games."""
+    parts = []
+    for name in played_games([run]):
+        first, last = run.suites[name][0], run.suites[name][-1]
+        part = f"{name}: {last.get('headline', '')} after {last['step']} steps"
+        parts.append(part + (f" (at the start: {first.get('headline', '')})" if last is not first else ""))
+    return f"{'; '.join(parts)}." if parts else ""
 
 
-def game_figures(study: Study) -> Iterator[KeyFigure]:
+def game_figures(runs: Sequence[RecordedRun]) -> Iterator[KeyFigure]:
     """The exact figures at the head of a page; against random play, where there are none."""
-    for name in played_games(study.main_runs):
-        found = [run.suites[name] for run in study.main_runs if name in run.suites]
-        keys = _charted(found[0][-1])
+    for name in played_games(runs):
+        first, last = _ends(runs, name)
+        keys = _charted(last[0])
         exact = [key for key in keys if not key.startswith(("random/", "expert/"))] or keys[:2]
         for key in exact:
-            before, after = (pooled([one[place] for one in found], key) for place in (0, -1))
+            before, after = pooled(first, key), pooled(last, key)
             yield KeyFigure(f"{name}, {_label(key)}", _figure(key, after), _figure(key, before))
 
 
 def game_charts(drawn: Sequence[Drawn]) -> Iterator[Chart]:
     """A chart for each figure of each game: a line for each role, or of several runs one for each run."""
     for name in played_games([run for one in drawn for run in one.runs]):
-        of_game = [
-            replace(one, runs=[replace(run, evaluations=run.suites.get(name, ())) for run in one.runs])
-            for one in drawn
-        ]
+        of_game = [replace(one, runs=on_suite(one.runs, name)) for one in drawn]
         found: dict[str, Chart] = {}
         last = next(run.evaluations[-1] for one in of_game for run in one.runs if run.evaluations)
         for key in _charted(last):

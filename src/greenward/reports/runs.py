@@ -1,8 +1,8 @@
-"""Reads the runs of one experiment for a report, pools and compares their results, and draws their charts.
+"""Reads the runs of a report, pools and compares their results, and draws their charts.
 
 Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`,
-which trained from the same start for the time that the main arm took. A study holds one such run per seed:
-`seed_0/`, `seed_1/` …
+which trained from the same start for the time that the main arm took. A folder of several seeds holds one
+such run for each: `seed_0/`, `seed_1/` …
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their bounds: the
 seeds answer the same problems, so this interval speaks of problems; the spread over seeds is shown beside
 it. A difference is paired: per problem, the share of passing answers of one evaluation minus that of the
@@ -42,7 +42,6 @@ from greenward.reports.document import (
 from greenward.runs.files import OVERFLOWED
 from greenward.runs.no_signal import NoSignalPeriod, no_signal_periods
 from greenward.runs.reading import RecordedRun, algorithm_of, is_run, read_failure, read_recorded_run
-from greenward.tasks import DEFAULT_TASK, shipped_task
 
 Evaluation = Mapping[str, Any]
 
@@ -59,34 +58,63 @@ _ARM_LABELS = {
 
 
 @dataclass(frozen=True)
-class Study:
-    """The runs of a report by arm and seed.
+class Runs:
+    """Runs of one report by group and seed: groups are the arms of an experiment, or what is overlaid.
 
-    `arms` are by label, the main one first, each with one run for every seed (None where a seed lacks it).
-    There is at least one seed, and the main arm has all.
+    `groups` are by label, the main one first, each with one run for every seed (None where a seed lacks it).
+    There is at least one seed. The first evaluation of an arm is of the start that it shares with the main
+    one.
     """
 
     title: str
     seeds: tuple[str, ...]
-    main: str
-    arms: Mapping[str, tuple[RecordedRun | None, ...]]
+    groups: Mapping[str, tuple[RecordedRun | None, ...]]
     warm_starts: tuple[RecordedRun, ...]
     notes: tuple[str, ...]
 
-    def runs(self, label: str) -> tuple[RecordedRun, ...]:
-        """The runs of an arm, of the seeds that have it."""
-        return tuple(run for run in self.arms[label] if run is not None)
+    def group(self, label: str) -> tuple[RecordedRun, ...]:
+        """The runs of a group, of the seeds that have it."""
+        return tuple(run for run in self.groups[label] if run is not None)
+
+    @property
+    def main(self) -> str:
+        """The label of the main group."""
+        return next(iter(self.groups))
 
     @property
     def main_runs(self) -> tuple[RecordedRun, ...]:
-        """The runs of the main arm, one for each seed."""
-        return self.runs(self.main)
+        """The runs of the main group."""
+        return self.group(self.main)
+
+    @property
+    def first(self) -> RecordedRun:
+        """The first seed of the main group."""
+        return self.main_runs[0]
 
     @property
     def measured(self) -> str:
         """What evaluations ask."""
-        task = shipped_task(self.main_runs[0].config.get("task", DEFAULT_TASK))
-        return task.measured if task else "held-out"
+        return task.measured if (task := self.first.task) else "held-out"
+
+    def evaluations(self, place: int, label: str | None = None) -> list[Evaluation | None]:
+        """The first (0) or the newest (-1) evaluation of each seed of a group, which is the main one."""
+        runs = self.groups[self.main if label is None else label]
+        return [run.evaluations[place] if run and run.evaluations else None for run in runs]
+
+    def ends(self, label: str) -> list[Evaluation | None]:
+        """The newest evaluation of each seed of a group; None where there is none but the first."""
+        return [
+            run.evaluations[-1] if run and len(run.evaluations) > 1 else None for run in self.groups[label]
+        ]
+
+    @property
+    def stages(self) -> dict[str, list[Evaluation | None]]:
+        """The evaluations before, and after each arm that has them, by the name of their row."""
+        found = {"Before": self.evaluations(0)}
+        for label in self.groups:
+            if any(ends := self.ends(label)):
+                found[f"After {label}" if label == self.main else label] = ends
+        return found
 
 
 def in_a_sentence(label: str) -> str:
@@ -94,15 +122,13 @@ def in_a_sentence(label: str) -> str:
     return label if label.isupper() else label.lower()
 
 
-def read_study(path: str | Path) -> Study:
-    """The run directory or the study at `path`; what cannot be read is left out and noted.
+def read_runs(path: str | Path) -> Runs:
+    """The run directory at `path`, or the runs of its seeds; what cannot be read is left out and noted.
 
     Raises `RunError` when there is neither.
     """
     path = Path(path)
-    seeds = {folder: re.search(r"\d+$", folder.name) for folder in path.glob("seed_*") if is_run(folder)}
-    in_order = sorted(seeds, key=lambda seed: (int(number[0]) if (number := seeds[seed]) else 0, seed.name))
-    folders = [path] if is_run(path) else in_order
+    folders = [path] if is_run(path) else sorted(filter(is_run, path.glob("seed_*")), key=by_numbers)
     if not folders:
         raise RunError(
             f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
@@ -110,70 +136,99 @@ def read_study(path: str | Path) -> Study:
         )
     notes = list(failures(path))
     main = [read_recorded_run(folder, notes) for folder in folders]
-    label = _label(main[0])
-    beside: dict[str, list[RecordedRun | None]] = {}
+    arms: dict[str, list[RecordedRun | None]] = {}
     for name in ARMS_BESIDE:
         for index, folder in enumerate(folders):
             if is_run(folder / name):
                 run = read_recorded_run(folder / name, notes)
-                arm = _FOLDER_LABELS.get(name) or _label(run)
-                beside.setdefault(arm, [None] * len(folders))[index] = run
+                label = _FOLDER_LABELS.get(name) or _label(run)
+                arms.setdefault(label, [None] * len(folders))[index] = run
+    arms.pop(_label(main[0]), None)
     warm = (folder / "warm_start" for folder in folders)
-    study = Study(
+    runs = Runs(
         title=str(main[0].config.get("name") or path.resolve().name),
         seeds=tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in main),
-        main=label,
-        arms={label: tuple(main)} | {arm: tuple(runs) for arm, runs in beside.items() if arm != label},
+        groups={_label(main[0]): tuple(main)} | {label: tuple(found) for label, found in arms.items()},
         warm_starts=tuple(read_recorded_run(folder, notes) for folder in warm if is_run(folder)),
         notes=(),
     )
-    return replace(study, notes=(*notes, *_gaps(study)))
+    begun = {
+        label: tuple(run and _from_start(run, start) for run, start in zip(found, main, strict=True))
+        for label, found in arms.items()
+    }
+    return replace(runs, groups={**runs.groups, **begun}, notes=(*notes, *_gaps(runs)))
+
+
+def overlaid(parts: Mapping[str, Runs]) -> Runs:
+    """The main groups of several, by the names of these; those with fewer seeds lack the last ones."""
+    seeds = max((one.seeds for one in parts.values()), key=len)
+    notes = []
+    for note in dict.fromkeys(note for one in parts.values() for note in one.notes):
+        names = [name for name, one in parts.items() if note in one.notes]
+        notes.append(note if len(names) == len(parts) else f"{', '.join(names)}: {note}")
+    return Runs(
+        title=", ".join(parts),
+        seeds=seeds,
+        groups={
+            name: (*one.main_runs, *[None] * (len(seeds) - len(one.seeds))) for name, one in parts.items()
+        },
+        warm_starts=(),
+        notes=tuple(notes),
+    )
+
+
+def by_numbers(path: Path) -> list[tuple[bool, float, str]]:
+    """A key that sorts folders by the values of the numbers in their names."""
+    parts = re.split(r"([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", path.name)
+    return [(odd := bool(index % 2), float(part) if odd else 0.0, part) for index, part in enumerate(parts)]
 
 
 def failures(path: Path) -> Iterator[str]:
-    """What the runs of the study at `path` said that failed as parts of a sweep, each with its folder."""
+    """What runs in `path` and its seeds said that failed as parts of a sweep, each with its folder."""
     for folder in (path, *sorted(path.glob("seed_*"))):
         if (said := read_failure(folder)) is not None:
             named = "" if folder == path else f"{folder.name} "
             yield visible(f"{named}failed: {' '.join(said.split())}", MAX_MESSAGE_CHARS)
 
 
+def _from_start(arm: RecordedRun, main: RecordedRun) -> RecordedRun:
+    """An arm, with the main one's first evaluation where it has none of the start that they share."""
+    measured = arm.evaluations and arm.evaluations[0]["step"] > 0
+    return replace(arm, evaluations=(*main.evaluations[:1], *arm.evaluations)) if measured else arm
+
+
 def _label(run: RecordedRun) -> str:
     name = algorithm_of(run.config) or "training"
-    task = shipped_task(run.config.get("task"))
-    return (task and task.label) or _ARM_LABELS.get(name, name)
+    return (run.task and run.task.label) or _ARM_LABELS.get(name, name)
 
 
-def max_lost_share(study: Study) -> float:
-    """The largest share of answers that the infrastructure lost in any evaluation of the study."""
-    runs = [run for label in study.arms for run in study.runs(label)]
-    return max((share for run in runs for _, _, share in _lost_shares(run)), default=0.0)
+def max_lost_share(runs: Runs) -> float:
+    """The largest share of answers that the infrastructure lost in any evaluation."""
+    every = (run for label in runs.groups for run in runs.group(label))
+    return max((share for run in every for _, _, share in _lost_shares(run)), default=0.0)
 
 
-def _gaps(study: Study) -> Iterator[str]:
+def _gaps(runs: Runs) -> Iterator[str]:
     """What a reader must know of the runs before he reads a figure."""
-    for seed, label in enumerate(study.seeds):
-        prefix = f"{label}: " if len(study.seeds) > 1 else ""
-        main = study.main_runs[seed]
+    for seed, main, *found in zip(runs.seeds, runs.main_runs, *runs.groups.values(), strict=True):
+        prefix = f"{seed}: " if len(runs.seeds) > 1 else ""
         if main.summary.get("status") == "interrupted":
             yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
         elif not main.summary:
             yield f"{prefix}not finished: {main.steps} steps so far."
-        for arm, runs in study.arms.items():
-            if (run := runs[seed]) is not None:
-                of_arm = prefix if arm == study.main else f"{prefix}{arm}: "
-                yield from (f"{of_arm}{text}" for text in _defects(run))
-    config = study.main_runs[0].config
-    task, name = shipped_task(config.get("task")), algorithm_of(config)
-    if (task is None or task.asks_problems) and name in ("grpo", "ppo") and CONTROL not in study.arms:
+        for label, run in zip(runs.groups, found, strict=True):
+            of_group = prefix if label == runs.main else f"{prefix}{label}: "
+            yield from (f"{of_group}{text}" for text in (_defects(run) if run else ()))
+    task, name = runs.first.task, algorithm_of(runs.first.config)
+    if (task is None or task.asks_problems) and name in ("grpo", "ppo") and CONTROL not in runs.groups:
         yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 
 def _defects(run: RecordedRun) -> Iterator[str]:
     longest: dict[str, NoSignalPeriod] = {}
-    for spell in sorted(no_signal_periods(run.metrics, run.config), key=lambda spell: -spell.steps):
-        longest.setdefault(spell.cause.brief, spell)
-    for one in sorted(longest.values(), key=lambda spell: spell.first_step):
+    for period in sorted(no_signal_periods(run.metrics, run.config), key=lambda period: -period.steps):
+        longest.setdefault(period.cause.brief, period)
+    for one in sorted(longest.values(), key=lambda period: period.first_step):
         yield f"Steps {one.first_step} to {one.last_step} of {run.steps}: {one.cause}"
     if lost := sum(finite_values(run.metrics, "episodes/infrastructure")):
         yield f"{lost:.0f} episodes were lost to the infrastructure and not trained on."
@@ -236,7 +291,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Results:
-    """The held-out results of a study; `arms` begin with the main one. Metrics are in their order."""
+    """The held-out results of runs; `arms` begin with the main one. Metrics are in their order."""
 
     metrics: tuple[str, ...]
     before: Mapping[str, Estimate]
@@ -253,46 +308,14 @@ class Results:
         return self.arms[0]
 
 
-def evaluations_at(study: Study, place: int) -> list[Evaluation | None]:
-    """The first (0) or the newest (-1) evaluation of the main arm, of each seed."""
-    return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
-
-
-def final_evaluations(study: Study, label: str) -> list[Evaluation | None]:
-    """The newest evaluation of an arm, of each seed.
-
-    An arm beside shares its start with the main arm, which was evaluated there, so its newest counts once it
-    is after step 0; the main arm needs two.
-    """
-    if label == study.main:
-        return [run.evaluations[-1] if len(run.evaluations) > 1 else None for run in study.main_runs]
-    return [final_evaluation(run) if run is not None else None for run in study.arms[label]]
-
-
-def final_evaluation(run: RecordedRun) -> Evaluation | None:
-    """The newest evaluation after the first step of a run, None without one."""
-    return run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else None
-
-
-def stages(study: Study) -> dict[str, list[Evaluation | None]]:
-    """The evaluations before and after, and of the arms beside, by the name of the row that shows them."""
-    found = {"Before": evaluations_at(study, 0)}
-    for label in study.arms:
-        name = f"After {label}" if label == study.main else label
-        if any(evaluations := final_evaluations(study, label)):
-            found[name] = evaluations
-    return found
-
-
-def compare(study: Study) -> Results:
+def compare(runs: Runs) -> Results:
     """Pool the evaluations of all seeds and pair them by problem.
 
     Only seeds that have both evaluations enter a difference.
     """
-    before = evaluations_at(study, 0)
-    after = {label: final_evaluations(study, label) for label in study.arms}
-    both = (*before, *after[study.main])
-    metrics = sorted({name for one in both if one for name in one["metrics"]}, key=metric_order)
+    before, after = runs.evaluations(0), {label: runs.ends(label) for label in runs.groups}
+    main = after[runs.main]
+    metrics = sorted({name for one in (*before, *main) if one for name in one["metrics"]}, key=metric_order)
 
     def of_each(figure: Callable[..., T | None], *evaluations: Evaluations) -> dict[str, T]:
         """A figure of each metric that has it."""
@@ -305,7 +328,7 @@ def compare(study: Study) -> Results:
             of_each(pooled, evaluations),
             of_each(seed_values, evaluations),
             of_each(paired_difference, before, evaluations),
-            paired_difference(evaluations, after[study.main]) if label != study.main else None,
+            paired_difference(evaluations, main) if label != runs.main else None,
         )
         for label, evaluations in after.items()
     )
@@ -352,58 +375,52 @@ def _share(row: Evaluation, name: str) -> float | None:
     return statistics.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 
-def headline(study: Study, results: Results) -> str:
+def headline(runs: Runs, results: Results) -> str:
     """The result in plain sentences, one for each arm."""
     metric = results.primary
     if metric is None or metric not in results.before:
-        steps = sum(run.steps for run in study.main_runs)
-        rates = finite_values(study.main_runs[0].metrics, "pass_rate")
+        steps = sum(run.steps for run in runs.main_runs)
+        rates = finite_values(runs.first.metrics, "pass_rate")
         trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
         so_far = f"{steps} training steps done{trend}." if steps else "training has not begun."
-        return f"No {study.measured} evaluation yet: {so_far}"
+        return f"No {runs.measured} evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
-        what = f"{study.measured.capitalize()} {name}"
+        what = f"{runs.measured.capitalize()} {name}"
         return f"{what} is {percent(before)} so far; there is no second evaluation yet."
     verb = "went"  # without a paired interval nothing is claimed
     if metric in main.change:
         verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[main.change[metric].sign]
-    measured = f"{main.label}: {study.measured} {name}"
+    measured = f"{main.label}: {runs.measured} {name}"
     sentence = f"{measured} {verb} from {percent(before)} to {percent(main.after[metric])}"
     values = main.seeds_after[metric]
     if len(values) > 1:
         sentence += f" (mean of {len(values)} seeds, {seed_range(values)})"
-    beside = (_arm_sentence(arm, metric, study) for arm in results.arms[1:] if metric in arm.after)
+    beside = (_arm_sentence(arm, metric, runs) for arm in results.arms[1:] if metric in arm.after)
     return " ".join((f"{sentence}.", *beside))
 
 
-def _arm_sentence(arm: ArmResult, metric: str, study: Study) -> str:
-    """How an arm beside changed, and whether the main arm can be told apart from it."""
+def _arm_sentence(arm: ArmResult, metric: str, runs: Runs) -> str:
+    """How an arm changed, in how much of the main one's time, and whether the two can be told apart."""
     shown, change = percent(arm.after[metric]), arm.change.get(PRIMARY)
     subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
     if arm.label == CONTROL:
         subject, name = "The control, further supervised training", "the control"
-    subject += f"{_time_beside(study, arm.label)},"
+    own, main = (
+        sum(sum(finite_values(run.metrics, "time/step")) for run in runs.group(label))
+        for label in (arm.label, runs.main)
+    )
+    if own and main:
+        same = abs(own / main - 1) <= SAME_TIME
+        subject += " for the same time" if same else f" for {own / main:.0%} of the time"
     if change is None or arm.lead is None:
-        return f"{subject} ended at {shown}."
+        return f"{subject}, ended at {shown}."
     verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[change.sign]
     relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
-    sentence = f"{subject} {verb} {shown}; {study.main} {relation} {name} ({points(arm.lead)} points)"
+    sentence = f"{subject}, {verb} {shown}; {runs.main} {relation} {name} ({points(arm.lead)} points)"
     if arm.label == CONTROL and change.sign > 0:
-        sentence += f", so the gain of {study.main} is not reinforcement learning's alone"
+        sentence += f", so the gain of {runs.main} is not reinforcement learning's alone"
     return f"{sentence}."
-
-
-def _time_beside(study: Study, label: str) -> str:
-    """How long an arm trained beside the main one, as far as the metrics tell."""
-    arm, main = (
-        sum(sum(finite_values(run.metrics, "time/step")) for run in study.runs(one))
-        for one in (label, study.main)
-    )
-    if not arm or not main:
-        return ""
-    share = arm / main
-    return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
 
 
 SECONDS_SHOWN_AS_MINUTES = 300
@@ -446,7 +463,7 @@ TRAINING_CURVES = (
 
 @dataclass(frozen=True)
 class Drawn:
-    """The seeds of an arm, or of a study: one line for their mean, with its name and colour.
+    """The seeds of a group: one line for their mean, with its name and colour.
 
     Their evaluations are paired by steps, or `by_order` where each seed took other steps.
     """
@@ -457,28 +474,26 @@ class Drawn:
     by_order: bool = False
 
 
-def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
-    """Held-out pass@1 of the main arm and those beside it: over training time, and over steps."""
+def held_out_charts(runs: Runs, results: Results) -> tuple[Chart, ...]:
+    """Held-out pass@1 of the main arm and the others: over training time, and over steps."""
     metric = results.primary
-    if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
+    if metric is None or not any(runs.ends(runs.main)):
         return ()
-    main = Drawn(study.main, "main", study.main_runs)
-    by_step = evaluation_chart([main], metric, study.measured)
+    main = Drawn(runs.main, "main", runs.main_runs)
+    by_step = evaluation_chart([main], metric, runs.measured)
     last_step = max(line.points[-1][0] for line in by_step.series)
     drawn, ends = [main], []
     for arm in results.arms[1:]:
         role, name = _ROLES_BESIDE.get(arm.label, "third"), in_a_sentence(arm.label)
-        pairs = zip(study.arms[arm.label], study.main_runs, strict=True)
-        runs = [_from_the_start(run, started) for run, started in pairs if run is not None]
-        # An arm beside trains for a time, not for a number of steps.
-        drawn.append(Drawn(name, role, runs, by_order=True))
+        # The other arms train for a time, not for a number of steps.
+        drawn.append(Drawn(name, role, runs.group(arm.label), by_order=True))
         if end := arm.after.get(metric):
             ends.append(Series(name, role, ((0.0, end.value), (last_step, end.value)), weight="dashed"))
-    seeds = "Thin lines are single seeds. " if len(study.seeds) > 1 else ""
+    seeds = "Thin lines are single seeds. " if len(runs.seeds) > 1 else ""
     dashed = "Dashed lines are where the arms beside it ended." if ends else ""
     return (
         replace(
-            evaluation_chart(drawn, metric, study.measured, over_time=True),
+            evaluation_chart(drawn, metric, runs.measured, over_time=True),
             caption=f"{seeds}Bands are 95 % intervals over problems.",
         ),
         replace(by_step, series=(*by_step.series, *ends), caption=dashed),
@@ -502,32 +517,32 @@ def evaluation_chart(
     return Chart(f"{title}, by training time", label, tuple(lines), "share")
 
 
-def _from_the_start(run: RecordedRun, main: RecordedRun) -> RecordedRun:
-    """An arm beside, with the main arm's first evaluation where it has none of the start that they share."""
-    if main.evaluations and run.evaluations and run.evaluations[0]["step"] > 0:
-        return replace(run, evaluations=(main.evaluations[0], *run.evaluations))
-    return run
-
-
-def suite_charts(study: Study) -> tuple[Chart, ...]:
+def suite_charts(runs: Runs) -> Iterator[Chart]:
     """pass@1 of the main arm on each public suite that was measured more than once, over steps."""
-    charts = []
-    for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
-        runs = [replace(run, evaluations=run.suites.get(name, ())) for run in study.main_runs]
-        lines = evaluation_series(Drawn(study.main, "main", runs), PRIMARY)
+    for name in suites_of(runs.main_runs):
+        lines = evaluation_series(Drawn(runs.main, "main", on_suite(runs.main_runs, name)), PRIMARY)
         if any(len(line.points) > 1 for line in lines):
             caption = "One answer to each problem. Bands are 95 % intervals over problems."
-            charts.append(Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption))
-    return tuple(charts)
+            yield Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption)
 
 
-def warm_start_charts(study: Study, results: Results) -> tuple[Chart, ...]:
+def suites_of(runs: Sequence[RecordedRun]) -> list[str]:
+    """The suites that any of the runs was evaluated on, games among them."""
+    return list(dict.fromkeys(name for run in runs for name in run.suites))
+
+
+def on_suite(runs: Sequence[RecordedRun], name: str) -> list[RecordedRun]:
+    """The runs with their evaluations on a suite in place of those on what they hold out."""
+    return [replace(run, evaluations=run.suites.get(name, ())) for run in runs]
+
+
+def warm_start_charts(runs: Runs, results: Results) -> tuple[Chart, ...]:
     """The supervised training before: held-out pass@1, loss and gradient norm."""
-    runs, metric = study.warm_starts, results.primary
-    found = step_charts(runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
-    if metric is None or not any(map(final_evaluation, runs)):
+    warm, metric = runs.warm_starts, results.primary
+    found = step_charts(warm, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
+    if metric is None or not any(run.evaluations and run.evaluations[-1]["step"] for run in warm):
         return found
-    lines = evaluation_series(Drawn("", "main", runs), metric)
+    lines = evaluation_series(Drawn("", "main", warm), metric)
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 

@@ -367,7 +367,7 @@ def write_summary(
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
         "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
-        "warnings": [spell.to_json() for spell in no_signal_periods(rows, run.config)],
+        "warnings": [period.to_json() for period in no_signal_periods(rows, run.config)],
         **(extra or {}),
     }
     write_json(run.path / SUMMARY, summary)

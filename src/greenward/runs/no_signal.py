@@ -143,7 +143,7 @@ def no_signal_periods(rows: Iterable[Mapping[str, Any]], config: Mapping[str, An
             found[-1] = NoSignalPeriod(cause, last.first_step, one.last_step)
         else:
             found.append(one)
-    return [spell for spell in found if spell.steps >= MIN_STEPS]
+    return [period for period in found if period.steps >= MIN_STEPS]
 
 
 def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[NoSignalPeriod]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import yaml
 
@@ -34,6 +34,10 @@ from greenward.runs.files import (
     read_jsonl,
     reading,
 )
+from greenward.tasks import DEFAULT_TASK, shipped_task
+
+if TYPE_CHECKING:
+    from greenward.tasks.task import Task
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
@@ -89,7 +93,7 @@ def run_of_config(path: str | Path) -> Path | None:
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The runs of a sweep or study: folders in `path`, or in folders of it that are no runs; arms aside."""
+    """The runs of a sweep: folders in `path`, or in folders of it that are no runs; arms aside."""
     found = []
     for folder in sorted(one for one in path.glob("*") if one.is_dir()):
         inner = [folder] if is_run(folder) else sorted(folder.glob("seed_*"))
@@ -241,6 +245,11 @@ class RecordedRun:
     def steps(self) -> int:
         """Steps done so far."""
         return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    @property
+    def task(self) -> type[Task] | None:
+        """The class of its task, None for one of a stranger's."""
+        return shipped_task(self.config.get("task", DEFAULT_TASK))
 
 
 def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
