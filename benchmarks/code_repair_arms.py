@@ -32,7 +32,7 @@ from typing import Any
 from greenward.common.statistics import Estimate
 from greenward.recipes.sweep import Phase, Run, run_all, training_seconds
 from greenward.reports.document import metric_label, points, seed_range
-from greenward.reports.runs import Runs, compare, read_runs
+from greenward.reports.runs import Runs, read_runs
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
 from greenward.runs.output import claim_folder
@@ -135,16 +135,15 @@ def runs_of(
 
 def result(runs: Runs, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
     """All numbers: pooled estimates, the value of each seed, paired differences, training seconds."""
-    results = compare(runs)
-    main = runs.main_runs
+    main = runs.main.runs
     return {
         "steps": steps,
         "seeds": [run.config["seed"] for run in main],
         "problems": main[0].evaluations[0]["problems"],
         "samples": main[0].evaluations[0]["samples"],
-        **asdict(results),
+        **asdict(runs.results),
         "training_seconds": {str(f.relative_to(folders[0].parent)): training_seconds(f) for f in folders},
-        "arm_steps": {label: [run.steps for run in runs.group(label)] for label in runs.groups},
+        "arm_steps": {group.label: [run.steps for run in group.runs] for group in runs.groups},
         "device": str(main[0].sessions[-1].get("device") or platform.processor()),
     }
 

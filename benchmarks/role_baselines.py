@@ -46,13 +46,12 @@ from greenward.common.statistics import Estimate
 from greenward.config.loading import load_recipe
 from greenward.models.catalog import build_policy
 from greenward.models.policy import Policy
-from greenward.recipes.run import WARM_START
 from greenward.recipes.sweep import Run, run_all
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.engine import RolloutEngine, SamplingParams
 from greenward.rollouts.episode import POLICY, Collection, Episode
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_evaluations, read_summary
+from greenward.runs.reading import WARM_START, read_evaluations, read_summary
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
 from greenward.tasks.self_play.game import RandomPlayer
 from greenward.tasks.self_play.games import MARKS, find_game

@@ -155,7 +155,7 @@ def test_the_tasks_of_an_array_are_seeds_of_one_record(folder):
     wait_for(lambda: not states(job), "the end of the array")
     runs = read_runs(folder / "a sweep")
     assert runs.seeds == ("seed 0", "seed 1", "seed 2")
-    assert [run.summary["status"] for run in runs.main_runs] == ["finished"] * 3
+    assert [run.summary["status"] for run in runs.main.runs] == ["finished"] * 3
     for task in range(3):
         assert (folder / f"logs/job_{job}_{task}/training_output.log").is_file()
 

@@ -11,7 +11,7 @@ import pytest
 from synthetic_study import write_seed
 
 from greenward.reports.document import Chart, Series, value_text
-from greenward.reports.runs import compare, held_out_charts, read_runs, step_charts, suite_charts
+from greenward.reports.runs import held_out_charts, read_runs, step_charts, suite_charts
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
 
 
@@ -100,8 +100,7 @@ def test_the_parts_of_a_bar_fill_it():
 
 
 def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
-    found = read_runs(study)
-    over_time, over_steps = held_out_charts(found, compare(found))
+    over_time, over_steps = held_out_charts(read_runs(study))
     named = {series.name: series for series in over_time.series if series.name}
     assert set(named) == {"GRPO", "rejection sampling", "control"}
     assert sum(series.weight == "faint" for series in over_time.series) == 6
@@ -116,7 +115,7 @@ def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
 
 
 def test_training_charts_leave_out_what_was_not_measured(study):
-    titles = {chart.title for chart in step_charts(read_runs(study).main_runs)}
+    titles = {chart.title for chart in step_charts(read_runs(study).main.runs)}
     assert "Entropy (nats per token)" in titles and "Groups per step" in titles
     assert not any(title.startswith("KL") for title in titles)
 

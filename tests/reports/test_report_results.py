@@ -11,7 +11,7 @@ from synthetic_study import write_seed
 
 from greenward.common import statistics
 from greenward.common.errors import RunError
-from greenward.reports.runs import compare, headline, max_lost_share, read_runs
+from greenward.reports.runs import headline, max_lost_share, read_runs
 from greenward.reports.training import training_report
 
 
@@ -36,12 +36,11 @@ def run(tmp_path):
 
 
 def said(path) -> str:
-    runs = read_runs(path)
-    return headline(runs, compare(runs))
+    return headline(read_runs(path))
 
 
 def test_pooled_estimates_are_means_over_seeds(study):
-    results = compare(read_runs(study))
+    results = read_runs(study).results
     seeds = [evaluation(study / f"seed_{seed}", 80)["metrics"]["pass@1"] for seed in (0, 1)]
     after = results.main.after["pass@1"]
     assert after.value == pytest.approx(np.mean([s["value"] for s in seeds]))
@@ -51,7 +50,7 @@ def test_pooled_estimates_are_means_over_seeds(study):
 
 
 def test_the_gain_is_paired_by_problem(study):
-    gain = compare(read_runs(study)).main.change["pass@1"]
+    gain = read_runs(study).results.main.change["pass@1"]
 
     def shares(step):
         seeds = [evaluation(study / f"seed_{seed}", step)["rows"] for seed in (0, 1)]
@@ -127,12 +126,12 @@ def test_a_change_is_called_one_exactly_where_its_interval_excludes_zero(run, sh
     set_level(run, 0, 0.5)
     set_level(run / "control", last_step(run / "control"), *shares)
     assert words in said(run)
-    change = compare(read_runs(run)).arms[-1].change["pass@1"]
+    change = read_runs(run).results.arms[-1].change["pass@1"]
     assert ("measurably" in words) == (change.low <= 0 <= change.high)
 
 
 def test_each_metric_has_a_paired_gain_of_its_own(run):
-    changes = compare(read_runs(run)).main.change
+    changes = read_runs(run).results.main.change
     before, after = (evaluation(run, step)["rows"] for step in (0, 80))
     for name, share in {
         "greedy_pass@1": lambda row: float(row["greedy_passed"]),
@@ -146,8 +145,8 @@ def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path
     shutil.copytree(study, tmp_path / "study")
     for path in sorted((tmp_path / "study/seed_1/evaluations").iterdir())[1:]:
         path.unlink()
-    alone = compare(read_runs(tmp_path / "study/seed_0"))
-    assert compare(read_runs(tmp_path / "study")).main.change == alone.main.change
+    alone = read_runs(tmp_path / "study/seed_0").results
+    assert read_runs(tmp_path / "study").results.main.change == alone.main.change
 
 
 def test_rounds_that_kept_nothing_are_a_note(run):

@@ -75,7 +75,7 @@ from greenward.runs.files import JsonRows, write_rows
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_summary
+from greenward.runs.reading import WARM_START, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks import find_task
 from greenward.tasks.corpus import check_pairs
@@ -493,9 +493,6 @@ class MonitorCallback(Callback):
 def _stop() -> None:
     """Ask the training loop for a clean stop after the step."""
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-WARM_START = "warm_start"
 
 
 def train(

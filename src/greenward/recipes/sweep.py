@@ -27,7 +27,7 @@ from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
 from greenward.hardware.detection import this_preset
 from greenward.hardware.launch import python_module
-from greenward.recipes.run import WARM_START, check_needs, refuse_both, show_report
+from greenward.recipes.run import check_needs, refuse_both, show_report
 from greenward.reports.runs import max_lost_share, read_runs
 from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
@@ -37,6 +37,7 @@ from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import (
     FAILURE,
     METRICS,
+    WARM_START,
     read_config,
     read_evaluations,
     read_metrics,

@@ -26,11 +26,10 @@ from greenward.reports.document import (
 )
 from greenward.reports.runs import (
     Curve,
-    Drawn,
     Evaluation,
     Evaluations,
+    Group,
     evaluation_series,
-    on_suite,
     pooled,
     step_charts,
     suites_of,
@@ -76,13 +75,13 @@ def played_games(runs: Sequence[RecordedRun]) -> list[str]:
     ]
 
 
-def game_sections(runs: Sequence[RecordedRun]) -> tuple[Section, ...]:
+def game_sections(group: Group) -> tuple[Section, ...]:
     """What a training reached in its games, and how the roles went at each step; no blocks without games."""
-    names = played_games(runs)
-    blocks: list[Block | None] = [Paragraph(described(runs[0]))] if names else []
-    blocks.append(charts(game_charts([Drawn("", "main", runs)])))
+    names = played_games(group.runs)
+    blocks: list[Block | None] = [Paragraph(described(group.first))] if names else []
+    blocks.append(charts(game_charts([replace(group, label="")])))
     for name in names:
-        first, last = _ends(runs, name)
+        first, last = _ends(group, name)
         blocks += game_blocks(
             name, {f"Start, step {first[0]['step']}": first, f"Step {last[0]['step']}": last}
         )
@@ -90,16 +89,16 @@ def game_sections(runs: Sequence[RecordedRun]) -> tuple[Section, ...]:
         section("Games", *blocks),
         section(
             "Games of the training, by opponent and role",
-            charts(step_charts(runs, list(_training_curves(runs))), "small", in_json=False),
+            charts(step_charts(group.runs, list(_training_curves(group.runs))), "small", in_json=False),
             level="detail",
         ),
     )
 
 
-def _ends(runs: Sequence[RecordedRun], name: str) -> tuple[list[Evaluation], list[Evaluation]]:
+def _ends(group: Group, name: str) -> tuple[list[Evaluation], list[Evaluation]]:
     """The first and the newest evaluations in a game."""
-    found = [run.suites[name] for run in runs if name in run.suites]
-    return [one[0] for one in found], [one[-1] for one in found]
+    first, last = (list(filter(None, group.on(name).at(place))) for place in (0, -1))
+    return first, last
 
 
 def described(run: RecordedRun) -> str:
@@ -117,10 +116,10 @@ def games_headline(run: RecordedRun) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def game_figures(runs: Sequence[RecordedRun]) -> Iterator[KeyFigure]:
+def game_figures(group: Group) -> Iterator[KeyFigure]:
     """The exact figures at the head of a page; against random play, where there are none."""
-    for name in played_games(runs):
-        first, last = _ends(runs, name)
+    for name in played_games(group.runs):
+        first, last = _ends(group, name)
         keys = _charted(last[0])
         exact = [key for key in keys if not key.startswith(("random/", "expert/"))] or keys[:2]
         for key in exact:
@@ -128,21 +127,21 @@ def game_figures(runs: Sequence[RecordedRun]) -> Iterator[KeyFigure]:
             yield KeyFigure(f"{name}, {_label(key)}", _figure(key, after), _figure(key, before))
 
 
-def game_charts(drawn: Sequence[Drawn]) -> Iterator[Chart]:
+def game_charts(groups: Sequence[Group]) -> Iterator[Chart]:
     """A chart for each figure of each game: a line for each role, or of several runs one for each run."""
-    for name in played_games([run for one in drawn for run in one.runs]):
-        of_game = [replace(one, runs=on_suite(one.runs, name)) for one in drawn]
+    for name in played_games([run for group in groups for run in group.runs]):
+        of_game = [group.on(name) for group in groups]
         found: dict[str, Chart] = {}
-        last = next(run.evaluations[-1] for one in of_game for run in one.runs if run.evaluations)
+        last = next(run.evaluations[-1] for group in of_game for run in group.runs if run.evaluations)
         for key in _charted(last):
             kind, role = _kind_and_role(key)
-            title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(drawn) > 1 else "")
+            title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(groups) > 1 else "")
             unit: Unit = "number" if key in _IN_CHIPS else "share"
             lines = []
-            for one in of_game:
-                if len(drawn) == 1 and role:
-                    one = replace(one, name=role, role=_ROLES[last["roles"].index(role)])
-                lines += evaluation_series(one, key, shown=unit)
+            for group in of_game:
+                if len(groups) == 1 and role:
+                    group = replace(group, label=role, role=_ROLES[last["roles"].index(role)])
+                lines += evaluation_series(group, key, shown=unit)
             if any(len(line.points) > 1 for line in lines):
                 chart = found.get(title) or Chart(title, "step", (), unit)
                 found[title] = replace(chart, series=(*chart.series, *lines))

@@ -1,6 +1,6 @@
 """Reads the runs of a report, pools and compares their results, and draws their charts.
 
-Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`,
+Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS`,
 which trained from the same start for the time that the main arm took. A folder of several seeds holds one
 such run for each: `seed_0/`, `seed_1/` …
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their bounds: the
@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -41,11 +42,18 @@ from greenward.reports.document import (
 )
 from greenward.runs.files import OVERFLOWED
 from greenward.runs.no_signal import NoSignalPeriod, no_signal_periods
-from greenward.runs.reading import RecordedRun, algorithm_of, is_run, read_failure, read_recorded_run
+from greenward.runs.reading import (
+    ARMS,
+    WARM_START,
+    RecordedRun,
+    algorithm_of,
+    is_run,
+    read_failure,
+    read_recorded_run,
+)
 
 Evaluation = Mapping[str, Any]
 
-ARMS_BESIDE = ("grpo", "similarity", "rejection", "control")
 CONTROL = "Control"
 _FOLDER_LABELS = {"control": CONTROL, "similarity": "Similarity reward"}
 _ARM_LABELS = {
@@ -58,63 +66,94 @@ _ARM_LABELS = {
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Runs of one report by group and seed: groups are the arms of an experiment, or what is overlaid.
+class Group:
+    """Runs that differ in the seed alone (None where a seed lacks it), with the colour of their line.
 
-    `groups` are by label, the main one first, each with one run for every seed (None where a seed lacks it).
-    There is at least one seed. The first evaluation of an arm is of the start that it shares with the main
-    one.
+    Their evaluations are drawn by steps, or `by_order` where each seed took other steps.
+    """
+
+    label: str
+    of_seeds: Sequence[RecordedRun | None]
+    role: Role = "main"
+    by_order: bool = False
+
+    @property
+    def runs(self) -> list[RecordedRun]:
+        """The runs of the seeds that have one."""
+        return [run for run in self.of_seeds if run is not None]
+
+    @property
+    def first(self) -> RecordedRun:
+        """The run of the first seed."""
+        return self.runs[0]
+
+    def at(self, place: int) -> list[Evaluation | None]:
+        """The first (0) or the newest (-1) evaluation of each seed."""
+        return [run.evaluations[place] if run and run.evaluations else None for run in self.of_seeds]
+
+    @property
+    def ends(self) -> list[Evaluation | None]:
+        """The newest evaluation of each seed, None where there is none but the first."""
+        return [end if end is not start else None for start, end in zip(self.at(0), self.at(-1), strict=True)]
+
+    def on(self, suite: str) -> Group:
+        """The runs with their evaluations on a suite in place of those on what they hold out."""
+        runs = (run and replace(run, evaluations=run.suites.get(suite, ())) for run in self.of_seeds)
+        return replace(self, of_seeds=tuple(runs))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a report by what differs: the group (an arm, or what is overlaid) and the seed.
+
+    There is one group and one seed at least. The first group is the main one; of arms it has all seeds, and
+    the first evaluation of the others is of the start that they share with it.
     """
 
     title: str
     seeds: tuple[str, ...]
-    groups: Mapping[str, tuple[RecordedRun | None, ...]]
-    warm_starts: tuple[RecordedRun, ...]
-    notes: tuple[str, ...]
-
-    def group(self, label: str) -> tuple[RecordedRun, ...]:
-        """The runs of a group, of the seeds that have it."""
-        return tuple(run for run in self.groups[label] if run is not None)
+    groups: tuple[Group, ...]
+    warm_starts: tuple[RecordedRun, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
-    def main(self) -> str:
-        """The label of the main group."""
-        return next(iter(self.groups))
-
-    @property
-    def main_runs(self) -> tuple[RecordedRun, ...]:
-        """The runs of the main group."""
-        return self.group(self.main)
-
-    @property
-    def first(self) -> RecordedRun:
-        """The first seed of the main group."""
-        return self.main_runs[0]
+    def main(self) -> Group:
+        return self.groups[0]
 
     @property
     def measured(self) -> str:
         """What evaluations ask."""
-        return task.measured if (task := self.first.task) else "held-out"
-
-    def evaluations(self, place: int, label: str | None = None) -> list[Evaluation | None]:
-        """The first (0) or the newest (-1) evaluation of each seed of a group, which is the main one."""
-        runs = self.groups[self.main if label is None else label]
-        return [run.evaluations[place] if run and run.evaluations else None for run in runs]
-
-    def ends(self, label: str) -> list[Evaluation | None]:
-        """The newest evaluation of each seed of a group; None where there is none but the first."""
-        return [
-            run.evaluations[-1] if run and len(run.evaluations) > 1 else None for run in self.groups[label]
-        ]
+        return task.measured if (task := self.main.first.task) else "held-out"
 
     @property
     def stages(self) -> dict[str, list[Evaluation | None]]:
         """The evaluations before, and after each arm that has them, by the name of their row."""
-        found = {"Before": self.evaluations(0)}
-        for label in self.groups:
-            if any(ends := self.ends(label)):
-                found[f"After {label}" if label == self.main else label] = ends
-        return found
+        ends = {f"After {one.label}" if one is self.main else one.label: one.ends for one in self.groups}
+        return {"Before": self.main.at(0)} | {row: found for row, found in ends.items() if any(found)}
+
+    @cached_property
+    def results(self) -> Results:
+        """The evaluations of all seeds pooled, and paired by problem: only seeds that have both are."""
+        before, main = self.main.at(0), self.main.ends
+        found = {name for one in (*before, *main) if one for name in one["metrics"]}
+        metrics = tuple(sorted(found, key=metric_order))
+
+        def of_each(figure: Callable[..., Any], *evaluations: Evaluations) -> dict[str, Any]:
+            """A figure of each metric that has it."""
+            figures = {name: figure(*evaluations, name) for name in metrics}
+            return {name: one for name, one in figures.items() if one is not None}
+
+        arms = (
+            ArmResult(
+                group.label,
+                of_each(pooled, group.ends),
+                of_each(seed_values, group.ends),
+                of_each(paired_difference, before, group.ends),
+                paired_difference(group.ends, main) if group is not self.main else None,
+            )
+            for group in self.groups
+        )
+        return Results(metrics, of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
 def in_a_sentence(label: str) -> str:
@@ -135,28 +174,25 @@ def read_runs(path: str | Path) -> Runs:
             remedy="Give the folder that `greenward train` wrote to.",
         )
     notes = list(failures(path))
-    main = [read_recorded_run(folder, notes) for folder in folders]
-    arms: dict[str, list[RecordedRun | None]] = {}
-    for name in ARMS_BESIDE:
+    runs = [read_recorded_run(folder, notes) for folder in folders]
+    main, found = Group(_label(runs[0]), runs), dict[str, list[RecordedRun | None]]()
+    for name in ARMS:
         for index, folder in enumerate(folders):
             if is_run(folder / name):
                 run = read_recorded_run(folder / name, notes)
-                label = _FOLDER_LABELS.get(name) or _label(run)
-                arms.setdefault(label, [None] * len(folders))[index] = run
-    arms.pop(_label(main[0]), None)
-    warm = (folder / "warm_start" for folder in folders)
-    runs = Runs(
-        title=str(main[0].config.get("name") or path.resolve().name),
-        seeds=tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in main),
-        groups={_label(main[0]): tuple(main)} | {label: tuple(found) for label, found in arms.items()},
-        warm_starts=tuple(read_recorded_run(folder, notes) for folder in warm if is_run(folder)),
-        notes=(),
+                if (label := _FOLDER_LABELS.get(name) or _label(run)) != main.label:
+                    found.setdefault(label, [None] * len(folders))[index] = run
+    arms = [Group(label, of_seeds, _ROLES_OF_ARMS.get(label, "third")) for label, of_seeds in found.items()]
+    warm = [folder / WARM_START for folder in folders if is_run(folder / WARM_START)]
+    warm_starts = tuple(read_recorded_run(folder, notes) for folder in warm)
+    seeds = tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in runs)
+    return Runs(
+        title=str(main.first.config.get("name") or path.resolve().name),
+        seeds=seeds,
+        groups=(main, *(_from_start(arm, main) for arm in arms)),
+        warm_starts=warm_starts,
+        notes=(*notes, *_gaps(seeds, (main, *arms))),
     )
-    begun = {
-        label: tuple(run and _from_start(run, start) for run, start in zip(found, main, strict=True))
-        for label, found in arms.items()
-    }
-    return replace(runs, groups={**runs.groups, **begun}, notes=(*notes, *_gaps(runs)))
 
 
 def overlaid(parts: Mapping[str, Runs]) -> Runs:
@@ -166,15 +202,10 @@ def overlaid(parts: Mapping[str, Runs]) -> Runs:
     for note in dict.fromkeys(note for one in parts.values() for note in one.notes):
         names = [name for name, one in parts.items() if note in one.notes]
         notes.append(note if len(names) == len(parts) else f"{', '.join(names)}: {note}")
-    return Runs(
-        title=", ".join(parts),
-        seeds=seeds,
-        groups={
-            name: (*one.main_runs, *[None] * (len(seeds) - len(one.seeds))) for name, one in parts.items()
-        },
-        warm_starts=(),
-        notes=tuple(notes),
+    groups = (
+        Group(name, [*one.main.runs, *[None] * (len(seeds) - len(one.seeds))]) for name, one in parts.items()
     )
+    return Runs(", ".join(parts), seeds, tuple(groups), notes=tuple(notes))
 
 
 def by_numbers(path: Path) -> list[tuple[bool, float, str]]:
@@ -191,10 +222,16 @@ def failures(path: Path) -> Iterator[str]:
             yield visible(f"{named}failed: {' '.join(said.split())}", MAX_MESSAGE_CHARS)
 
 
-def _from_start(arm: RecordedRun, main: RecordedRun) -> RecordedRun:
-    """An arm, with the main one's first evaluation where it has none of the start that they share."""
-    measured = arm.evaluations and arm.evaluations[0]["step"] > 0
-    return replace(arm, evaluations=(*main.evaluations[:1], *arm.evaluations)) if measured else arm
+def _from_start(arm: Group, main: Group) -> Group:
+    """An arm, with the main one's first evaluations where it has none of the start that they share."""
+
+    def begun(run: RecordedRun | None, start: RecordedRun) -> RecordedRun | None:
+        if run and run.evaluations and run.evaluations[0]["step"] > 0:
+            return replace(run, evaluations=(*start.evaluations[:1], *run.evaluations))
+        return run
+
+    # An arm trains for a time, not for a number of steps.
+    return replace(arm, of_seeds=[*map(begun, arm.of_seeds, main.runs)], by_order=True)
 
 
 def _label(run: RecordedRun) -> str:
@@ -204,23 +241,26 @@ def _label(run: RecordedRun) -> str:
 
 def max_lost_share(runs: Runs) -> float:
     """The largest share of answers that the infrastructure lost in any evaluation."""
-    every = (run for label in runs.groups for run in runs.group(label))
+    every = (run for group in runs.groups for run in group.runs)
     return max((share for run in every for _, _, share in _lost_shares(run)), default=0.0)
 
 
-def _gaps(runs: Runs) -> Iterator[str]:
+def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
     """What a reader must know of the runs before he reads a figure."""
-    for seed, main, *found in zip(runs.seeds, runs.main_runs, *runs.groups.values(), strict=True):
-        prefix = f"{seed}: " if len(runs.seeds) > 1 else ""
+    for index, main in enumerate(groups[0].runs):
+        prefix = f"{seeds[index]}: " if len(seeds) > 1 else ""
         if main.summary.get("status") == "interrupted":
             yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
         elif not main.summary:
             yield f"{prefix}not finished: {main.steps} steps so far."
-        for label, run in zip(runs.groups, found, strict=True):
-            of_group = prefix if label == runs.main else f"{prefix}{label}: "
+        for group in groups:
+            of_group = prefix if group is groups[0] else f"{prefix}{group.label}: "
+            run = group.of_seeds[index]
             yield from (f"{of_group}{text}" for text in (_defects(run) if run else ()))
-    task, name = runs.first.task, algorithm_of(runs.first.config)
-    if (task is None or task.asks_problems) and name in ("grpo", "ppo") and CONTROL not in runs.groups:
+    first = groups[0].first
+    asks_problems = first.task is None or first.task.asks_problems
+    has_control = any(group.label == CONTROL for group in groups)
+    if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and not has_control:
         yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 
@@ -271,7 +311,6 @@ def finite_values(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
 
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 
-T = TypeVar("T")
 Evaluations = Sequence[Evaluation | None]  # one entry for each seed; None where there is no evaluation
 
 
@@ -306,33 +345,6 @@ class Results:
     @property
     def main(self) -> ArmResult:
         return self.arms[0]
-
-
-def compare(runs: Runs) -> Results:
-    """Pool the evaluations of all seeds and pair them by problem.
-
-    Only seeds that have both evaluations enter a difference.
-    """
-    before, after = runs.evaluations(0), {label: runs.ends(label) for label in runs.groups}
-    main = after[runs.main]
-    metrics = sorted({name for one in (*before, *main) if one for name in one["metrics"]}, key=metric_order)
-
-    def of_each(figure: Callable[..., T | None], *evaluations: Evaluations) -> dict[str, T]:
-        """A figure of each metric that has it."""
-        found = ((name, figure(*evaluations, name)) for name in metrics)
-        return {name: one for name, one in found if one is not None}
-
-    arms = (
-        ArmResult(
-            label,
-            of_each(pooled, evaluations),
-            of_each(seed_values, evaluations),
-            of_each(paired_difference, before, evaluations),
-            paired_difference(evaluations, main) if label != runs.main else None,
-        )
-        for label, evaluations in after.items()
-    )
-    return Results(tuple(metrics), of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
 def pooled(evaluations: Evaluations, name: str, of: str = "metrics") -> Estimate | None:
@@ -375,12 +387,13 @@ def _share(row: Evaluation, name: str) -> float | None:
     return statistics.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 
-def headline(runs: Runs, results: Results) -> str:
+def headline(runs: Runs) -> str:
     """The result in plain sentences, one for each arm."""
+    results = runs.results
     metric = results.primary
     if metric is None or metric not in results.before:
-        steps = sum(run.steps for run in runs.main_runs)
-        rates = finite_values(runs.first.metrics, "pass_rate")
+        steps = sum(run.steps for run in runs.main.runs)
+        rates = finite_values(runs.main.first.metrics, "pass_rate")
         trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
         so_far = f"{steps} training steps done{trend}." if steps else "training has not begun."
         return f"No {runs.measured} evaluation yet: {so_far}"
@@ -396,35 +409,35 @@ def headline(runs: Runs, results: Results) -> str:
     values = main.seeds_after[metric]
     if len(values) > 1:
         sentence += f" (mean of {len(values)} seeds, {seed_range(values)})"
-    beside = (_arm_sentence(arm, metric, runs) for arm in results.arms[1:] if metric in arm.after)
+    arms = zip(results.arms[1:], runs.groups[1:], strict=True)
+    beside = (_arm_sentence(arm, metric, group, runs.main) for arm, group in arms if metric in arm.after)
     return " ".join((f"{sentence}.", *beside))
 
 
-def _arm_sentence(arm: ArmResult, metric: str, runs: Runs) -> str:
+def _arm_sentence(arm: ArmResult, metric: str, group: Group, main: Group) -> str:
     """How an arm changed, in how much of the main one's time, and whether the two can be told apart."""
     shown, change = percent(arm.after[metric]), arm.change.get(PRIMARY)
     subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
     if arm.label == CONTROL:
         subject, name = "The control, further supervised training", "the control"
-    own, main = (
-        sum(sum(finite_values(run.metrics, "time/step")) for run in runs.group(label))
-        for label in (arm.label, runs.main)
+    own, whole = (
+        sum(sum(finite_values(run.metrics, "time/step")) for run in one.runs) for one in (group, main)
     )
-    if own and main:
-        same = abs(own / main - 1) <= SAME_TIME
-        subject += " for the same time" if same else f" for {own / main:.0%} of the time"
+    if own and whole:
+        same = abs(own / whole - 1) <= SAME_TIME
+        subject += " for the same time" if same else f" for {own / whole:.0%} of the time"
     if change is None or arm.lead is None:
         return f"{subject}, ended at {shown}."
     verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[change.sign]
     relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
-    sentence = f"{subject}, {verb} {shown}; {runs.main} {relation} {name} ({points(arm.lead)} points)"
+    sentence = f"{subject}, {verb} {shown}; {main.label} {relation} {name} ({points(arm.lead)} points)"
     if arm.label == CONTROL and change.sign > 0:
-        sentence += f", so the gain of {runs.main} is not reinforcement learning's alone"
+        sentence += f", so the gain of {main.label} is not reinforcement learning's alone"
     return f"{sentence}."
 
 
 SECONDS_SHOWN_AS_MINUTES = 300
-_ROLES_BESIDE: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
+_ROLES_OF_ARMS: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
 _SMOOTH_FROM = 30  # steps; shorter curves are shown as they are
 _ZERO_IS_UNUSED = frozenset({"kl", "clip/low", "clip/high"})  # not worth a chart while they are 0
 
@@ -461,39 +474,24 @@ TRAINING_CURVES = (
 )
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The seeds of a group: one line for their mean, with its name and colour.
-
-    Their evaluations are paired by steps, or `by_order` where each seed took other steps.
-    """
-
-    name: str
-    role: Role
-    runs: Sequence[RecordedRun]
-    by_order: bool = False
-
-
-def held_out_charts(runs: Runs, results: Results) -> tuple[Chart, ...]:
+def held_out_charts(runs: Runs) -> tuple[Chart, ...]:
     """Held-out pass@1 of the main arm and the others: over training time, and over steps."""
-    metric = results.primary
-    if metric is None or not any(runs.ends(runs.main)):
+    metric = runs.results.primary
+    if metric is None or not any(runs.main.ends):
         return ()
-    main = Drawn(runs.main, "main", runs.main_runs)
-    by_step = evaluation_chart([main], metric, runs.measured)
+    by_step = evaluation_chart([runs.main], metric, runs.measured)
     last_step = max(line.points[-1][0] for line in by_step.series)
-    drawn, ends = [main], []
-    for arm in results.arms[1:]:
-        role, name = _ROLES_BESIDE.get(arm.label, "third"), in_a_sentence(arm.label)
-        # The other arms train for a time, not for a number of steps.
-        drawn.append(Drawn(name, role, runs.group(arm.label), by_order=True))
-        if end := arm.after.get(metric):
-            ends.append(Series(name, role, ((0.0, end.value), (last_step, end.value)), weight="dashed"))
+    arms = [replace(arm, label=in_a_sentence(arm.label)) for arm in runs.groups[1:]]
+    ends = [
+        Series(arm.label, arm.role, ((0.0, end.value), (last_step, end.value)), weight="dashed")
+        for arm in arms
+        if (end := pooled(arm.ends, metric))
+    ]
     seeds = "Thin lines are single seeds. " if len(runs.seeds) > 1 else ""
     dashed = "Dashed lines are where the arms beside it ended." if ends else ""
     return (
         replace(
-            evaluation_chart(drawn, metric, runs.measured, over_time=True),
+            evaluation_chart([runs.main, *arms], metric, runs.measured, over_time=True),
             caption=f"{seeds}Bands are 95 % intervals over problems.",
         ),
         replace(by_step, series=(*by_step.series, *ends), caption=dashed),
@@ -501,26 +499,29 @@ def held_out_charts(runs: Runs, results: Results) -> tuple[Chart, ...]:
 
 
 def evaluation_chart(
-    drawn: Sequence[Drawn], metric: str, measured: str = "held-out", *, over_time: bool = False
+    groups: Sequence[Group], metric: str, measured: str = "held-out", *, over_time: bool = False
 ) -> Chart:
     """`metric` of what is `measured` over the steps, or over the training time in minutes or seconds."""
     title = f"{measured.capitalize()} {metric_label(metric)}"
     if not over_time:
-        lines = [line for one in drawn for line in evaluation_series(one, metric)]
+        lines = [line for group in groups for line in evaluation_series(group, metric)]
         return Chart(f"{title}, by step", "step", tuple(lines), "share")
     times = (
-        float(e.get("elapsed_seconds", 0.0)) for one in drawn for run in one.runs for e in run.evaluations
+        float(e.get("elapsed_seconds", 0.0))
+        for group in groups
+        for run in group.runs
+        for e in run.evaluations
     )
     name, unit = ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
-    lines = [line for one in drawn for line in evaluation_series(one, metric, "elapsed_seconds", unit)]
+    lines = [line for group in groups for line in evaluation_series(group, metric, "elapsed_seconds", unit)]
     label = f"training time ({name}), evaluation aside"
     return Chart(f"{title}, by training time", label, tuple(lines), "share")
 
 
 def suite_charts(runs: Runs) -> Iterator[Chart]:
     """pass@1 of the main arm on each public suite that was measured more than once, over steps."""
-    for name in suites_of(runs.main_runs):
-        lines = evaluation_series(Drawn(runs.main, "main", on_suite(runs.main_runs, name)), PRIMARY)
+    for name in suites_of(runs.main.runs):
+        lines = evaluation_series(runs.main.on(name), PRIMARY)
         if any(len(line.points) > 1 for line in lines):
             caption = "One answer to each problem. Bands are 95 % intervals over problems."
             yield Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption)
@@ -531,18 +532,13 @@ def suites_of(runs: Sequence[RecordedRun]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.suites))
 
 
-def on_suite(runs: Sequence[RecordedRun], name: str) -> list[RecordedRun]:
-    """The runs with their evaluations on a suite in place of those on what they hold out."""
-    return [replace(run, evaluations=run.suites.get(name, ())) for run in runs]
-
-
-def warm_start_charts(runs: Runs, results: Results) -> tuple[Chart, ...]:
+def warm_start_charts(runs: Runs) -> tuple[Chart, ...]:
     """The supervised training before: held-out pass@1, loss and gradient norm."""
-    warm, metric = runs.warm_starts, results.primary
+    warm, metric = runs.warm_starts, runs.results.primary
     found = step_charts(warm, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
     if metric is None or not any(run.evaluations and run.evaluations[-1]["step"] for run in warm):
         return found
-    lines = evaluation_series(Drawn("", "main", warm), metric)
+    lines = evaluation_series(Group("", warm), metric)
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 
@@ -551,22 +547,22 @@ def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve] = TRAINING_
     charts: dict[str, Chart] = {}
     for curve in curves:
         chart = charts.get(curve.title) or Chart(curve.title, "step", (), curve.unit)
-        lines = metric_series(Drawn(curve.name, curve.role, runs), curve.key)
+        lines = metric_series(Group(curve.name, runs, curve.role), curve.key)
         charts[curve.title] = replace(chart, series=(*chart.series, *lines))
     return tuple(chart for chart in charts.values() if chart.series)
 
 
-def metric_series(drawn: Drawn, key: str) -> list[Series]:
+def metric_series(group: Group, key: str) -> list[Series]:
     """Each seed faint, and the smoothed mean over seeds; nothing where it was not measured."""
-    seeds = [points for run in drawn.runs if (points := finite_points(run.metrics, key))]
+    seeds = [points for run in group.runs if (points := finite_points(run.metrics, key))]
     if not seeds or (key in _ZERO_IS_UNUSED and not any(y for points in seeds for _, y in points)):
         return []
     by_step: dict[float, list[float]] = {}
     for step, value in (point for points in seeds for point in points):
         by_step.setdefault(step, []).append(value)
     mean = _smooth([(step, fmean(values)) for step, values in sorted(by_step.items())])
-    faint = [Series("", drawn.role, points, "faint") for points in seeds if points != mean]
-    return [*faint, Series(drawn.name, drawn.role, mean)]
+    faint = [Series("", group.role, points, "faint") for points in seeds if points != mean]
+    return [*faint, Series(group.label, group.role, mean)]
 
 
 def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -581,12 +577,12 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 
 def evaluation_series(
-    drawn: Drawn, metric: str, x: str = "step", unit: float = 1.0, *, shown: Unit = "share"
+    group: Group, metric: str, x: str = "step", unit: float = 1.0, *, shown: Unit = "share"
 ) -> list[Series]:
     """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint."""
-    kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in drawn.runs]
+    kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in group.runs]
     seeds: list[dict[int, Evaluation]] = [
-        dict(enumerate(found.values())) if drawn.by_order else found for found in kept if found
+        dict(enumerate(found.values())) if group.by_order else found for found in kept if found
     ]
     if not seeds:
         return []
@@ -603,11 +599,11 @@ def evaluation_series(
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
         figure = percent(estimate) if shown == "share" else value_text(estimate.value, shown)
-        hints.append(f"{drawn.name or 'step'} {at:,.0f}: {figure}")
+        hints.append(f"{group.label or 'step'} {at:,.0f}: {figure}")
     lines = []
     for found in seeds if len(seeds) > 1 else ():
         of_seed = tuple((place(e), float(e["metrics"][metric]["value"])) for e in found.values())
-        lines.append(Series("", drawn.role, of_seed, "faint"))
+        lines.append(Series("", group.role, of_seed, "faint"))
     if points:
-        lines.append(Series(drawn.name, drawn.role, tuple(points), "bold", tuple(band), tuple(hints)))
+        lines.append(Series(group.label, group.role, tuple(points), "bold", tuple(band), tuple(hints)))
     return lines

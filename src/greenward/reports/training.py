@@ -13,7 +13,6 @@ import yaml
 
 from greenward.common.errors import RunError
 from greenward.common.files import expects
-from greenward.common.statistics import Estimate
 from greenward.reports.document import (
     NOTHING,
     PRIMARY,
@@ -57,13 +56,12 @@ from greenward.reports.games import (
 )
 from greenward.reports.runs import (
     TRAINING_CURVES,
-    Drawn,
     Evaluation,
     Evaluations,
+    Group,
     Results,
     Runs,
     by_numbers,
-    compare,
     evaluation_chart,
     failures,
     finite_values,
@@ -94,25 +92,23 @@ def overlay_report(paths: Sequence[Path]) -> Report:
     when one of the paths holds no run.
     """
     parts = dict(zip(_names(paths), map(read_runs, paths), strict=True))
-    results = {name: compare(one) for name, one in parts.items()}
+    results = {name: one.results for name, one in parts.items()}
     metric = next((one.primary for one in results.values() if one.primary), None)
     runs = overlaid(parts)
-    best = _best(runs, metric)
-    drawn = [Drawn(name, role, best.group(name)) for name, role in zip(best.groups, ROLES, strict=False)]
-    held_out = [evaluation_chart(drawn, metric, over_time=over) for over in (False, True)] if metric else []
-    firsts = {name: runs.group(name)[0] for name in runs.groups}
+    best = _best(runs.groups, metric)
+    held_out = [evaluation_chart(best, metric, over_time=over) for over in (False, True)] if metric else []
     return Report(
         kind="runs overlaid",
         title=runs.title,
         headline=_headline(best, metric, len(parts)),
-        facts=tuple(Fact(name, f"{run.steps} steps") for name, run in firsts.items()),
+        facts=tuple(Fact(group.label, f"{group.first.steps} steps") for group in runs.groups),
         notes=runs.notes,
         sections=(
             section("Learning", charts(chart for chart in held_out if chart.series)),
-            section("Games", *_opponents(best), charts(game_charts(drawn))),
+            section("Games", *_opponents(best), charts(game_charts(best))),
             section("Results", _results_table(runs, results, metric) if metric else None),
             section("Settings that differ", _overlaid_settings(best), level="detail"),
-            section("Training, step by step", charts(_curves(drawn), "small", in_json=False)),
+            section("Training, step by step", charts(_curves(best), "small", in_json=False)),
         ),
         footer="Written by greenward from the files of the runs. Intervals are 95 %.",
         data={"results": {name: asdict(one) for name, one in results.items()}},
@@ -159,48 +155,44 @@ def _names(paths: Sequence[Path]) -> list[str]:
     raise RunError("a run is named twice: give different runs")
 
 
-def _best(runs: Runs, metric: str | None) -> Runs:
-    """As many groups as can be drawn, in their order: those whose newest `metric` is highest."""
-    newest = _newest(runs, metric) if metric else {}
-    chosen = sorted(runs.groups, key=lambda name: _value(newest.get(name)), reverse=True)[: len(ROLES)]
-    return replace(runs, groups={name: found for name, found in runs.groups.items() if name in chosen})
+def _best(groups: Sequence[Group], metric: str | None) -> list[Group]:
+    """As many as can be drawn, in their order and colours: those whose newest `metric` is highest."""
+    chosen = sorted(groups, key=lambda group: _newest(group, metric), reverse=True)[: len(ROLES)]
+    kept = [group for group in groups if group in chosen]
+    return [replace(group, role=role) for group, role in zip(kept, ROLES, strict=False)]
 
 
-def _newest(runs: Runs, metric: str) -> dict[str, Estimate | None]:
-    return {name: pooled(runs.evaluations(-1, name), metric) for name in runs.groups}
-
-
-def _value(estimate: Estimate | None) -> float:
+def _newest(group: Group, metric: str | None) -> float:
+    estimate = pooled(group.at(-1), metric) if metric else None
     return float("-inf") if estimate is None else estimate.value
 
 
-def _headline(best: Runs, metric: str | None, count: int) -> str:
+def _headline(best: Sequence[Group], metric: str | None, count: int) -> str:
     if metric is None:
-        played = {name: games_headline(best.group(name)[0]) for name in best.groups}
-        said = " ".join(f"{name}: {told}" for name, told in played.items() if told)
+        played = ((group.label, games_headline(group.first)) for group in best)
+        said = " ".join(f"{name}: {told}" for name, told in played if told)
         return said or "None of these runs has a held-out evaluation yet."
-    newest = _newest(best, metric)
-    if count == len(best.groups):
-        shown = (f"{name} {percent(estimate)}" for name, estimate in newest.items())
-        return f"Newest held-out {metric_label(metric)}: {'; '.join(shown)}."
-    top = max(newest, key=lambda name: _value(newest[name]))
+    newest = [f"{group.label} {percent(pooled(group.at(-1), metric))}" for group in best]
+    if count == len(best):
+        return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
+    top = max(range(len(best)), key=lambda index: _newest(best[index], metric))
     return (
-        f"Highest newest held-out {metric_label(metric)} of {count}: {top} {percent(newest[top])}. The "
-        f"highest of several estimates is too high on average. The charts show the {len(newest)} highest."
+        f"Highest newest held-out {metric_label(metric)} of {count}: {newest[top]}. The "
+        f"highest of several estimates is too high on average. The charts show the {len(best)} highest."
     )
 
 
 def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> Table:
     rows = []
     several = len(runs.seeds) > 1
-    for name in runs.groups:
-        first, newest = runs.evaluations(0, name), runs.evaluations(-1, name)
-        change = results[name].main.change.get(metric)
-        lead = paired_difference(runs.evaluations(-1), newest, metric) if name != runs.main else None
+    for group in runs.groups:
+        newest = group.at(-1)
+        change = results[group.label].main.change.get(metric)
+        lead = paired_difference(runs.main.at(-1), newest, metric) if group is not runs.main else None
         rows.append(
             (
-                name,
-                percent(pooled(first, metric)),
+                group.label,
+                percent(pooled(group.at(0), metric)),
                 percent(pooled(newest, metric)),
                 *([seed_range(seed_values(newest, metric))] if several else []),
                 *(NOTHING if one is None else points(one) for one in (change, lead)),
@@ -212,27 +204,27 @@ def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> T
     return Table("", columns, tuple(rows), caption)
 
 
-def _opponents(runs: Runs) -> Iterator[Paragraph]:
+def _opponents(groups: Sequence[Group]) -> Iterator[Paragraph]:
     """Who the opponents of each run were, so that a mixture is not taken for self-play."""
-    for name in runs.groups:
-        if played_games(found := runs.group(name)):
-            yield Paragraph(f"{name}. {described(found[0])}")
+    for group in groups:
+        if played_games(group.runs):
+            yield Paragraph(f"{group.label}. {described(group.first)}")
 
 
-def _curves(drawn: Sequence[Drawn]) -> Iterator[Chart]:
+def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
     """The first line of each training chart, of all runs."""
     titles = set()
     for curve in TRAINING_CURVES:
-        series = [line for one in drawn for line in metric_series(one, curve.key)]
+        series = [line for group in groups for line in metric_series(group, curve.key)]
         if series and curve.title not in titles:
             titles.add(curve.title)
             title = f"{curve.title}: {curve.name}" if curve.name else curve.title
             yield Chart(title, "step", tuple(series), curve.unit)
 
 
-def _overlaid_settings(runs: Runs) -> Table | None:
+def _overlaid_settings(groups: Sequence[Group]) -> Table | None:
     """The keys of the configs in which the runs differ, those of each group's first seed."""
-    configs = [dict(flattened(runs.group(name)[0].config)) for name in runs.groups]
+    configs = [dict(flattened(group.first.config)) for group in groups]
     keys = dict.fromkeys(key for config in configs for key in config if key not in WITHOUT_EFFECT)
     rows = [
         (key, *(setting_text(config.get(key, "not set")) for config in configs))
@@ -241,7 +233,8 @@ def _overlaid_settings(runs: Runs) -> Table | None:
     ]
     left_out = len(rows) - _MAX_SETTINGS
     caption = f"{left_out} more keys differ." if left_out > 0 else ""
-    return Table("", ("Key", *runs.groups), tuple(rows[:_MAX_SETTINGS]), caption) if rows else None
+    columns = ("Key", *(group.label for group in groups))
+    return Table("", columns, tuple(rows[:_MAX_SETTINGS]), caption) if rows else None
 
 
 NEGLIGIBLE_SECONDS = 0.05
@@ -257,56 +250,56 @@ _OUTCOMES: Mapping[tuple[bool, ...], tuple[str, int, Tone]] = {
 def training_report(path: str | Path) -> Report:
     """The report of the run at `path`, or of the seeds in it. Raises `RunError` when there is neither."""
     runs = read_runs(path)
-    results = compare(runs)
+    main = runs.main
     return Report(
         kind="run report",
         title=runs.title,
-        headline=games_headline(runs.first) or headline(runs, results),
+        headline=games_headline(main.first) or headline(runs),
         facts=tuple(_facts(runs)),
-        figures=(*_figures(results), *game_figures(runs.main_runs)),
+        figures=(*_figures(runs.results), *game_figures(main)),
         notes=runs.notes,
         sections=(
-            section("Learning", charts((*held_out_charts(runs, results), *suite_charts(runs)))),
-            *game_sections(runs.main_runs),
-            *(runs.first.task.report(runs) if runs.first.task else ()),
+            section("Learning", charts((*held_out_charts(runs), *suite_charts(runs)))),
+            *game_sections(main),
+            *(main.first.task.report(runs) if main.first.task else ()),
             section(
                 "Before and after",
-                _before_after(runs, results),
-                _seed_by_seed(runs, results),
+                _before_after(runs),
+                _seed_by_seed(runs),
                 _suites(runs),
                 _tags(runs),
             ),
             section("Sample answers", *_sample_answers(runs), level="appendix"),
             section("What became of the answers", _statuses(runs), level="detail"),
-            section("Training, step by step", charts(step_charts(runs.main_runs), "small", in_json=False)),
+            section("Training, step by step", charts(step_charts(main.runs), "small", in_json=False)),
             section(
                 "Warm start",
-                charts(warm_start_charts(runs, results), "small", in_json=False),
+                charts(warm_start_charts(runs), "small", in_json=False),
                 level="appendix",
             ),
             section("Time and memory", _costs(runs), level="detail"),
-            section("Settings", *_settings(runs.first), level="appendix"),
+            section("Settings", *_settings(main.first), level="appendix"),
         ),
         footer="Written by greenward from the files of the run. Intervals are 95 %.",
-        data={"results": asdict(results)},
+        data={"results": asdict(runs.results)},
     )
 
 
 def _facts(runs: Runs) -> Iterator[Fact]:
     if len(runs.seeds) > 1:
         yield Fact("seeds", str(len(runs.seeds)))
-    steps = sorted(run.steps for run in runs.main_runs)
+    steps = sorted(run.steps for run in runs.main.runs)
     yield Fact("steps", " to ".join(map(str, dict.fromkeys((steps[0], steps[-1])))))
     if walls := _of_summaries(runs, "wall_seconds"):
-        yield Fact(f"{runs.main} wall time", duration(max(walls)))
+        yield Fact(f"{runs.main.label} wall time", duration(max(walls)))
     if peaks := _of_summaries(runs, "peak_rss_mb"):
         yield Fact("peak memory", memory(max(peaks)))
-    if (sessions := runs.first.sessions) and sessions[-1].get("device"):
+    if (sessions := runs.main.first.sessions) and sessions[-1].get("device"):
         yield Fact("on", str(sessions[-1]["device"]))
 
 
 def _of_summaries(runs: Runs, key: str) -> list[float]:
-    return [run.summary[key] for run in runs.main_runs if run.summary.get(key)]
+    return [run.summary[key] for run in runs.main.runs if run.summary.get(key)]
 
 
 def _figures(results: Results) -> Iterator[KeyFigure]:
@@ -328,8 +321,9 @@ def _figures(results: Results) -> Iterator[KeyFigure]:
                 )
 
 
-def _before_after(runs: Runs, results: Results) -> Table | None:
+def _before_after(runs: Runs) -> Table | None:
     """Every held-out metric before and after, and of the other arms: a row for each."""
+    results = runs.results
     if not results.metrics:
         return None
     rows: list[tuple[str, ...]] = []
@@ -338,7 +332,7 @@ def _before_after(runs: Runs, results: Results) -> Table | None:
         if len(runs.seeds) > 1:
             spread = (seed_range(seed_values(evaluations, name)) for name in results.metrics)
             rows.append(("  over seeds", *spread))
-    evaluation = next(filter(None, runs.evaluations(0)), {})
+    evaluation = next(filter(None, runs.main.at(0)), {})
     sentences = []
     if {"problems", "samples", "temperature"} <= evaluation.keys():
         answers = "answer" if evaluation["samples"] == 1 else "answers"
@@ -346,10 +340,10 @@ def _before_after(runs: Runs, results: Results) -> Table | None:
             f"{evaluation['problems']} {runs.measured} problems, {evaluation['samples']} {answers} each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
-    differences = [(f"Gain of {runs.main}", results.main.change.get(PRIMARY))]
+    differences = [(f"Gain of {runs.main.label}", results.main.change.get(PRIMARY))]
     for arm in results.arms[1:]:
         differences.append((f"Change of {arm.label}", arm.change.get(PRIMARY)))
-        differences.append((f"{runs.main} minus {arm.label}", arm.lead))
+        differences.append((f"{runs.main.label} minus {arm.label}", arm.lead))
     shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
     if shown:
         sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
@@ -357,9 +351,9 @@ def _before_after(runs: Runs, results: Results) -> Table | None:
     return Table("", columns, tuple(rows), " ".join(sentences))
 
 
-def _seed_by_seed(runs: Runs, results: Results) -> Table | None:
+def _seed_by_seed(runs: Runs) -> Table | None:
     """Each seed in a column of its own; None for a single run."""
-    metric = results.primary
+    metric = runs.results.primary
     if metric is None or len(runs.seeds) < 2:
         return None
     rows = (
@@ -373,15 +367,14 @@ def _seed_by_seed(runs: Runs, results: Results) -> Table | None:
 def _suites(runs: Runs) -> Table | None:
     """pass@1 on each public suite before and after; None when none was measured."""
     rows = []
-    for name in suites_of(runs.main_runs):
-        found = [run.suites[name] for run in runs.main_runs if run.suites.get(name)]
-        if is_game(found[0][0]):
+    for name in suites_of(runs.main.runs):
+        group = runs.main.on(name)
+        before = list(filter(None, group.at(0)))
+        if is_game(before[0]):
             continue
-        before = [evaluations[0] for evaluations in found]
-        after = [evaluations[-1] for evaluations in found if len(evaluations) > 1]
         problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)
-        rows.append((name, problems, percent(pooled(before, PRIMARY)), percent(pooled(after, PRIMARY))))
-    columns = ("Suite", "Problems", "Before", f"After {runs.main}")
+        rows.append((name, problems, percent(pooled(before, PRIMARY)), percent(pooled(group.ends, PRIMARY))))
+    columns = ("Suite", "Problems", "Before", f"After {runs.main.label}")
     caption = "pass@1, one answer to each problem; 95 % intervals."
     return Table("Public suites", columns, tuple(rows), caption) if rows else None
 
@@ -429,7 +422,7 @@ def _sample_answers(runs: Runs) -> list[Block]:
     shown is the first sampled one that the outcome speaks of: before a problem is fixed one that fails,
     after it one that passes. Problems of which no such answer was recorded are not shown.
     """
-    before, after = runs.evaluations(0)[0], runs.ends(runs.main)[0]
+    before, after = runs.main.at(0)[0], runs.main.ends[0]
     pairs = list(_answered_pairs(before, after)) if before is not None and after is not None else []
     tasks: list[AnsweredTask] = []
     counts = []
@@ -497,13 +490,13 @@ def _seconds(runs: Runs, seed: int) -> dict[str, float]:
     def whole(run: RecordedRun) -> float:
         return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
 
-    main = runs.main_runs[seed]
+    main = runs.main.runs[seed]
     parts = {
         name: sum(finite_values(main.metrics, f"time/{name.lower()}"))
         for name in ("Sampling", "Grading", "Update")
     }
     evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
-    arms = {label: found[seed] for label, found in runs.groups.items() if label != runs.main}
+    arms = {group.label: group.of_seeds[seed] for group in runs.groups[1:]}
     return {
         "Warm start": sum(whole(run) for run in runs.warm_starts if run.path.parent == main.path),
         **parts,

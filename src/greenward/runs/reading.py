@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from greenward.tasks.task import Task
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
+WARM_START = "warm_start"
+ARMS = ("grpo", "similarity", "rejection", "control")
+"""Folders in a run with runs that trained from its warm start for the same time."""
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 _SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",

@@ -35,7 +35,7 @@ UNSEEN = "unseen_problems"
 
 def program_sections(runs: Runs) -> tuple[Section, ...]:
     """What each run reached, and random search by the same mask and prior."""
-    return (section("Beside random search", *(block for run in runs.main_runs for block in _blocks(run))),)
+    return (section("Beside random search", *(block for run in runs.main.runs for block in _blocks(run))),)
 
 
 def _blocks(run: RecordedRun) -> Iterator[Block]:
