@@ -28,7 +28,8 @@ from greenward.reports.document import (
     shown_answer,
     words,
 )
-from greenward.reports.games import game_blocks, is_game
+from greenward.reports.games import game_blocks
+from greenward.reports.runs import is_game
 from greenward.runs.files import JsonRows, read_json
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"

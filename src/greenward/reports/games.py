@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from greenward.common.statistics import Estimate
@@ -61,30 +61,15 @@ _WORTH = {1.0: "win", 0.0: "draw", -1.0: "loss"}
 _SHOWN_ERRORS, _BOARDS_IN_A_ROW = 8, 4
 
 
-def is_game(evaluation: Evaluation) -> bool:
-    """Whether an evaluation is one of a game."""
-    return "roles" in evaluation
-
-
-def played_games(runs: Sequence[RecordedRun]) -> list[str]:
-    """The games that the runs were evaluated in, as their files name them."""
-    return [
-        name
-        for name in suites_of(runs)
-        if any(map(is_game, chain(*(run.suites.get(name, ()) for run in runs))))
-    ]
-
-
 def game_sections(group: Group) -> tuple[Section, ...]:
     """What a training reached in its games, and how the roles went at each step; no blocks without games."""
-    names = played_games(group.runs)
+    names = suites_of(group.runs, games=True)
     blocks: list[Block | None] = [Paragraph(described(group.first))] if names else []
     blocks.append(charts(game_charts([replace(group, label="")])))
     for name in names:
-        first, last = _ends(group, name)
-        blocks += game_blocks(
-            name, {f"Start, step {first[0]['step']}": first, f"Step {last[0]['step']}": last}
-        )
+        played = group.on(name)
+        first, last = (played.first.evaluations[place]["step"] for place in (0, -1))
+        blocks += game_blocks(name, {f"Start, step {first}": played.at(0), f"Step {last}": played.at(-1)})
     return (
         section("Games", *blocks),
         section(
@@ -95,12 +80,6 @@ def game_sections(group: Group) -> tuple[Section, ...]:
     )
 
 
-def _ends(group: Group, name: str) -> tuple[list[Evaluation], list[Evaluation]]:
-    """The first and the newest evaluations in a game."""
-    first, last = (list(filter(None, group.on(name).at(place))) for place in (0, -1))
-    return first, last
-
-
 def described(run: RecordedRun) -> str:
     """What its task says of a training in games."""
     return run.task.described(run.config) if run.task else ""
@@ -109,7 +88,7 @@ def described(run: RecordedRun) -> str:
 def games_headline(run: RecordedRun) -> str:
     """The figures at the start and now; empty without games."""
     parts = []
-    for name in played_games([run]):
+    for name in suites_of([run], games=True):
         first, last = run.suites[name][0], run.suites[name][-1]
         part = f"{name}: {last.get('headline', '')} after {last['step']} steps"
         parts.append(part + (f" (at the start: {first.get('headline', '')})" if last is not first else ""))
@@ -118,21 +97,21 @@ def games_headline(run: RecordedRun) -> str:
 
 def game_figures(group: Group) -> Iterator[KeyFigure]:
     """The exact figures at the head of a page; against random play, where there are none."""
-    for name in played_games(group.runs):
-        first, last = _ends(group, name)
-        keys = _charted(last[0])
+    for name in suites_of(group.runs, games=True):
+        played = group.on(name)
+        keys = _charted(played.first.evaluations[-1])
         exact = [key for key in keys if not key.startswith(("random/", "expert/"))] or keys[:2]
         for key in exact:
-            before, after = pooled(first, key), pooled(last, key)
+            before, after = pooled(played.at(0), key), pooled(played.at(-1), key)
             yield KeyFigure(f"{name}, {_label(key)}", _figure(key, after), _figure(key, before))
 
 
 def game_charts(groups: Sequence[Group]) -> Iterator[Chart]:
     """A chart for each figure of each game: a line for each role, or of several runs one for each run."""
-    for name in played_games([run for group in groups for run in group.runs]):
+    for name in suites_of([run for group in groups for run in group.runs], games=True):
         of_game = [group.on(name) for group in groups]
         found: dict[str, Chart] = {}
-        last = next(run.evaluations[-1] for group in of_game for run in group.runs if run.evaluations)
+        last = next(group.first.evaluations[-1] for group in of_game if group.runs)
         for key in _charted(last):
             kind, role = _kind_and_role(key)
             title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(groups) > 1 else "")

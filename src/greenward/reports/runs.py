@@ -97,9 +97,9 @@ class Group:
         return [end if end is not start else None for start, end in zip(self.at(0), self.at(-1), strict=True)]
 
     def on(self, suite: str) -> Group:
-        """The runs with their evaluations on a suite in place of those on what they hold out."""
-        runs = (run and replace(run, evaluations=run.suites.get(suite, ())) for run in self.of_seeds)
-        return replace(self, of_seeds=tuple(runs))
+        """Those evaluated on a suite, with these evaluations in place of those on what they hold out."""
+        found = (run for run in self.runs if run.suites.get(suite))
+        return replace(self, of_seeds=[replace(run, evaluations=run.suites[suite]) for run in found])
 
 
 @dataclass(frozen=True)
@@ -502,20 +502,14 @@ def evaluation_chart(
     groups: Sequence[Group], metric: str, measured: str = "held-out", *, over_time: bool = False
 ) -> Chart:
     """`metric` of what is `measured` over the steps, or over the training time in minutes or seconds."""
-    title = f"{measured.capitalize()} {metric_label(metric)}"
-    if not over_time:
-        lines = [line for group in groups for line in evaluation_series(group, metric)]
-        return Chart(f"{title}, by step", "step", tuple(lines), "share")
-    times = (
-        float(e.get("elapsed_seconds", 0.0))
-        for group in groups
-        for run in group.runs
-        for e in run.evaluations
-    )
-    name, unit = ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
-    lines = [line for group in groups for line in evaluation_series(group, metric, "elapsed_seconds", unit)]
-    label = f"training time ({name}), evaluation aside"
-    return Chart(f"{title}, by training time", label, tuple(lines), "share")
+    how, label, x, unit = "by step", "step", "step", 1.0
+    if over_time:
+        evaluations = [e for group in groups for run in group.runs for e in run.evaluations]
+        seconds = max((float(e.get("elapsed_seconds", 0.0)) for e in evaluations), default=0.0)
+        name, unit = ("s", 1.0) if seconds < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
+        how, label, x = "by training time", f"training time ({name}), evaluation aside", "elapsed_seconds"
+    lines = tuple(line for group in groups for line in evaluation_series(group, metric, x, unit))
+    return Chart(f"{measured.capitalize()} {metric_label(metric)}, {how}", label, lines, "share")
 
 
 def suite_charts(runs: Runs) -> Iterator[Chart]:
@@ -527,9 +521,15 @@ def suite_charts(runs: Runs) -> Iterator[Chart]:
             yield Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption)
 
 
-def suites_of(runs: Sequence[RecordedRun]) -> list[str]:
-    """The suites that any of the runs was evaluated on, games among them."""
-    return list(dict.fromkeys(name for run in runs for name in run.suites))
+def suites_of(runs: Sequence[RecordedRun], *, games: bool = False) -> list[str]:
+    """The suites, or the games, that any of the runs was evaluated on, as their files name them."""
+    first = {name: found[0] for run in runs for name, found in run.suites.items() if found}
+    return [name for name, evaluation in first.items() if is_game(evaluation) is games]
+
+
+def is_game(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is one of a game."""
+    return "roles" in evaluation
 
 
 def warm_start_charts(runs: Runs) -> tuple[Chart, ...]:

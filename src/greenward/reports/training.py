@@ -51,8 +51,6 @@ from greenward.reports.games import (
     game_figures,
     game_sections,
     games_headline,
-    is_game,
-    played_games,
 )
 from greenward.reports.runs import (
     TRAINING_CURVES,
@@ -207,7 +205,7 @@ def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> T
 def _opponents(groups: Sequence[Group]) -> Iterator[Paragraph]:
     """Who the opponents of each run were, so that a mixture is not taken for self-play."""
     for group in groups:
-        if played_games(group.runs):
+        if suites_of(group.runs, games=True):
             yield Paragraph(f"{group.label}. {described(group.first)}")
 
 
@@ -369,11 +367,10 @@ def _suites(runs: Runs) -> Table | None:
     rows = []
     for name in suites_of(runs.main.runs):
         group = runs.main.on(name)
-        before = list(filter(None, group.at(0)))
-        if is_game(before[0]):
-            continue
-        problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)
-        rows.append((name, problems, percent(pooled(before, PRIMARY)), percent(pooled(group.ends, PRIMARY))))
+        problems = next((str(e["problems"]) for e in group.at(0) if e and "problems" in e), NOTHING)
+        rows.append(
+            (name, problems, *(percent(pooled(found, PRIMARY)) for found in (group.at(0), group.ends)))
+        )
     columns = ("Suite", "Problems", "Before", f"After {runs.main.label}")
     caption = "pass@1, one answer to each problem; 95 % intervals."
     return Table("Public suites", columns, tuple(rows), caption) if rows else None
