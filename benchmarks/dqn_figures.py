@@ -20,8 +20,8 @@ from figures import RESULTS, replaced
 from greenward.common.statistics import proportion
 from greenward.reports.document import Chart, Role, Series, duration, percent
 from greenward.reports.svg import standalone
-from greenward.tasks.token_mdp.report import RANDOM_SEARCH
 from greenward.runs.reading import read_evaluations, read_metrics, read_sessions
+from greenward.tasks.token_mdp.report import RANDOM_SEARCH
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROLES: tuple[Role, ...] = ("main", "second", "third", "fourth", "fifth")

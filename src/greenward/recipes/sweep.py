@@ -225,8 +225,6 @@ def _run_and_report(runs: Sequence[Run], output: Path, *, quiet: bool, **how: An
 
 
 RECIPE = "quickstart"
-REJECTION_RECIPE = "rejection_sampling"
-REJECTION, CONTROL = "rejection", "control"
 # Every run trains for as long as GRPO: with these settings the demo takes less than six minutes.
 SHORTER = ("training.max_steps=20", "evaluation.num_questions=150")
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
@@ -299,10 +297,11 @@ def runs_of_seed(folder: Path, overrides: Sequence[str]) -> tuple[Run, Run, Run]
     )
     only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
     main = Run(folder, RECIPE, [only_at_the_ends, *overrides], phases=phases)
+    of_rejection, of_control = phase("rejection sampling", "rejection"), phase("control", "control")
     return (
         main,
-        Run(folder / REJECTION, REJECTION_RECIPE, rejection, main, [phase("rejection sampling", REJECTION)]),
-        Run(folder / CONTROL, RECIPE, supervised, main, [phase("control", CONTROL)]),
+        Run(of_rejection.folder, "rejection_sampling", rejection, main, [of_rejection]),
+        Run(of_control.folder, RECIPE, supervised, main, [of_control]),
     )
 
 
