@@ -185,7 +185,6 @@ def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> T
     several = len(runs.seeds) > 1
     for group in runs.groups:
         newest = group.at(-1)
-        change = results[group.label].main.change.get(metric)
         lead = paired_difference(runs.main.at(-1), newest, metric) if group is not runs.main else None
         rows.append(
             (
@@ -193,7 +192,8 @@ def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> T
                 percent(pooled(group.at(0), metric)),
                 percent(pooled(newest, metric)),
                 *([seed_range(seed_values(newest, metric))] if several else []),
-                *(NOTHING if one is None else points(one) for one in (change, lead)),
+                points(results[group.label].main.change.get(metric)),
+                points(lead),
             )
         )
     spread = ["Over seeds"] if several else []
