@@ -24,6 +24,7 @@ from greenward import api
 from greenward.grading.judge import build_grader
 from greenward.problems.problem import Problem, stable_hash
 from greenward.tasks.token_mdp import task
+from greenward.tasks.token_mdp.config import DQNRecipe
 from greenward.tasks.token_mdp.mdp import CodeGrading, TokenMDP, write
 
 HELD_OUT = 150
@@ -42,6 +43,7 @@ def solved(trainer: task.DQNTrainer, mdp: TokenMDP, grading: CodeGrading) -> int
 
 def measure(overrides: Sequence[str], seed: int) -> dict[str, int]:
     recipe = api.load_recipe("dqn_code_generation", [*overrides, f"seed={seed}"])
+    assert isinstance(recipe, DQNRecipe)
     functions = list(task.generated_problems())
     order = np.random.default_rng(0).permutation(len(functions))  # the same for all settings and seeds
     held_out = [functions[index] for index in order[:HELD_OUT]]

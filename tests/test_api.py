@@ -202,7 +202,7 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: greenward.audit(lambda answers: []), r"can import by its name.\n.*top level of a module"),
         (lambda: greenward.audit("a:b", timeout=3), r"no option 'timeout'.\n.*timeout_seconds"),
         (lambda: evaluate("runs/none", sample=3), r"no option 'sample'.\n.*Did you mean samples"),
-        (lambda: evaluate("runs/none", epsilon=0.1), r"epsilon concerns runs of task token_mdp"),
+        (lambda: evaluate("runs/none", epsilon=0.1), r"epsilon concerns runs of Q-learning"),
         (lambda: evaluate(3), r"policy: expected a policy, .* found 3"),
         (lambda: evaluate("runs/none", temperature=float("nan")), r"temperature of at least 0 .* found nan"),
         (lambda: evaluate("runs/none", samples=2.5), r"samples: .*integer.*found 2.5"),

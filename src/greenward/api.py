@@ -21,7 +21,7 @@ from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.runs.progress import Progress
-from greenward.runs.reading import METRICS, read_evaluations, read_metrics, run_of_config
+from greenward.runs.reading import METRICS, read_evaluations, read_metrics, run_of_config, task_of_run
 
 if TYPE_CHECKING:
     from greenward.common.statistics import Estimate
@@ -156,7 +156,7 @@ def train(
         changes.append(f"rewards={json.dumps(reward_terms(rewards, functions))}")
     changes += overrides
     if isinstance(recipe, str | Path):
-        resolved = load_recipe(recipe, changes)
+        resolved = loading.load_recipe(recipe, changes, machine=detection.this_preset, trusted=True)
     elif recipe is None or isinstance(recipe, Recipe):
         text = "" if recipe is None else loading.dump(recipe)
         resolved = loading.parse_recipe(text, changes, machine=detection.this_preset)
@@ -213,16 +213,17 @@ def evaluate(
     is_served = is_named and is_endpoint(str(policy))  # and needs no torch here
     epsilon = options.pop("epsilon", None)
     grading, answers = _grading(k, options, AnswerOptions)
-    if isinstance(policy, str | Path) and isinstance(problems, str | None) and not is_served:
-        from greenward.tasks.token_mdp.task import ProgramEvaluation, q_network_run
-
-        if q_network_run(policy):
-            programs = ProgramEvaluation(policy, problems, samples, epsilon, answers)
-            with Progress(quiet=quiet) as progress:
-                return EvaluationResult(*programs.run(output, grading, progress))
-    if epsilon is not None:
-        raise ConfigError("epsilon concerns runs of task token_mdp.", remedy="Leave it out.")
     asked = checked(AnswerOptions, samples=samples, **answers)
+    if isinstance(policy, str | Path) and isinstance(problems, str | None) and not is_served:
+        given = {"samples": samples, **({"epsilon": epsilon} if epsilon is not None else {}), **options}
+        if k:
+            given["k"] = k
+        task = task_of_run(policy)
+        if task and (own := task.evaluation(str(policy), problems, given)) is not None:
+            with Progress(quiet=quiet) as progress:
+                return EvaluationResult(*own.run(output, grading, progress))
+    if epsilon is not None:
+        raise ConfigError("epsilon concerns runs of Q-learning.", remedy="Leave it out.")
     if not is_named or not isinstance(problems, str | None):
         if output is not None:
             raise ConfigError(
@@ -230,21 +231,6 @@ def evaluate(
                 remedy="Leave it out, or name a run or model, and a suite or file.",
             )
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
-    if not is_served:
-        from greenward.models.catalog import find_model
-        from greenward.tasks.self_play.task import asked_games, evaluate_games, refuse_options
-
-        model = find_model(str(policy), asked.checkpoint)
-        if games := asked_games(model, problems):
-            overwrite = bool(options.pop("overwrite", False))
-            refuse_options([*options, *(["k"] if k else [])])
-            count = samples if samples > 1 else None
-            with Progress(quiet=quiet) as progress:
-                return EvaluationResult(
-                    *evaluate_games(
-                        model, games, output, progress, games=count, overwrite=overwrite, options=options
-                    )
-                )
     session = open_evaluation(str(policy), replace(asked, suite=problems))
     with Progress(quiet=quiet) as progress:
         return EvaluationResult(*session.run(output, grading, progress))
@@ -256,13 +242,8 @@ def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | 
 
     if is_endpoint(str(policy)):
         return []
-    from greenward.models.catalog import find_model
-    from greenward.tasks.self_play.task import asked_games
-    from greenward.tasks.token_mdp.task import q_network_run
-
-    if q_network_run(policy):
-        return []
-    return list(asked_games(find_model(str(policy), checkpoint), suite))
+    task = task_of_run(policy)
+    return list(task.games(str(policy), suite, checkpoint)) if task else []
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from greenward.common.errors import GreenwardError, ProblemError
+from greenward.grading.execution import RETRIES
 from greenward.grading.judge import Grader
-from greenward.grading.unique_jobs import RETRIES
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Assertion, Case, Problem
 from greenward.sandbox.protocol import CallResult, Limits, Outcome, RunResult

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from greenward.grading.execution import JobSet, run_unique
 from greenward.grading.judge import Grader, make_jobs, with_expected_values
 from greenward.grading.testcases import make_plan
-from greenward.grading.unique_jobs import JobSet, run_unique
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Assertion, Case, Expected, Problem, ProblemSet, StdioCase
 from greenward.sandbox.pool import LocalExecutor

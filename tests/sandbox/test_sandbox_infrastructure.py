@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from waiting import eventually, is_alive
 
+from greenward.grading.execution import RETRIES
 from greenward.grading.judge import Grader
-from greenward.grading.unique_jobs import RETRIES
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem
 from greenward.sandbox.inside.linux import children, descendants

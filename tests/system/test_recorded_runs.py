@@ -63,7 +63,7 @@ GAMES_OF_A_STEP = (
 TINY_DQN = (
     "preset=none",
     "problems.generated=20",
-    "agent={hidden_dim: 16, batch_size: 16, buffer_capacity: 400, learning_starts: 20, pretraining_updates: 20}",
+    "algorithm={hidden_dim: 16, batch_size: 16, buffer_capacity: 400, learning_starts: 20, pretraining_updates: 20}",
     "training={num_episodes: 24, max_seconds: null, episodes_per_step: 8, updates_per_step: 2, threads: 1, rollouts_per_step: 4}",
     "evaluation={samples: 2, eval_interval_steps: 2}",
 )

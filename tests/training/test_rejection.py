@@ -11,7 +11,7 @@ import torch
 from test_trainer import BigramPolicy, make_episodes
 
 from greenward.config.sections import TrainingConfig
-from greenward.config.training import RejectionConfig
+from greenward.config.training import RejectionAlgorithmConfig
 from greenward.grading.verdict import Status, Verdict
 from greenward.rollouts.engine import StopReason
 from greenward.training.protocols import Example
@@ -36,7 +36,7 @@ def trainer_of(policy, *, seed=3, training=None, mask_truncated=False, **config)
     return RejectionTrainer(
         policy,
         NoCollector(),
-        RejectionConfig(**config),
+        RejectionAlgorithmConfig(**config),
         TrainingConfig(**{"learning_rate": 0.05, "max_grad_norm": 1e9, **(training or {})}),
         seed=seed,
         mask_truncated=mask_truncated,

@@ -247,5 +247,5 @@ def test_the_head_starts_undecided_and_alike_for_alike_seeds():
 def test_the_section_is_off_by_default_and_refused_where_nothing_is_graded():
     assert parse_recipe("{}").reward_model is None
     assert parse_recipe("reward_model: {}").reward_model == RewardModelConfig()
-    with pytest.raises(ConfigError, match="reward_model needs kind: grpo or"):
-        parse_recipe("{kind: sft, warm_start: {}, reward_model: {}}")
+    with pytest.raises(ConfigError, match=r"reward_model needs algorithm\.name: grpo or"):
+        parse_recipe("{algorithm: sft, warm_start: {}, reward_model: {}}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 
@@ -66,8 +65,11 @@ class DiagnosticsError(GreenwardError):
 Opened = TypeVar("Opened")
 
 
-class Closeable(AbstractContextManager[Opened]):
+class Closeable:
     """A context manager that closes itself at the end."""
+
+    def __enter__(self: Opened) -> Opened:
+        return self
 
     def close(self) -> None:
         """Release what is held. Safe to call twice."""

@@ -198,6 +198,9 @@ class RecipeText:
         path = key_path(text)
         if len(path) == 1 and path[0] in _SHORT and isinstance(data, str):
             path = (*path, _SHORT[path[0]])
+        if path == ("algorithm",) and isinstance(data, dict):  # other settings, of the same algorithm
+            named = {"name": name} if (name := _identity_of(self.data)[1]) is not None else {}
+            data = named | data
         return self.with_value(path, data, place, defaults)
 
     def with_value(self, path: KeyPath, value: Any, place: str, defaults: Mapping[str, Any]) -> RecipeText:
@@ -343,7 +346,7 @@ def only_keys_of(
     kept = {}
     for key, value in data.items():
         here = (*path, key)
-        having = [other for other in all_recipes().values() if field_at(other, here) is not None]
+        having = [one for one in (made, *all_recipes().values()) if field_at(one, here) is not None]
         if isinstance(value, str) and _choices(made, here):
             having = [other for other in having if value in _choices(other, here)]
         if not having or made in having or keep(here):
@@ -436,7 +439,11 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
 
 
 def load_recipe(
-    path: str | Path, overrides: Sequence[str] = (), *, machine: Callable[[], str] | None = None
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    machine: Callable[[], str] | None = None,
+    trusted: bool = False,
 ) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
@@ -449,8 +456,8 @@ def load_recipe(
 
     Keys that only other tasks or algorithms have are errors, with two exceptions: the `config.yaml` of a run
     may be from an earlier version (`upgrade`), and an override of `task` or `algorithm.name` leaves out what
-    the file says for its own. A task of the user's own, `module:Class`, is imported, but not for the
-    `config.yaml` of a run, which may be a stranger's.
+    the file says for its own. A task of the user's own, `module:Class`, is imported; where the `config.yaml`
+    of a run names one, which may be a stranger's, only if it is `trusted`.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
@@ -458,6 +465,8 @@ def load_recipe(
     file = find_recipe(path)
     text = read_recipe_file(file)
     recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
+    if recorded and not trusted:
+        refuse_code(RecipeText.read_recipe(text, str(file)).data)
     return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
 
 
@@ -483,7 +492,6 @@ def parse_recipe(
     source = RecipeText.read_recipe(text, name)
     if recorded:
         source = replace(source, data=upgrade(source.data))
-        refuse_code(source.data)
     elif "kind" in source.data:
         raise ConfigError(
             f"{source.place_of(('kind',))}: kind is of an earlier version; a recipe names its task and "
@@ -539,11 +547,16 @@ def _class_of(source: RecipeText) -> type[Recipe]:
 
 def refuse_code(config: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for a recorded config whose task would be imported from a module."""
-    if ":" in (task := str(config.get("task", ""))):
+    if names_code(config):
         raise ConfigError(
-            f"the run was trained on the task {task}, whose code would be imported and run here.",
-            remedy="If you trust that code, give the recipe of the run as a file outside of it.",
+            f"the run was trained on the task {config['task']}, whose code would be imported and run here.",
+            remedy="If you trust that code, copy the config to a file outside of the run and name that.",
         )
+
+
+def names_code(config: Mapping[str, Any]) -> bool:
+    """Whether a recorded config has a task that is imported from a module of somebody's own."""
+    return ":" in str(config.get("task", ""))
 
 
 def _is_pretrained(source: RecipeText) -> bool:
@@ -563,7 +576,7 @@ def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
     One that this version cannot read, and one of a task of somebody's own, is returned as it is.
     """
     config = upgrade(config)
-    if ":" in str(config.get("task")) or (made := recipe_class(config)) is None:
+    if names_code(config) or (made := recipe_class(config)) is None:
         return config
     try:
         return made.model_validate(only_keys_of(made, config)).model_dump(mode="json")
@@ -699,7 +712,7 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     is given twice, and more than `MAX_RUNS` runs.
     """
     paths = (dotted(key_path(override)) for override in overrides)
-    given = ["model.id" if path == "model" else path for path in paths]
+    given = [f"{path}.{_SHORT[path]}" if path in _SHORT else path for path in paths]
     texts = [_values(override) for override in overrides]
     overrides = [
         override
@@ -716,7 +729,7 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     seeds = axes.pop(SEED, [])
     if (count := prod(map(len, (*axes.values(), seeds or [SEED])))) > MAX_RUNS:
         raise ConfigError(f"the grid has {count} runs; at most {MAX_RUNS} can be run as one sweep.")
-    last = [key.removesuffix(".id").rpartition(".")[2] for key in axes]
+    last = [re.sub(r"^(model|algorithm)\.\w+$", r"\1", key).rpartition(".")[2] for key in axes]
     short = [part if last.count(part) == 1 else key for key, part in zip(axes, last, strict=True)]
     found: dict[str, GridRun] = {}
     for *chosen, seed in product(*axes.values(), seeds or [SEED]):

@@ -1,4 +1,4 @@
-"""Defines the sections that recipes of several kinds share."""
+"""Defines the sections that the recipes of several tasks share."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class OverlongConfig(ConfigSection):
 
 
 class CriticConfig(ConfigSection):
-    """The critic of `kind: ppo`: its trunk (the policy's or its own copy), and how values are learned."""
+    """The critic of PPO: its trunk (the policy's or its own copy), and how values are learned."""
 
     trunk: Literal["shared", "separate"] = Field("shared", description="the policy's own, or a copy of it")
     discount: PositiveFraction = 1.0

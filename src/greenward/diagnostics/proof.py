@@ -33,6 +33,7 @@ from greenward.runs.files import to_json
 from greenward.runs.output import claim_folder
 from greenward.runs.reading import (
     CHECKPOINTS,
+    SHARED_SECTIONS,
     TIMING_PREFIXES,
     flattened,
     is_run,
@@ -187,6 +188,7 @@ _OUTSIDE = (
     "rollouts.server.base_url", "sandbox.http", "sandbox.packages", "tracking.wandb", "tracking.trackio",
     "tracking.mlflow",
 )  # fmt: skip
+_KNOWN_SECTIONS = ("sandbox", "tracking", "rollouts", "monitor", "reward_model", "faults", "name")
 _CODE = re.compile(r"(?!textarena:)[\w.]+:[\w.]+")
 _IRRELEVANT = (
     *("name", "seed", "tracking", "preset", "evaluation", "sandbox", "monitor", "faults", "training.threads"),
@@ -333,8 +335,8 @@ def _named_outside(config: Mapping[str, Any]) -> list[str]:
     found = {key: value for key, value in flat.items() if value and key.startswith(_OUTSIDE)}
     if (rules := str(flat.get("monitor.rules", "default"))) not in PRESETS:
         found["monitor.rules"] = rules
-    task = str(config.get("task"))
-    named, values = set[str](), [config.get("rewards"), task, config.get(task)]
+    named = set[str]()
+    values = [value for key, value in config.items() if key not in (*SHARED_SECTIONS, *_KNOWN_SECTIONS)]
     while values:
         value = values.pop()
         if isinstance(value, Mapping):

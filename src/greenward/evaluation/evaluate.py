@@ -31,8 +31,8 @@ from greenward.config.sections import EvaluationConfig, ToolsConfig
 from greenward.environments.agent import AgentDialogue, agent_maker
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.suites import stable_subset
+from greenward.grading.execution import Answer, ExecutionJudge, Graded
 from greenward.grading.extraction import Extracted
-from greenward.grading.judge import Answer, Graded, Grader
 from greenward.grading.labels import LabelAnswer, parse_label
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Label, Problem, ProblemSet
@@ -525,14 +525,14 @@ class VerdictMemory:
 
     What ended by time, memory or another limit may be the machine's doing, and is run again when it comes
     again, as is what the infrastructure failed. An answer whose verdict depends on chance keeps its first one
-    (`Grader.flaky` runs answers anew). At most 50,000 verdicts are kept.
+    (`ExecutionJudge.flaky` runs answers anew). At most 50,000 verdicts are kept.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Any], tuple[Problem, Verdict]] = {}
 
-    def grade_stream(self, grader: Grader, answers: Sequence[Answer]) -> Iterator[Graded]:
-        """As `Grader.grade_stream`."""
+    def grade_stream(self, grader: ExecutionJudge, answers: Sequence[Answer]) -> Iterator[Graded]:
+        """As `ExecutionJudge.grade_stream`."""
         new: list[int] = []
         for index, (problem, answer) in enumerate(answers):
             if (known := self._known.get((id(problem), answer))) is None:
@@ -562,7 +562,7 @@ def evaluate(
     policy: RolloutEngine,
     problems: ProblemSet,
     renderer: PromptRenderer,
-    grader: Grader,
+    grader: ExecutionJudge,
     config: EvaluationConfig,
     *,
     sampling: SamplingParams,
@@ -627,7 +627,7 @@ def evaluate(
 def judge(
     found: EvaluationRows,
     source: Iterable[list[Sample]],
-    grader: Grader,
+    grader: ExecutionJudge,
     seconds: Seconds,
     on_row: Callable[[EvaluationRow], None] = lambda _: None,
     *,
@@ -779,7 +779,7 @@ def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> N
     found.add_new(samples)
 
 
-def flaky_samples(samples: Iterable[Sample], grader: Grader, repeats: int) -> list[dict[str, object]]:
+def flaky_samples(samples: Iterable[Sample], grader: ExecutionJudge, repeats: int) -> list[dict[str, object]]:
     """The samples whose verdict differs from run to run, each judged `repeats` times, as plain data."""
     judged = list(samples)
     return [

@@ -44,7 +44,7 @@ SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.jso
 PROMPTS, SAMPLES, RESULTS = "prompts.jsonl", "samples.jsonl", "results.jsonl"
 
 
-class EvaluationFolder(EvaluationRows, Closeable["EvaluationFolder"]):
+class EvaluationFolder(EvaluationRows, Closeable):
     """The samples and rows of one evaluation in its files, open for writing; closed by `close` or `with`.
 
     Rows that the infrastructure lost, or whose sample was lost with the machine's power, are left out on

@@ -416,8 +416,12 @@ SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
 """The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 
 
-def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
-    """The term that a recipe names: a shipped one, or `module:function`.
+def make_reward(
+    config: RewardTermConfig,
+    own: Mapping[str, Callable[..., RewardFunction]] = MappingProxyType({}),
+    **training: Any,
+) -> RewardTerm:
+    """The term that a recipe names: one of the task's `own`, a shipped one, or `module:function`.
 
     `training` is what `CustomReward` is told of the training.
 
@@ -426,11 +430,12 @@ def make_reward(config: RewardTermConfig, **training: Any) -> RewardTerm:
     """
     if ":" in config.name:
         return CustomReward(config, **training)
-    shipped = SHIPPED_REWARDS.get(config.name)
+    known_rewards = {**SHIPPED_REWARDS, **own}
+    shipped = known_rewards.get(config.name)
     if shipped is None:
         raise ConfigError(
             f"there is no reward term {config.name!r}.",
-            remedy=_nearest(config.name, list(SHIPPED_REWARDS)) + " Your own: 'module:function'.",
+            remedy=_nearest(config.name, list(known_rewards)) + " Your own: 'module:function'.",
         )
     parameters = inspect.signature(shipped).parameters.values()
     types = get_type_hints(shipped)
@@ -462,9 +467,12 @@ def build_rewards(
     recipe: ModelRecipe,
     problems: ProblemSet,
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    *,
+    own: Mapping[str, Callable[..., RewardFunction]] = MappingProxyType({}),
 ) -> tuple[RewardTerm, ...]:
-    """The reward terms; none for supervised training. `functions` are the caller's, by the name of the term.
+    """The reward terms; none for supervised training.
 
+    By the name of the term, `functions` are the caller's, and `own` those of the task (`Task.rewards`).
     The user's functions with TRL's signature are called once with made-up answers to the first problems.
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
     imported, needs data that there is not, or fails.
@@ -476,6 +484,7 @@ def build_rewards(
     for config in recipe.rewards:
         term = make_reward(
             config,
+            own,
             function=functions.get(config.name),
             row_columns=row_columns,
             max_steps=recipe.training.max_steps,

@@ -33,6 +33,7 @@ from greenward.grading.compare import (
     matches,
     same_output,
 )
+from greenward.grading.execution import status_of
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import (
     Assertion,
@@ -294,12 +295,6 @@ Mode = Literal["values", "check", "stdio", "in_process"]
 DEFAULT_COMPARISON = Comparison()
 MAX_VALUE_CHARS = 120
 
-# Other outcomes but `COMPLETED` have a status of their name.
-_STATUS = {
-    Outcome.LOAD_ERROR: Status.ERROR,
-    Outcome.NO_ENTRY_POINT: Status.NO_CODE,
-    Outcome.EXITED: Status.ERROR,
-}
 _WANTED = {
     Relation.COMPLETES: "it to pass",
     Relation.RAISES: "{} to be raised",
@@ -458,7 +453,7 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
         not_reached = f"{expectation.description}: not reached or not finished"
         first_failure = not_reached if failed is None else expectation.failure(failed)
     if result.outcome is not Outcome.COMPLETED:
-        status = _STATUS.get(result.outcome) or Status(result.outcome.value)
+        status = status_of(result.outcome)
     elif len(result.results) != len(passed):
         status = Status.INFRASTRUCTURE
         error_message = f"the sandbox reported {len(result.results)} results for {len(passed)} tests"

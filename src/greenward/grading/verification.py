@@ -12,6 +12,7 @@ from typing import Literal
 
 from greenward.common.errors import ProblemError
 from greenward.config.recipe import Recipe
+from greenward.grading.execution import ExecutionJudge
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader, build_grader
 from greenward.grading.verdict import Family
@@ -128,7 +129,7 @@ def load_verified(
     return found
 
 
-def failing_references(problems: Sequence[Problem], grader: Grader) -> list[str]:
+def failing_references(problems: Sequence[Problem], grader: ExecutionJudge) -> list[str]:
     """A line for each reference solution that fails the tests of its problem, which must have one."""
     verdicts = grader.grade([(problem, reference_answer(problem)) for problem in problems])
     return [
@@ -145,7 +146,7 @@ def reference_answer(problem: Problem) -> Extracted:
     return Extracted(problem.reference, files=tuple(fixed.items()))
 
 
-def verify_references(recipe: Recipe, grader: Grader, *problem_sets: ProblemSet) -> None:
+def verify_references(recipe: Recipe, grader: ExecutionJudge, *problem_sets: ProblemSet) -> None:
     """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
     Generated problems are verified where they are made. Raises `ProblemError` naming every reference

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import CheckpointError
-from greenward.config.loading import load_recipe
+from greenward.config.loading import load_recipe, names_code
 from greenward.config.recipe import ModelRecipe, language_model
 from greenward.models import checkpoint
 from greenward.models.checkpoint import local_folder
@@ -17,7 +17,7 @@ from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
-from greenward.runs.reading import is_run
+from greenward.runs.reading import is_run, read_config
 
 _WEIGHTS = (
     "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
@@ -27,7 +27,10 @@ _WEIGHTS = (
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model on disk. `recipe` is that of the run which trained it, if it comes from one."""
+    """A model on disk. `recipe` is that of the run which trained it, if it comes from one.
+
+    A run of a task of somebody's own counts as none: its recipe could not be read without running that code.
+    """
 
     name: str
     folder: Path
@@ -83,7 +86,9 @@ def find_model(name: str, which: str | None = None) -> FoundModel:
 def _found(name: str, folder: Path) -> FoundModel:
     run = folder.resolve().parent.parent
     in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
-    recipe = language_model(load_recipe(run / "config.yaml")) if in_run else None
+    recipe = None
+    if in_run and not names_code(read_config(run)):  # a stranger's: nothing of it is imported
+        recipe = language_model(load_recipe(run / "config.yaml"))
     if recipe is not None:  # a run may be a stranger's: nothing is sent to the servers that it names
         local = recipe.sandbox.model_copy(update={"backend": "local", "http": None})
         recipe = recipe.model_copy(update={"sandbox": local})

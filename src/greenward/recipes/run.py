@@ -46,6 +46,7 @@ from greenward.diagnostics.signals import CPU_SECONDS
 from greenward.evaluation.suites import HELD_OUT
 from greenward.grading.judge import read_token
 from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import RewardFunction
 from greenward.hardware.detection import is_writable
 from greenward.models.catalog import build_policy
 from greenward.models.checkpoint import holding, local_folder, read_shape
@@ -77,7 +78,7 @@ from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import WARM_START, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
-from greenward.tasks import find_task
+from greenward.tasks import find_task, recipes_of_task
 from greenward.tasks.corpus import check_pairs
 from greenward.tasks.task import Say, Task
 from greenward.training import distributed
@@ -211,6 +212,12 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
             )
         if data != GENERATED_CORPUS:
             check_pairs(Path(data))
+    is_warmed = isinstance(recipe, ReinforcementRecipe) and recipe.warm_start is not None
+    if is_warmed and "sft" not in recipes_of_task(recipe.task):
+        raise ConfigError(
+            f"warm_start is supervised training, and the recipes of task {recipe.task} have no sft.",
+            remedy="Set warm_start=null, or add sft to the recipes of the task (recipes_with).",
+        )
     load_keys()
     if recipe.tracking.is_on:
         check_trackers(recipe.tracking.model_dump())
@@ -220,8 +227,9 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         _check_model(recipe.model)
     sources = {"train": recipe.problems.train, "held_out": recipe.problems.held_out}
     suites = [suite.name for suite in recipe.evaluation.suites if recipe.evaluation.enabled]
+    own = find_task(recipe.task)
     for source in (
-        *(source for name, source in sources.items() if name not in given),
+        *(source for name, source in sources.items() if name not in given and not own.loads_sources),
         *(suite for suite in suites if suite != HELD_OUT),
     ):
         check_source(source)
@@ -230,7 +238,7 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     if isinstance(recipe, CodeRecipe):
         for term in recipe.rewards:
             if term.name not in functions:
-                _check_reward(term)
+                _check_reward(term, own.rewards)
 
 
 def _check_model(model: ModelConfig) -> None:
@@ -283,10 +291,10 @@ def check_processes(recipe: Recipe, task: Task) -> None:
         raise ConfigError(f"{count} processes cannot train this recipe: {wrong}.")
 
 
-def _check_reward(term: RewardTermConfig) -> None:
+def _check_reward(term: RewardTermConfig, own: Mapping[str, Callable[..., RewardFunction]]) -> None:
     """Of a function, only whether its top module exists: to import it runs it."""
     if ":" not in term.name:
-        make_reward(term)
+        make_reward(term, own)
         return
     package = term.name.partition(":")[0].partition(".")[0]
     built_in = package in sys.builtin_module_names

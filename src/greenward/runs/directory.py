@@ -171,7 +171,7 @@ class PredictionsFile(StepFile):
             self._append({"step": step, "predicted": chances, "passed": [int(value) for value in passed]})
 
 
-class RunDirectory(Closeable["RunDirectory"]):
+class RunDirectory(Closeable):
     """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
     def __init__(

@@ -44,7 +44,7 @@ WARM_START = "warm_start"
 ARMS = ("grpo", "similarity", "rejection", "control")
 """Folders in a run with runs that trained from its warm start for the same time."""
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
-_SECTIONS = (
+SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
@@ -129,6 +129,14 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected a mapping, found {type(config).__name__}")
     return upgrade(config)
+
+
+def task_of_run(name: str | Path) -> type[Task] | None:
+    """The task of the run at a path, or of the one that a checkpoint lies in; None for all else."""
+    path = Path(name).expanduser()
+    runs = [path, *([path.resolve().parents[1]] if path.resolve().parent.name == CHECKPOINTS else [])]
+    run = next((one for one in runs if is_run(one)), None)
+    return shipped_task(read_config(run).get("task", DEFAULT_TASK)) if run else None
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str | None:
@@ -274,7 +282,7 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
         else:
             notes.append(f"{_short(file)}: not an evaluation (no metrics, or no step); left out.")
     config = lenient(read_config, path / CONFIG, path) or {}
-    sections = (*_SECTIONS, str(config.get("task")))  # that of a task has its name
+    sections = (*SHARED_SECTIONS, str(config.get("task")))  # that of a task has its name
     wrong = [key for key in sections if not isinstance(config.get(key), Mapping | None)]
     notes += [f"{CONFIG}: {key} is no section and was left out." for key in wrong]
     return RecordedRun(

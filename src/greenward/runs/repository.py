@@ -51,7 +51,7 @@ _SETTINGS = """\
 """
 
 
-class Repository(Closeable["Repository"]):
+class Repository(Closeable):
     """The repository of the work tree, or the bare one, at `folder`. A context manager.
 
     Raises `RepositoryError` if there is none, or if it lies elsewhere: where its `.git` is a link, or names a

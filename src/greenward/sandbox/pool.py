@@ -35,7 +35,7 @@ from greenward.sandbox.workers import (
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 
-class LocalExecutor(Closeable["LocalExecutor"]):
+class LocalExecutor(Closeable):
     """Runs jobs in `workers` clean processes on this machine. A context manager.
 
     A job is taken from its iterable only when a worker is free. A worker that dies or falls silent

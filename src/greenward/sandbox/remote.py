@@ -219,7 +219,7 @@ class _Line:
 _News = tuple[_Line, "list[_Sent]", "Reply | Exception"]
 
 
-class RemoteExecutor(Closeable["RemoteExecutor"]):
+class RemoteExecutor(Closeable):
     """Runs jobs on hosts. A context manager.
 
     At most `calls_per_host` calls of `jobs_per_call` jobs are with a host, and no job is taken before a host
@@ -400,7 +400,7 @@ def _lost(jobs: Iterable[_Sent], message: str) -> Iterator[tuple[int, RunResult]
     return ((job.index, RunResult(Outcome.INFRASTRUCTURE, error_message=message)) for job in jobs)
 
 
-class JobServer(Closeable["JobServer"]):
+class JobServer(Closeable):
     """Runs the jobs of all requests on `workers` local executors of one worker each.
 
     No request waits for the slowest job of another one, as it would with a single executor. `options` are

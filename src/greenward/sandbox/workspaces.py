@@ -84,7 +84,7 @@ class WorkspaceError(SandboxError):
         self.outcome = outcome
 
 
-class Workspace(Closeable["Workspace"]):
+class Workspace(Closeable):
     """A folder in the sandbox that holds files and runs commands until it is closed. A context manager.
 
     Calls are made one after the other. One that is garbage, or older than it may be, is closed.

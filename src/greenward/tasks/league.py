@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from greenward.config.recipe import ReinforcementRecipe
     from greenward.models.policy import Policy
 
-LEAGUE = "league"
+LEAGUE, SELF = "league", "self"  # as recipes name these opponents
 SILENT_IN_GAMES = frozenset(
     (
         "constant-reward", "dead-groups", "diversity-loss", "dominant-answer", "flaky-grades",

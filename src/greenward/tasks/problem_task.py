@@ -24,6 +24,7 @@ from greenward.environments.prompts import (
 from greenward.evaluation.evaluate import VerdictMemory, evaluate
 from greenward.evaluation.suites import examples_for, find_suite, renderer_for, stable_subset, without
 from greenward.grading.edits import editable_files, written_edits
+from greenward.grading.execution import ExecutionJudge
 from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.reward_terms import build_rewards
 from greenward.grading.verification import build_problems, verify_references
@@ -99,11 +100,23 @@ class ProblemTask(Task):
         functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         super().__init__(recipe)
-        self.train, self.held_out = build_problems(recipe, given)
+        self.train, self.held_out = self.load(given)
         for problem in (*self.train, *self.held_out):
             self.check(problem)
         self.suites = find_tracked_suites(recipe, self.train)
-        self._reward_terms = build_rewards(recipe, self.train, functions)
+        self._reward_terms = build_rewards(recipe, self.train, functions, own=self.rewards)
+
+    def load(self, given: Mapping[str, ProblemSet]) -> tuple[ProblemSet, ProblemSet]:
+        """The problems to train on and the held-out ones; `given` holds those of a caller."""
+        return build_problems(self.recipe, given)
+
+    def judge(self) -> ExecutionJudge:
+        """What judges answers to its problems, until it is closed."""
+        return build_grader(self.recipe.sandbox)
+
+    def renderer(self, tokenizer: PromptTokenizer) -> PromptRenderer:
+        """How its problems are put to a policy with this tokenizer, and its answers read."""
+        return build_renderer(self.recipe, tokenizer)
 
     def check(self, problem: Problem) -> None:
         """Raises `ProblemError` for a problem that the task does not ask."""
@@ -117,8 +130,13 @@ class ProblemTask(Task):
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
-        self.grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
-        grader = self.grader
+        self.grader = grader = stack.enter_context(self.judge())
+        run.add_provenance(sandbox=grader.isolation.to_json())
+        self._suite_grader: Any = grader  # suites are judged by their tests, whatever judges the task
+        if self.suites:
+            if not isinstance(grader, Grader):
+                self._suite_grader = stack.enter_context(build_grader(self.recipe.sandbox))
+            self.suites = complete_suites(self.suites, self._suite_grader)
         self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
         verify_references(self.recipe, grader, self.train, self.held_out)
 
@@ -129,7 +147,7 @@ class ProblemTask(Task):
 
     def sample(self, policy: Policy | None) -> str:
         assert policy is not None
-        renderer = build_renderer(self.recipe, policy.tokenizer)
+        renderer = self.renderer(policy.tokenizer)
         first = self.train[0]
         return (
             f"# {len(self.train)} problems to train on, {len(self.held_out)} held out\n"
@@ -140,11 +158,11 @@ class ProblemTask(Task):
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
         from greenward.tasks.corpus import supervised_examples
 
-        renderer = build_renderer(self.recipe, policy.tokenizer)
+        renderer = self.renderer(policy.tokenizer)
         return supervised_examples(config, self.train, policy, renderer, seed=self.recipe.seed)
 
     def longest_prompt(self, policy: Policy) -> int:
-        renderer = build_renderer(self.recipe, policy.tokenizer)
+        renderer = self.renderer(policy.tokenizer)
         return max(len(renderer.prompt_ids(problem)) for problem in self.train)
 
     def environment(self, policy: Policy) -> Environment:
@@ -156,7 +174,7 @@ class ProblemTask(Task):
         overlong = recipe.algorithm.overlong
         return make(
             self.train,
-            build_renderer(recipe, policy.tokenizer),
+            self.renderer(policy.tokenizer),
             self.grader,
             self._reward_terms,
             sampling=SamplingParams.of(recipe),
@@ -169,7 +187,7 @@ class ProblemTask(Task):
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
-        renderer, sampling = build_renderer(recipe, tokenizer), SamplingParams.of(recipe)
+        renderer, sampling = self.renderer(tokenizer), SamplingParams.of(recipe)
         memory = VerdictMemory()
 
         def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
@@ -180,7 +198,9 @@ class ProblemTask(Task):
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
-        return found | {one.name: suite_evaluator(one, recipe, tokenizer, grader) for one in self.suites}
+        return found | {
+            one.name: suite_evaluator(one, recipe, tokenizer, self._suite_grader) for one in self.suites
+        }
 
 
 class EditTask(ProblemTask):
@@ -203,7 +223,12 @@ def open_grader(
     """A grader until `stack` is closed, which `run` records, and the suites with all expected values."""
     grader = stack.enter_context(build_grader(recipe.sandbox))
     run.add_provenance(sandbox=grader.isolation.to_json())
-    return grader, tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
+    return grader, complete_suites(suites, grader)
+
+
+def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[TrackedSuite, ...]:
+    """The suites with all expected values."""
+    return tuple(replace(suite, problems=grader.complete(suite.problems)) for suite in suites)
 
 
 def suite_evaluator(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from greenward.grading.rewards import RewardFunction
 from greenward.problems.problem import ProblemSet
 from greenward.rollouts.engine import RolloutEngine
 from greenward.rollouts.episode import POLICY, Environment
@@ -15,16 +16,29 @@ from greenward.runs.no_signal import NoSignalCause, cause_in_answers
 from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from greenward.config.recipe import Recipe
     from greenward.config.sections import SupervisedConfig
     from greenward.diagnostics.finding import Topic
+    from greenward.evaluation.session import GradingOptions
     from greenward.models.policy import Policy
     from greenward.reports.document import Section
     from greenward.reports.runs import Runs
+    from greenward.runs.progress import Progress
     from greenward.training.advantages import Estimator
     from greenward.training.loop import Trainer
 
 Say = Callable[[str], None]
+
+
+class OwnEvaluation(Protocol):
+    """The evaluation of a run that a task carries out."""
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """As `evaluation.session.EvaluationSession.run`."""
 
 
 class Task:
@@ -43,6 +57,10 @@ class Task:
     """What a report calls that on which its runs are evaluated."""
     asks_problems: ClassVar[bool] = True
     """Whether it trains on the problems that the recipe names."""
+    loads_sources: ClassVar[bool] = False
+    """Whether `problems.train` and `problems.held_out` are sources that it alone can read."""
+    rewards: ClassVar[Mapping[str, Callable[..., RewardFunction]]] = MappingProxyType({})
+    """Reward functions of its own, by the names that recipes use; as in `reward_terms.SHIPPED_REWARDS`."""
     silent: ClassVar[frozenset[str]] = frozenset()
     """Names of findings that mean nothing in its runs."""
 
@@ -50,6 +68,19 @@ class Task:
     def findings() -> Sequence[Topic]:
         """What is tested of its runs alone."""
         return ()
+
+    @classmethod
+    def games(cls, run: str, suite: str | None, checkpoint: str | None = None) -> Sequence[str]:
+        """The games that `suite` means for a run of it, None its own ones; none where problems are asked."""
+        return ()
+
+    @classmethod
+    def evaluation(cls, run: str, suite: str | None, given: Mapping[str, Any]) -> OwnEvaluation | None:
+        """What evaluates a run of it on `suite`, with the options `given`; None where that is as usual.
+
+        Raises `ConfigError` for options that it has not.
+        """
+        return None
 
     @staticmethod
     def described(config: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from greenward.common.errors import Closeable
-from greenward.grading.unique_jobs import JobSet, run_unique
+from greenward.grading.execution import JobSet, run_unique
 from greenward.problems.python_source import parse_or_none
 from greenward.sandbox.isolation import Isolation, Level
 from greenward.sandbox.pool import LocalExecutor
@@ -92,7 +92,7 @@ class ProgramResult:
         return self.status == "valid"
 
 
-class ProgramJudge(Closeable["ProgramJudge"]):
+class ProgramJudge(Closeable):
     """Judges programs that print. A context manager.
 
     A valid program prints at most `max_output_bytes` and takes at most `max_operations` operations of the

@@ -37,8 +37,7 @@ from greenward.tasks.code_game.environment import (
     trace_by_interpreting,
 )
 from greenward.tasks.code_game.judge import ProgramJudge
-from greenward.tasks.league import SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
-from greenward.tasks.self_play.environment import SELF
+from greenward.tasks.league import SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
 from greenward.tasks.task import Say, Task
 from greenward.training.protocols import Callback, Evaluator, Example
 

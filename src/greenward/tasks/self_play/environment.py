@@ -20,7 +20,7 @@ from greenward.environments.prompts import PromptTokenizer
 from greenward.rollouts.driver import Dialogue, Request, run_dialogues, turn_of
 from greenward.rollouts.engine import Completion, RolloutEngine, SamplingParams
 from greenward.rollouts.episode import POLICY, Collection, Episode, Turn
-from greenward.tasks.league import LEAGUE, League
+from greenward.tasks.league import LEAGUE, SELF, League
 from greenward.tasks.self_play.game import Game, RandomPlayer, ScriptedPlayer, checked_returns
 from greenward.tasks.self_play.games import SCRIPTED, find_game
 
@@ -118,8 +118,6 @@ class MovePrompts:
         return self._tokenizer.encode(f"{text}\n", add_special_tokens=True)
 
 
-SELF = "self"
-"""The opponent that is the trained policy itself: it plays both roles."""
 LATEST = "latest"
 """The opponent that is the policy as it is now, without being trained on its moves."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from greenward.config.sections import (
     named,
 )
 from greenward.config.training import Loss, PolicyGradientConfig
-from greenward.evaluation.session import usual_folder
+from greenward.evaluation.session import GradingOptions, usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.problems.problem import ProblemSet
 from greenward.reports.evaluation import RESULTS, evaluation_report
@@ -40,11 +40,10 @@ from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.league import LEAGUE, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
+from greenward.tasks.league import LEAGUE, SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
 from greenward.tasks.problem_task import find_tracked_suites, open_grader, suite_evaluator
 from greenward.tasks.self_play.environment import (
     LATEST,
-    SELF,
     GameEnvironment,
     Move,
     MoveFormat,
@@ -187,6 +186,19 @@ class SelfPlay(Task):
     silent: ClassVar = SILENT_IN_GAMES
     no_signal = staticmethod(cause_in_games)
     recipe: SelfPlayRecipe
+
+    @classmethod
+    def games(cls, run: str, suite: str | None, checkpoint: str | None = None) -> Sequence[str]:
+        from greenward.models.catalog import find_model
+
+        return asked_games(find_model(run, checkpoint), suite)
+
+    @classmethod
+    def evaluation(cls, run: str, suite: str | None, given: Mapping[str, Any]) -> GameEvaluation | None:
+        from greenward.models.catalog import find_model
+
+        model = find_model(run, given.get("checkpoint"))
+        return GameEvaluation(model, games, given) if (games := asked_games(model, suite)) else None
 
     @staticmethod
     def described(config: Mapping[str, Any]) -> str:
@@ -438,83 +450,88 @@ def asked_games(model: FoundModel, suite: str | None) -> Sequence[str]:
     return [suite] if suite in (*own, *GAMES) else ()
 
 
-def refuse_options(given: Collection[str]) -> None:
-    """Raises `ConfigError` for options that an evaluation of games has not."""
-    if wrong := sorted(set(given) - {*OPTIONS, "samples"}):
-        raise ConfigError(
-            f"an evaluation of games has no {', '.join(wrong)}: they concern answers to problems.",
-            remedy=f"Leave them out (games have {', '.join(OPTIONS)} and the number of games), or name a "
-            "suite of code.",
-        )
+@dataclass(frozen=True)
+class GameEvaluation:
+    """A model that is evaluated in games as its run does.
 
-
-def evaluate_games(
-    model: FoundModel,
-    names: Sequence[str],
-    out: str | Path | None,
-    progress: Progress,
-    *,
-    games: int | None = None,
-    overwrite: bool = False,
-    options: Mapping[str, Any],
-) -> tuple[dict[str, Any], Path]:
-    """Evaluates a model as its run does, and writes the folder `out`; returns the summary and the folder.
-
-    `games` is the number of each match, that of the recipe where it is None; so are temperature, dtype and
-    device where `options` has none. Raises `RunError` for a folder that holds something else; with
-    `overwrite`, an evaluation that is there is deleted.
+    `options` are those of an evaluation: `samples` is the number of games of each match, that of the recipe
+    for 1; so are `temperature`, `dtype` and `device` where they are not given. Raises `ConfigError` for those
+    that concern answers to problems.
     """
-    from greenward.models.policy import Policy
 
-    recipe = model.recipe
-    assert isinstance(recipe, SelfPlayRecipe)
-    given = {name: value for name, value in options.items() if value is not None}
-    sampling = replace(
-        SamplingParams.of(recipe), temperature=given.get("temperature", recipe.sampling.temperature)
-    )
-    count = games or recipe.self_play.evaluation_games
-    settings = {
-        "command": "eval",
-        "suite": ", ".join(names),
-        "weights": model.weights_hash,
-        "games": count,
-        "temperature": sampling.temperature,
-        "max_tokens": sampling.max_tokens,
-        "move_format": recipe.self_play.move_format,
-        "seed": given.get("seed", 0),
-        "dtype": given.get("dtype", recipe.model.dtype),
-    }
-    folder = usual_folder("eval", model.name, "-".join(names)) if out is None else Path(out)
-    check_folder(folder, "evaluation") if overwrite else refuse_other_settings(folder, settings)
-    found = [find_game(name) for name in names]
-    device = given.get("device", recipe.model.device)
-    policy = Policy.from_folder(model.folder, dtype=settings["dtype"], device=device)
-    began, records = time.perf_counter(), []
-    for game in found:
-        table = Table(game, MovePrompts(game, policy.tokenizer, recipe.self_play.move_format))
-        record = evaluate_game(
-            policy, model.step or 0, table=table, sampling=sampling, games=count, seed=settings["seed"]
+    model: FoundModel
+    games: Sequence[str]
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if wrong := sorted(set(self.options) - {*OPTIONS, "samples", "overwrite"}):
+            raise ConfigError(
+                f"an evaluation of games has no {', '.join(wrong)}: they concern answers to problems.",
+                remedy=f"Leave them out (games have {', '.join(OPTIONS)} and the number of games), or name a "
+                "suite of code.",
+            )
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
+        """Write the folder `out`; returns the summary and the folder.
+
+        Raises `RunError` for a folder that holds something else; with `grading.overwrite`, an evaluation that
+        is there is deleted.
+        """
+        from greenward.models.policy import Policy
+
+        model, names = self.model, self.games
+        recipe = model.recipe
+        assert isinstance(recipe, SelfPlayRecipe)
+        given = {name: value for name, value in self.options.items() if value is not None}
+        sampling = replace(
+            SamplingParams.of(recipe), temperature=given.get("temperature", recipe.sampling.temperature)
         )
-        progress.message(evaluation_line(record, game.name))
-        records.append(record)
-    summary = {
-        "suite": settings["suite"],
-        "command": "eval",
-        "model": model.to_json(),
-        "metrics": {f"{one['suite']}/{name}": m for one in records for name, m in one["metrics"].items()},
-        "rates": {},
-        "failures": [],
-        "settings": settings,
-        "seconds": {"wall": time.perf_counter() - began},
-        "sessions": [collect_provenance(str(policy.device))],
-        "notes": [],
-    }
-    claim_folder(folder, "evaluation", overwrite=overwrite)
-    write_json(folder / SETTINGS, settings)
-    write_rows(folder / RESULTS, records)
-    write_json(folder / SUMMARY, summary)
-    write_report(evaluation_report(folder), folder)
-    return summary, folder
+        samples = given.get("samples", 1)
+        count = samples if samples > 1 else recipe.self_play.evaluation_games
+        settings = {
+            "command": "eval",
+            "suite": ", ".join(names),
+            "weights": model.weights_hash,
+            "games": count,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "move_format": recipe.self_play.move_format,
+            "seed": given.get("seed", 0),
+            "dtype": given.get("dtype", recipe.model.dtype),
+        }
+        folder = usual_folder("eval", model.name, "-".join(names)) if out is None else Path(out)
+        check_folder(folder, "evaluation") if grading.overwrite else refuse_other_settings(folder, settings)
+        found = [find_game(name) for name in names]
+        device = given.get("device", recipe.model.device)
+        policy = Policy.from_folder(model.folder, dtype=settings["dtype"], device=device)
+        began, records = time.perf_counter(), []
+        for game in found:
+            table = Table(game, MovePrompts(game, policy.tokenizer, recipe.self_play.move_format))
+            record = evaluate_game(
+                policy, model.step or 0, table=table, sampling=sampling, games=count, seed=settings["seed"]
+            )
+            progress.message(evaluation_line(record, game.name))
+            records.append(record)
+        summary = {
+            "suite": settings["suite"],
+            "command": "eval",
+            "model": model.to_json(),
+            "metrics": {f"{one['suite']}/{name}": m for one in records for name, m in one["metrics"].items()},
+            "rates": {},
+            "failures": [],
+            "settings": settings,
+            "seconds": {"wall": time.perf_counter() - began},
+            "sessions": [collect_provenance(str(policy.device))],
+            "notes": [],
+        }
+        claim_folder(folder, "evaluation", overwrite=grading.overwrite)
+        write_json(folder / SETTINGS, settings)
+        write_rows(folder / RESULTS, records)
+        write_json(folder / SUMMARY, summary)
+        write_report(evaluation_report(folder), folder)
+        return summary, folder
 
 
 def find_contestant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from greenward.common.statistics import proportion
 from greenward.common.text import visible
 from greenward.diagnostics.finding import Topic
 from greenward.evaluation.evaluate import EvaluationRow, Sample, Seconds, summarise
-from greenward.evaluation.session import EvaluationSession
+from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import build_grader
@@ -31,7 +32,7 @@ from greenward.rollouts.episode import POLICY, Episode
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import sha256_of, write_json
-from greenward.runs.reading import METRICS, is_run, read_config, read_metrics, read_sessions
+from greenward.runs.reading import METRICS, is_run, read_metrics, read_sessions
 from greenward.tasks.task import Say, Task
 from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.config import DQNEvaluationConfig, DQNRecipe
@@ -108,6 +109,10 @@ class TokenMDPTask(Task):
     recipes: ClassVar = {"dqn": DQNRecipe}
     measured: ClassVar = "hidden-test"  # on the problems of the training, by tests that it never sees
     recipe: DQNRecipe
+
+    @classmethod
+    def evaluation(cls, run: str, suite: str | None, given: Mapping[str, Any]) -> ProgramEvaluation | None:
+        return ProgramEvaluation(run, suite, given) if is_run(Path(run).expanduser()) else None
 
     @staticmethod
     def findings() -> Sequence[Topic]:
@@ -348,12 +353,6 @@ OPTIONS = ("checkpoint", "seed")
 DEFAULT_EPISODES = 50
 
 
-def q_network_run(name: str | Path) -> bool:
-    """Whether a run of this task lies at this path."""
-    path = Path(name).expanduser()
-    return is_run(path) and read_config(path).get("task") == "token_mdp"
-
-
 class ProgramEvaluation(EvaluationSession):
     """A Q-network and the problems that it is asked; answer 0 of each is greedy, the others have `epsilon`.
 
@@ -366,11 +365,11 @@ class ProgramEvaluation(EvaluationSession):
         self,
         run: str | Path,
         problems: str | None,
-        samples: int,
-        epsilon: float | None,
         options: Mapping[str, Any],
     ) -> None:
-        if wrong := sorted(set(options) - set(OPTIONS)):
+        samples, epsilon = options.get("samples", 1), options.get("epsilon")
+        of_answers = {one.name for one in fields(AnswerOptions)} - {"samples", *OPTIONS}
+        if wrong := sorted(of_answers & set(options)):
             raise ConfigError(
                 f"an evaluation of a Q-network has no {', '.join(wrong)}.",
                 remedy=f"Leave it out; there are n, epsilon and {', '.join(OPTIONS)}.",
