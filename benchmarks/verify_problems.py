@@ -21,7 +21,7 @@ from greenward.problems.catalog import SHIPPED, load_suite
 from greenward.problems.generated import OPERATIONS, compositions, generate, split
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
-from greenward.tasks.corpus import failing_bodies, generated_examples, tokenizer_texts
+from greenward.tasks.corpus import failing_bodies, generated_examples, texts_to_tokenize
 
 LEXEME = re.compile(r"\w+|[^\w\s]|\n *")
 
@@ -68,7 +68,7 @@ def timed(action):  # type: ignore[no-untyped-def]
 def print_lexemes(problems: ProblemSet) -> None:
     bodies = [len(LEXEME.findall(p.reference[len(p.starter_code) :])) for p in problems]
     prompts = [len(LEXEME.findall(p.starter_code)) for p in problems]
-    distinct = {lexeme for text in tokenizer_texts(problems) for lexeme in LEXEME.findall(text)}
+    distinct = {lexeme for text in texts_to_tokenize(problems) for lexeme in LEXEME.findall(text)}
     print(f"lexemes          {len(distinct)} distinct, wrong expressions included")
     print(f"  of a body      {statistics.mean(bodies):.1f} on average, {max(bodies)} at most")
     print(f"  of a prompt    {statistics.mean(prompts):.1f} on average, {max(prompts)} at most")

@@ -120,9 +120,9 @@ def test_the_callback_fits_a_trainer_of_transformers(tmp_path):
     from transformers.trainer_callback import CallbackHandler
 
     from greenward.models.tokenizer import train_tokenizer
-    from greenward.tasks.corpus import tokenizer_texts
+    from greenward.tasks.corpus import texts_to_tokenize
 
-    train_tokenizer(tokenizer_texts(load_problems("classic_training")), 300).save(tmp_path)
+    train_tokenizer(texts_to_tokenize(load_problems("classic_training")), 300).save(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     shape = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, n_positions=256))

@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from greenward.evaluation.evaluate import Classified, classification_figures
-from greenward.grading.labels import LabelAnswer
-from greenward.problems.problem import Label
+from greenward.tasks.vulnerability.labels import Classified, Label, LabelAnswer, classification_figures
 
 
 def items(said: list[tuple[str | None, str | None]], confidence: float | None = None) -> list[Classified]:

@@ -11,7 +11,7 @@ import pytest
 from greenward.common.errors import ConfigError
 from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts, stable_subset
 from greenward.problems.problem import Assertion, Case, Check, Problem, ProblemSet
-from greenward.problems.vulnerabilities import vulnerability_pairs
+from greenward.tasks.vulnerability.data import vulnerability_pairs
 
 
 class Characters:

@@ -10,12 +10,12 @@ from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.grading.extraction import extract_code
 from greenward.grading.judge import Grader
-from greenward.grading.labels import evidence, judge_label, parse_label, written_label
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Assertion, Label, Problem
-from greenward.problems.vulnerabilities import pair, vulnerability_pairs
+from greenward.problems.problem import Assertion, Problem
+from greenward.tasks.vulnerability.data import pair, vulnerability_pairs
+from greenward.tasks.vulnerability.labels import Label, evidence, parse_label
 
 CODE = "import os\n\ndef f(x):\n    os.system('ls ' + x)\n    return x\n"
 FIXED = "import os\n\ndef f(x):\n    os.listdir(x)\n    return x\n"
@@ -26,7 +26,7 @@ assert VULNERABLE is not None and SAFE is not None
 
 def answer(text: str, problem: Problem = BAD) -> GradedAnswer:
     code = extract_code(text, problem, "chat").code
-    with_label = judge_label(problem.label, code) if problem.label else Verdict(Status.PASSED)
+    with_label = problem.label.judge(code) if problem.label else Verdict(Status.PASSED)
     return GradedAnswer(problem, "", text, code, with_label)
 
 
@@ -170,9 +170,9 @@ def test_terms_of_labels_refuse_problems_with_tests() -> None:
 def test_written_answers_are_read_as_they_were_meant() -> None:
     for problem in (*vulnerability_pairs("train")[:120], *vulnerability_pairs("held_out")[:64]):
         assert problem.label is not None
-        text = written_label(problem.label, problem.prompt)
+        text = problem.label.written(problem.prompt)
         found = parse_label(text)
-        assert found.strict and judge_label(problem.label, text).passed
+        assert found.strict and problem.label.judge(text).passed
         assert found.lines <= set(problem.label.lines or ())
         assert (evidence(problem.label, found, problem.prompt) or 1) > 0.6
 

@@ -21,11 +21,10 @@ from greenward.environments.agent import APPLY_PATCH, SHELL, SUBMIT, parse_call
 from greenward.environments.prompts import PromptRenderer
 from greenward.grading.edits import EditError, apply_edits, extract_edited, parse_blocks, parse_diff
 from greenward.grading.extraction import Extracted, continues_starter, extract_code, holds_fence, last_block
-from greenward.grading.labels import judge_label, parse_label
 from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
-from greenward.problems.problem import Assertion, Case, Label, Problem
+from greenward.problems.problem import Assertion, Case, Problem
 from greenward.rollouts.driver import Request, turn_of
 from greenward.rollouts.endpoint import TextTokenizer
 from greenward.rollouts.engine import Completion, SamplingParams, StopReason
@@ -35,6 +34,7 @@ from greenward.tasks.code_game.environment import SCRIPTED_PREDICTORS, CodeGameP
 from greenward.tasks.code_game.judge import refusal
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.games import KuhnPoker
+from greenward.tasks.vulnerability.labels import Label, parse_label
 
 BUGGY = "def double(n):\n    m = n\n    return 3 * m\n"
 RIGHT = BUGGY.replace("3", "2")
@@ -217,7 +217,7 @@ def read_edits(text: str) -> None:
 
 def read_label(text: str) -> None:
     assert parse_label(text).said in (None, "vulnerable", "safe", "unsure")
-    assert judge_label(LABELLED.label, text).status in {
+    assert LABELLED.label.judge(text).status in {
         Status.PASSED, Status.FAILED, Status.ABSTAINED, Status.NO_LABEL,
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from greenward.config.sections import FamiliesConfig
 from greenward.problems.catalog import load_problems
 from greenward.problems.problem import Doctest, hole_of, place
-from greenward.tasks.corpus import generated_examples, tokenizer_texts
+from greenward.tasks.corpus import generated_examples, texts_to_tokenize
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,6 @@ def test_supervised_examples_are_wrong_at_the_asked_rate(sides):
     examples = generated_examples(problems, 0.7, 0, examples_per_problem=8)
     share = sum(one.is_wrong for one in examples) / len(examples)
     assert abs(share - 0.7) < 0.04
-    texts = list(tokenizer_texts(problems[:3]))
+    texts = list(texts_to_tokenize(problems[:3]))
     for problem in problems[:3]:
         assert problem.reference in texts and problem.context + problem.starter_code in texts

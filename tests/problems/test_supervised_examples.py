@@ -11,7 +11,7 @@ from greenward.grading.judge import Grader
 from greenward.problems.generated import Composition, split
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
-from greenward.tasks.corpus import SupervisedExample, failing_bodies, generated_examples, tokenizer_texts
+from greenward.tasks.corpus import SupervisedExample, failing_bodies, generated_examples, texts_to_tokenize
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +85,12 @@ def test_examples_of_a_problem_do_not_depend_on_the_others(problems: ProblemSet)
 
 
 def test_tokenizer_texts_hold_every_example(problems: ProblemSet, examples: list[SupervisedExample]) -> None:
-    texts = set(tokenizer_texts(problems))
+    texts = set(texts_to_tokenize(problems))
     assert all(example.prompt_text + example.completion_text in texts for example in examples)
 
 
 def test_other_problems_have_texts_but_no_examples() -> None:
     problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),), reference="def inc(a):\n    return a + 1\n")
-    assert list(tokenizer_texts([problem])) == [problem.reference]
+    assert list(texts_to_tokenize([problem])) == [problem.reference]
     with pytest.raises(ProblemError, match=r"warm_start\.data"):
         generated_examples([problem], 0.7, 0)

@@ -16,7 +16,6 @@ from greenward.config.recipe import EditSections, ModelRecipe, ToolSections
 from greenward.config.sections import ToolsConfig
 from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
 from greenward.grading.extraction import Extracted, extract_code
-from greenward.grading.labels import label_question
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
 from greenward.problems.problem import Problem, hole_of
 from greenward.rollouts.endpoint import TextTokenizer
@@ -163,7 +162,7 @@ def question(
 ) -> str:
     """What is asked, as text: see `PromptRenderer.prompt_text`."""
     if problem.label is not None:
-        return label_question(problem, chat=style == "chat")
+        return problem.label.question(problem, chat=style == "chat")
     if answer != "function":
         return _edit_prompt(problem, problem.failing_test if show_failing_test else "", style, answer)
     if problem.buggy_code:

@@ -37,7 +37,7 @@ from greenward.evaluation.evaluate import (
     sampled,
     summarise,
     usual_ks,
-    with_classification,
+    with_labels,
 )
 from greenward.evaluation.store import (
     EVALPLUS_RESULTS,
@@ -192,7 +192,7 @@ class EvaluationSession(ABC):
                 most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
                 ks = grading.k or usual_ks(most)
                 figures = summarise(folder.rows.values(), ks, problems=len(problems))
-                figures = with_classification(figures, folder.samples.values())
+                figures = with_labels(figures, folder.samples.values())
                 failures, notes = _remarks(figures, ks)
                 checked = {}
                 if grading.recheck:

@@ -41,7 +41,6 @@ from greenward.grading.execution import (
     run_unique,
 )
 from greenward.grading.extraction import Extracted
-from greenward.grading.labels import judge_label
 from greenward.grading.testcases import (
     GradingPlan,
     Mode,
@@ -354,7 +353,7 @@ class Grader(ExecutionJudge):
     def job_set(self, problem: Problem, answer: Extracted) -> JobSet[Verdict] | None:
         """The jobs that judge an answer; None before the problem's expected values were computed."""
         if problem.label is not None:
-            judged = judge_label(problem.label, answer.code)
+            judged = problem.label.judge(answer.code)
             return JobSet((), lambda _: judged)
         if id(problem) not in self._plans and expected_values_job(problem) is not None:
             return None

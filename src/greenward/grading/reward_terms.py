@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import CodeRecipe, ModelRecipe
 from greenward.config.sections import RewardTermConfig
-from greenward.grading import labels, quality
+from greenward.grading import quality
 from greenward.grading.edits import (
     MAX_ANSWER_CHARS,
     PATH,
@@ -44,6 +44,7 @@ from greenward.grading.user_rewards import CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
 from greenward.sandbox.protocol import Outcome, RunResult
+from greenward.tasks import TASKS, find_task
 
 MAX_WORK = 4_000_000  # comparisons: some tenths of a second
 
@@ -409,9 +410,6 @@ SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
     "swe_rl": swe_rl,
     "regression": regression,
     "function_similarity": function_similarity,
-    "detection": labels.detection,
-    "weakness": labels.weakness,
-    "evidence": labels.fitting_evidence,
 }
 """The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 
@@ -431,6 +429,8 @@ def make_reward(
     if ":" in config.name:
         return CustomReward(config, **training)
     known_rewards = {**SHIPPED_REWARDS, **own}
+    if config.name not in known_rewards:  # a caller without a recipe may name those of any task
+        known_rewards |= {name: made for task in TASKS for name, made in find_task(task).rewards.items()}
     shipped = known_rewards.get(config.name)
     if shipped is None:
         raise ConfigError(

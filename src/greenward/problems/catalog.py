@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -53,8 +53,8 @@ from greenward.problems.repositories import (
     shipped_repositories,
 )
 from greenward.problems.rows import DATA, BadRow, Format, read_problems, read_rows, read_text
-from greenward.problems.vulnerabilities import PAIRS, PRIMEVUL, SVEN, VULNERABILITIES, vulnerability_pairs
 from greenward.runs.files import write_atomically, writing
+from greenward.tasks import FORMATS, SOURCES, load
 
 DATA_VARIABLE = "GREENWARD_DATA"
 CACHE_VARIABLE = "GREENWARD_CACHE"
@@ -322,19 +322,28 @@ SUITES: dict[str, Suite] = {
 }
 
 NAMED = (*SHIPPED, REPOSITORIES, *SUITES)
-GENERATED = (FAMILIES, MODULES, VULNERABILITIES)
+GENERATED = (FAMILIES, MODULES, *SOURCES)
 
-# In this order: some formats also have the fields of a later one. The last is for a misspelt `function_name`.
-FORMATS = (
-    EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SWE_BENCH, SVEN, PRIMEVUL,
-    PAIRS, SIMPLE_JSON,
-    replace(SIMPLE_JSON, fields=("test_cases",)),
-)  # fmt: skip
-SUPPORTED = (
-    "Supported are JSON and JSON Lines files (also .gz) of "
-    + "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in FORMATS[:-1])
-    + "; and the folders of QuixBugs and APPS."
-)
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """All formats, those first whose fields include those of a later one.
+
+    The last is for a misspelt `function_name`.
+    """
+    of_tasks = [one for place in FORMATS for one in load(place)]
+    return (
+        EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SWE_BENCH, *of_tasks,
+        SIMPLE_JSON,
+        replace(SIMPLE_JSON, fields=("test_cases",)),
+    )  # fmt: skip
+
+
+def supported() -> str:
+    """What files can be read, for a message."""
+    named = "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in formats()[:-1])
+    files = f"JSON and JSON Lines files (also .gz) of {named}"
+    return f"Supported are {files}; and the folders of QuixBugs and APPS."
 
 
 def load_problems(
@@ -347,7 +356,7 @@ def load_problems(
 ) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
 
-    Of the generated `families`, `modules` and `vulnerabilities`, `part` is returned; what `load_suite` takes
+    Of what is generated (`GENERATED`), `part` is returned; what `load_suite` takes
     is returned whole. With `bugs:` before it, the result is candidates for the repair of its programs, more
     of each than `bugs.per_problem`; `grading.verification` finds those that do have a bug. With `planted:`
     before the folder of a package, the same for its modules and tests. Raises `ProblemError`.
@@ -369,8 +378,9 @@ def load_problems(
         return _split_families(families)[part]
     if source == MODULES:
         return generated_modules(_split_families(families)[part])
-    if source == VULNERABILITIES:
-        return vulnerability_pairs(part)
+    if source in SOURCES:
+        made: ProblemSet = load(SOURCES[source])(part)
+        return made
     return load_suite(source, skip_bad_rows=skip_bad_rows, known=(*GENERATED, *NAMED))
 
 
@@ -449,7 +459,7 @@ def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
         if (path / BUGGY).is_dir():
             return load_quixbugs(path)
         if not any(path.glob("*/question.txt")):
-            raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=SUPPORTED)
+            raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=supported())
         return read_problems(path, APPS, rows=apps_rows(path), skip_bad_rows=skip_bad_rows)
     return read_problems(path, _format_of(path), skip_bad_rows=skip_bad_rows)
 
@@ -463,18 +473,18 @@ def _format_of(path: Path) -> Format:
 
     try:
         for row in read_rows(path, example="the rows of a format", non_finite=True, on_bad=keep_first):
-            for known in FORMATS:
+            for known in formats():
                 if row.values.keys() >= set(known.fields):
                     return known
             fields |= row.values.keys()
     except ProblemError as error:
-        raise ProblemError(error.message, remedy=SUPPORTED) from None
+        raise ProblemError(error.message, remedy=supported()) from None
     if fields:
         named = ", ".join(sorted(fields))[:500]
         what = f"{path}: no row has the fields of a supported format; they have {named}."
     else:
         what = bad[0] if bad else f"{path}: there is no problem in the file."
-    raise ProblemError(what, remedy=SUPPORTED)
+    raise ProblemError(what, remedy=supported())
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from greenward.common.errors import ProblemError
 from greenward.problems.python_source import FunctionNode, parse_or_none, qualified_functions, source_lines
@@ -125,18 +125,24 @@ TEST_KINDS: tuple[type[Test], ...] = get_args(Test)
 _Kind = TypeVar("_Kind", bound=Test)
 
 
-@dataclass(frozen=True)
-class Label:
-    """The right label of a function: whether it is vulnerable.
+class AnyLabel(Protocol):
+    """The right label of what is to be classified: it stands in place of tests.
 
-    `cwe` is the weakness, also of the version that is fixed, and `pair` names both versions. `lines` are
-    those of this version that the other one does not have, counted from 1; None where they are not known.
+    `pair` is shared by the versions of one thing, which are chosen together.
     """
 
-    vulnerable: bool
-    cwe: str
-    pair: str
-    lines: tuple[int, ...] | None = None
+    @property
+    def pair(self) -> str: ...
+
+    def question(self, problem: Problem, *, chat: bool) -> str:
+        """What is asked; `chat`: of a model that follows instructions."""
+
+    def judge(self, text: str | None) -> Any:
+        """The `grading.verdict.Verdict` on an answer."""
+
+    @staticmethod
+    def figures(answers: Sequence[tuple[Problem, str]]) -> dict[str, Any]:
+        """What an evaluation says of the answers beside pass@k: further `metrics`, and records by name."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +155,7 @@ class Problem:
     (`StdioCase`), whose entry point is empty. `hidden_cases` are further cases, which nothing grades unless
     they are put in the place of `tests`.
 
-    Where there is a `label` in place of tests, `prompt` is a function, and an answer says whether it is
-    vulnerable (`grading.labels`).
+    Where there is a `label` in place of tests, `prompt` is what is to be classified.
 
     A program may consist of several files. `path` is that of the answer's own file, a module that is imported
     under its name; `files` are those beside it, which an answer may edit, and `test_files` those of the
@@ -181,7 +186,7 @@ class Problem:
     entry_point: str
     tests: tuple[Test, ...] = ()
     check_setup_code: str = ""
-    label: Label | None = None
+    label: AnyLabel | None = None
     path: str = ""
     files: Mapping[str, str] | None = None
     test_files: Mapping[str, str] | None = None

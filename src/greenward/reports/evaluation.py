@@ -13,8 +13,6 @@ from greenward.common.files import expects
 from greenward.reports.document import (
     AnsweredTask,
     Answers,
-    Block,
-    Code,
     Fact,
     Report,
     Table,
@@ -31,19 +29,11 @@ from greenward.reports.document import (
 from greenward.reports.games import game_blocks
 from greenward.reports.runs import is_game
 from greenward.runs.files import JsonRows, read_json
+from greenward.tasks import summary_tables
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
 _MAX_ROWS = 40  # of a table
-# Of the two versions of a function, by a classifier of vulnerable functions (`evaluation.evaluate`).
-_OUTCOMES = (
-    ("correct", "both versions right (P-C)"),
-    ("vulnerable", "both said to be vulnerable (P-V)"),
-    ("benign", "both said to be safe (P-B)"),
-    ("reversed", "both wrong (P-R)"),
-    ("undecided", "an abstention, or no label"),
-)
-_SHOWN_STEPS = 10  # of the curve of risk and coverage
 
 
 def is_evaluation(path: Path) -> bool:
@@ -73,7 +63,6 @@ def evaluation_report(path: Path) -> Report:
             ),
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
-    classes = summary.get("classification")
     by_agents = "tools" in summary.get("settings", {})
     failed = tuple(islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
     metrics = [(name, percent_of(m), str(m["problems"])) for name, m in summary["metrics"].items()]
@@ -86,8 +75,7 @@ def evaluation_report(path: Path) -> Report:
         notes=tuple(map(str, summary.get("notes", ()))),
         sections=(
             section("Result", result if metrics else None),
-            section("Classification", *(_classification(classes) if classes else ())),
-            section("By problem", *_programs(summary)),
+            *(section(title, *tables(summary)) for title, tables in summary_tables(summary)),
             *(section(title, table, level="detail") for title, table in _tables(summary)),
             section(
                 "Failing answers: the first of each of the first problems",
@@ -98,24 +86,6 @@ def evaluation_report(path: Path) -> Report:
         ),
         footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
     )
-
-
-def _programs(summary: Mapping[str, Any]) -> Iterator[Block]:
-    """The result of each problem where the policy was greedy and with epsilon (Q-learning)."""
-    found = summary.get("by_problem") or ()
-    rows = tuple(
-        (
-            str(one["task_id"]),
-            {True: "solved", False: "not solved"}.get(one["greedy"], "lost"),
-            percent_of(one["epsilon"]),
-        )
-        for one in found
-    )
-    if rows:
-        columns = ("Problem", "Greedy", f"With ε {summary.get('settings', {}).get('epsilon')}")
-        yield Table("", columns, rows, "Wilson's 95 % intervals over episodes.")
-        for one in found:
-            yield Code(bounded(one["program"] or ""), "python", f"{one['task_id']}, greedy", folded=True)
 
 
 def _headline(summary: Mapping[str, Any], suite: str) -> str:
@@ -185,52 +155,6 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
         yield Table("", ("", ""), tuple(rows))
     if sessions:
         yield session_table(sessions[-1])
-
-
-def _classification(found: Mapping[str, Any]) -> Iterator[Table]:
-    """Detection, pairs, and where there are several answers their vote with its risk and coverage."""
-    rows = [
-        ("accuracy", percent_of(found["accuracy"])),
-        ("vulnerable functions whose weakness is named", percent_of(found.get("weakness"))),
-        ("precision", _number(found["precision"])),
-        ("recall", _number(found["recall"])),
-        ("F1", _number(found["f1"])),
-        ("area under the ROC curve", _number(found["auc"])),
-        ("vulnerable functions missed at 0.5 % false alarms (VD-S)", _number(found["vd_s"])),
-        ("abstentions", str(found["abstained"])),
-        ("answers without a label", str(found["no_label"])),
-    ]
-    if calibration := found["calibration"]:
-        rows += [
-            ("answers that state their confidence", f"{calibration['stated']:.0f}"),
-            ("their mean confidence", _number(calibration["mean_confidence"])),
-            ("their accuracy", _number(calibration["accuracy"])),
-            ("expected calibration error", _number(calibration["ece"])),
-            ("Brier score", _number(calibration["brier"])),
-        ]
-    caption = f"{found['functions']} functions. VD-S takes at least 200 benign ones."
-    yield Table("Detection", ("Figure", ""), tuple(rows), caption)
-    majority = found.get("majority")
-    pairs = [found["pairs"], *([majority["pairs"]] if majority else [])]
-    columns = ("Of the pairs", "first answer", *(["majority"] if majority else []))
-    outcomes = tuple((said, *(percent_of(one.get(key)) for one in pairs)) for key, said in _OUTCOMES)
-    yield Table("Pairs", columns, outcomes, f"{found['pairs']['whole']} pairs of a function and its fix.")
-    if majority:
-        curve = majority["risk_coverage"]
-        shown = curve[:: max(1, len(curve) // _SHOWN_STEPS)]
-        yield Table(
-            "Majority: risk and coverage",
-            ("Share of the answers that agree, at least", "Functions", "Wrong"),
-            tuple(
-                tuple(f"{100 * one[key]:.1f} %" for key in ("least_share", "coverage", "risk"))
-                for one in shown
-            ),
-            f"{majority['answers']} answers each; accuracy of their vote {percent_of(majority['accuracy'])}.",
-        )
-
-
-def _number(value: float | None) -> str:
-    return "not estimable" if value is None else f"{value:.3f}"
 
 
 def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
@@ -30,6 +30,29 @@ TASKS: Mapping[str, str] = MappingProxyType(
 )
 """The class of each task, imported when it is asked for."""
 DEFAULT_TASK = "functions"
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {"vulnerabilities": "greenward.tasks.vulnerability.data:vulnerability_pairs"}
+)
+"""What makes the generated problems of a task, by the name of the source; called with the part."""
+FORMATS = ("greenward.tasks.vulnerability.data:FORMATS",)
+"""The formats of files with problems of a task."""
+_SUMMARY_TABLES = {
+    "classification": ("Classification", "greenward.tasks.vulnerability.labels:tables"),
+    "by_problem": ("By problem", "greenward.tasks.token_mdp.report:tables"),
+}
+
+
+def load(place: str) -> Any:
+    """What a `module:name` of this registry names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def summary_tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(title of a section, function that gives its blocks) of what tasks put into a summary."""
+    for key, (title, place) in _SUMMARY_TABLES.items():
+        if summary.get(key):
+            yield title, load(place)
 
 
 def find_task(name: Any) -> type[Task]:
@@ -46,7 +69,7 @@ def find_task(name: Any) -> type[Task]:
             remedy=f"Nearest: {near[0]}." if near else None,
         )
     if known:
-        shipped: type[Task] = getattr(import_module(module), attribute)
+        shipped: type[Task] = load(TASKS[name])
         return shipped
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

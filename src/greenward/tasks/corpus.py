@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from greenward.common.errors import ProblemError
 from greenward.config.sections import GENERATED_CORPUS, SupervisedConfig
 from greenward.environments.agent import AgentPrompts, demonstration
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.labels import label_question, written_label
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer
 from greenward.problems.generated import ID_PREFIX, Composition
@@ -68,7 +67,7 @@ def generated_examples(
     return examples
 
 
-def tokenizer_texts(problems: Iterable[Problem]) -> Iterator[str]:
+def texts_to_tokenize(problems: Iterable[Problem]) -> Iterator[str]:
     """Whole programs with every lexeme that an answer may need, for training a tokenizer.
 
     Generated problems give the right program and the wrong ones, others their reference.
@@ -147,8 +146,6 @@ def supervised_examples(
     def example(problem: Problem, text: str) -> Example:
         return Example(renderer.prompt_ids(problem), (*tokenizer.encode(text), tokenizer.eos_id))
 
-    if any(problem.label for problem in train):
-        return [example(problem, text) for problem, text in _labelled_examples(train, config, seed)]
     by_id = {problem.task_id: problem for problem in train}
     generated = generated_examples(
         train,
@@ -180,29 +177,6 @@ def demonstration_text(problem: Problem) -> str:
     """The calls that repair a problem, with their outputs, for training a tokenizer."""
     calls = demonstration(problem, problem.reference)
     return "".join(f"{call}\n<output>\n{output}</output>\n" for call, output in calls)
-
-
-def texts_to_tokenize(problems: ProblemSet) -> Iterator[str]:
-    """Whole answers with every lexeme that one may need, for training a tokenizer."""
-    yield from tokenizer_texts(problem for problem in problems if problem.label is None)
-    for problem in problems:
-        if problem.label is not None:
-            yield label_question(problem, chat=False) + written_label(problem.label, problem.prompt)
-
-
-def _labelled_examples(
-    problems: ProblemSet, config: SupervisedConfig, seed: int
-) -> Iterator[tuple[Problem, str]]:
-    """Functions with answers; one that is wrong gives the other label for any line of the function."""
-    for problem in problems:
-        assert problem.label is not None
-        rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
-        lines = range(1, problem.prompt.count("\n") + 2)
-        for _ in range(config.examples_per_problem):
-            given = problem.label
-            if rng.random() < config.error_rate:
-                given = replace(given, vulnerable=not given.vulnerable, lines=(rng.choice(lines),))
-            yield problem, written_label(given, problem.prompt)
 
 
 def check_pairs(path: Path) -> None:

@@ -132,3 +132,21 @@ def _rules(lengths: set[int]) -> list[str]:
         rules.append(f"@keyframes n{length} {{ {shown} }}\n")
         rules.append(f".n{length} li {{ animation-name: n{length}; animation-duration: {seconds}; }}\n")
     return rules
+
+
+def tables(summary: Mapping[str, Any]) -> Iterator[Block]:
+    """The result of each problem where the policy was greedy and with epsilon."""
+    found = summary["by_problem"]
+    rows = tuple(
+        (
+            str(one["task_id"]),
+            {True: "solved", False: "not solved"}.get(one["greedy"], "lost"),
+            percent_of(one["epsilon"]),
+        )
+        for one in found
+    )
+    if rows:
+        columns = ("Problem", "Greedy", f"With ε {summary.get('settings', {}).get('epsilon')}")
+        yield Table("", columns, rows, "Wilson's 95 % intervals over episodes.")
+        for one in found:
+            yield Code(bounded(one["program"] or ""), "python", f"{one['task_id']}, greedy", folded=True)
