@@ -16,8 +16,7 @@ from greenward.common.files import expects, read_file
 from greenward.common.keys import load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
-from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions
-from greenward.tasks import DEFAULT_TASK, shipped_task
+from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions, task_of
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -97,7 +96,7 @@ def _shown(estimate: Mapping[str, Any] | None) -> str:
 def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(use, name, licence) of the data that the run read."""
     problems, warm_start = config.get("problems") or {}, config.get("warm_start") or {}
-    task = shipped_task(config.get("task", DEFAULT_TASK))
+    task = task_of(config)
     keys = ("train", "held_out") if task is None or task.asks_problems else ()
     found = [("supervised examples", warm_start.get("data")), *((key, problems.get(key)) for key in keys)]
     found += [("evaluation", suite["name"]) for suite in (config.get("evaluation") or {}).get("suites") or ()]

@@ -136,7 +136,12 @@ def task_of_run(name: str | Path) -> type[Task] | None:
     path = Path(name).expanduser()
     runs = [path, *([path.resolve().parents[1]] if path.resolve().parent.name == CHECKPOINTS else [])]
     run = next((one for one in runs if is_run(one)), None)
-    return shipped_task(read_config(run).get("task", DEFAULT_TASK)) if run else None
+    return task_of(read_config(run)) if run else None
+
+
+def task_of(config: Mapping[str, Any]) -> type[Task] | None:
+    """The shipped task of a config, the usual one where it names none; None for a stranger's."""
+    return shipped_task(config.get("task", DEFAULT_TASK))
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str | None:
@@ -259,8 +264,8 @@ class RecordedRun:
 
     @property
     def task(self) -> type[Task] | None:
-        """The class of its task, None for one of a stranger's."""
-        return shipped_task(self.config.get("task", DEFAULT_TASK))
+        """As `task_of` its config."""
+        return task_of(self.config)
 
 
 def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
