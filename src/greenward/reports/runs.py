@@ -113,7 +113,7 @@ class Runs:
     title: str
     seeds: tuple[str, ...]
     groups: tuple[Group, ...]
-    warm_starts: tuple[RecordedRun, ...] = ()
+    warm_start: Group = Group("", ())
     notes: tuple[str, ...] = ()
 
     @property
@@ -183,14 +183,14 @@ def read_runs(path: str | Path) -> Runs:
                 if (label := _FOLDER_LABELS.get(name) or _label(run)) != main.label:
                     found.setdefault(label, [None] * len(folders))[index] = run
     arms = [Group(label, of_seeds, _ROLES_OF_ARMS.get(label, "third")) for label, of_seeds in found.items()]
-    warm = [folder / WARM_START for folder in folders if is_run(folder / WARM_START)]
-    warm_starts = tuple(read_recorded_run(folder, notes) for folder in warm)
+    warm = (folder / WARM_START for folder in folders)
+    warm_starts = [read_recorded_run(folder, notes) if is_run(folder) else None for folder in warm]
     seeds = tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in runs)
     return Runs(
         title=str(main.first.config.get("name") or path.resolve().name),
         seeds=seeds,
         groups=(main, *(_from_start(arm, main) for arm in arms)),
-        warm_starts=warm_starts,
+        warm_start=Group("", warm_starts),
         notes=(*notes, *_gaps(seeds, (main, *arms))),
     )
 
@@ -534,11 +534,11 @@ def is_game(evaluation: Evaluation) -> bool:
 
 def warm_start_charts(runs: Runs) -> tuple[Chart, ...]:
     """The supervised training before: held-out pass@1, loss and gradient norm."""
-    warm, metric = runs.warm_starts, runs.results.primary
-    found = step_charts(warm, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
-    if metric is None or not any(run.evaluations and run.evaluations[-1]["step"] for run in warm):
+    warm, metric = runs.warm_start, runs.results.primary
+    found = step_charts(warm.runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
+    if metric is None or not any(end and end["step"] for end in warm.at(-1)):
         return found
-    lines = evaluation_series(Group("", warm), metric)
+    lines = evaluation_series(warm, metric)
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 

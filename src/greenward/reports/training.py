@@ -484,7 +484,9 @@ def _costs(runs: Runs) -> Table | None:
 def _seconds(runs: Runs, seed: int) -> dict[str, float]:
     """Seconds of one seed by part."""
 
-    def whole(run: RecordedRun) -> float:
+    def whole(group: Group) -> float:
+        if (run := group.of_seeds[seed]) is None:
+            return 0.0
         return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
 
     main = runs.main.runs[seed]
@@ -493,13 +495,12 @@ def _seconds(runs: Runs, seed: int) -> dict[str, float]:
         for name in ("Sampling", "Grading", "Update")
     }
     evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
-    arms = {group.label: group.of_seeds[seed] for group in runs.groups[1:]}
     return {
-        "Warm start": sum(whole(run) for run in runs.warm_starts if run.path.parent == main.path),
+        "Warm start": whole(runs.warm_start),
         **parts,
         "Rest of the steps": max(0.0, sum(finite_values(main.metrics, "time/step")) - sum(parts.values())),
         "Evaluation": sum(sum(e.get("seconds", {}).values()) for e in evaluations),
-        **{label: whole(run) for label, run in arms.items() if run is not None},
+        **{arm.label: whole(arm) for arm in runs.groups[1:]},
     }
 
 
