@@ -30,14 +30,14 @@ from statistics import fmean
 from typing import Any
 
 from greenward.common.statistics import Estimate
-from greenward.recipes.sweep import Arm, run_arms, training_seconds
+from greenward.recipes.sweep import Phase, Run, run_all, training_seconds
 from greenward.reports.document import metric_label, points, seed_range
-from greenward.reports.runs import Study, compare, read_study
+from greenward.reports.runs import Runs, read_runs
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
 from greenward.runs.output import claim_folder
-from greenward.runs.progress import Progress, evaluation_line
-from greenward.runs.reading import read_evaluations, read_summary
+from greenward.runs.progress import Progress
+from greenward.runs.reading import read_summary
 
 EVERY_ARM = (
     "training.threads=1",
@@ -91,20 +91,11 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="keep the table here")
     options = parser.parse_args()
     claim_folder(options.output, "runs")
-    arms = arms_of(options.recipe, options.output, options.seeds, options.steps, options.overrides)
+    runs = runs_of(options.recipe, options.output, options.seeds, options.steps, options.overrides)
     with Progress() as progress:
-        shown: set[Path] = set()
-
-        def watch() -> None:
-            for arm in arms:
-                if arm.finished and arm.folder not in shown:
-                    shown.add(arm.folder)
-                    (*_, last) = read_evaluations(arm.folder)
-                    progress.message(f"{arm.folder.relative_to(options.output)}: {evaluation_line(last)}")
-
-        run_arms(arms, parallel=options.parallel, resume=True, watch=watch)
+        run_all(runs, progress, parallel=options.parallel, resume=True)
     write_report(training_report(options.output), options.output)
-    record = result(read_study(options.output), options.steps, [arm.folder for arm in arms])
+    record = result(read_runs(options.output), options.steps, [run.folder for run in runs])
     text = table(record)
     print(text)
     if options.json:
@@ -121,38 +112,38 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def arms_of(
+def runs_of(
     recipe: str, output: Path, seeds: Sequence[int], steps: int, overrides: Sequence[str]
-) -> list[Arm]:
+) -> list[Run]:
     """The recipe for every seed, then the arms beside it; those that have finished are marked so."""
     main, beside = [], []
     for seed in seeds:
         folder = output / f"seed_{seed}"
         common = [f"seed={seed}", *EVERY_ARM]
-        first = Arm(folder, recipe, [*common, f"training.max_steps={steps}", *overrides])
+        first = Run(folder, recipe, [*common, f"training.max_steps={steps}", *overrides])
         main.append(first)
         beside += [
-            Arm(folder / name, recipe, [*common, *own, *overrides], beside=first)
+            Run(folder / name, recipe, [*common, *own, *overrides], same_time_as=first)
             for name, own in BESIDE[recipe].items()
         ]
-    for arm in (*main, *beside):
-        summary = read_summary(arm.folder)
-        arm.finished = summary is not None and summary["status"] == "finished"
+    for run in (*main, *beside):
+        summary = read_summary(run.folder)
+        run.finished = summary is not None and summary["status"] == "finished"
+        run.phases = [] if run.finished else [Phase(str(run.folder.relative_to(output)), run.folder)]
     return [*main, *beside]
 
 
-def result(study: Study, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
+def result(runs: Runs, steps: int, folders: Sequence[Path]) -> dict[str, Any]:
     """All numbers: pooled estimates, the value of each seed, paired differences, training seconds."""
-    results = compare(study)
-    main = study.main_runs
+    main = runs.main.runs
     return {
         "steps": steps,
         "seeds": [run.config["seed"] for run in main],
         "problems": main[0].evaluations[0]["problems"],
         "samples": main[0].evaluations[0]["samples"],
-        **asdict(results),
+        **asdict(runs.results),
         "training_seconds": {str(f.relative_to(folders[0].parent)): training_seconds(f) for f in folders},
-        "arm_steps": {label: [run.steps for run in study.runs(label)] for label in study.arms},
+        "arm_steps": {group.label: [run.steps for run in group.runs] for group in runs.groups},
         "device": str(main[0].sessions[-1].get("device") or platform.processor()),
     }
 

@@ -46,12 +46,11 @@ from greenward.common.statistics import Estimate
 from greenward.config.loading import load_recipe
 from greenward.models.catalog import build_policy
 from greenward.models.policy import Policy
-from greenward.recipes.run import WARM_START
-from greenward.recipes.sweep import Arm, run_arms
+from greenward.recipes.sweep import Run, run_all
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.protocols import POLICY, Collection, Episode, RolloutEngine, SamplingParams
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_evaluations, read_summary
+from greenward.runs.reading import WARM_START, read_evaluations, read_summary
 from greenward.tasks.self_play.environment import GameDialogue, MovePrompts, Table
 from greenward.tasks.self_play.games import MARKS, RandomPlayer, find_game
 from greenward.tasks.self_play.role_gradients import role_gradients
@@ -315,15 +314,16 @@ def variance(gram_MM: np.ndarray, counts_M: np.ndarray) -> np.ndarray:
 
 def outcomes(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train with each baseline and seed, and print what the evaluations after it say."""
-    arms: dict[str, list[Arm]] = {baseline: [] for baseline in BASELINES}
+    arms: dict[str, list[Run]] = {baseline: [] for baseline in BASELINES}
     for seed in arguments.seeds:
         start = arm_of(recipe, seed, ROLE, arguments, None)
         for baseline, row in arms.items():
             row.append(start if baseline == ROLE else arm_of(recipe, seed, baseline, arguments, start))
-    in_order = [arm for of_seed in zip(*arms.values(), strict=True) for arm in of_seed]
+    others = [run for baseline, row in arms.items() if baseline != ROLE for run in row]
     with Progress() as progress:
-        progress.message(f"{recipe}: {len(in_order)} trainings of {arguments.steps} steps")
-        run_arms(in_order, parallel=arguments.parallel, resume=True)
+        progress.message(f"{recipe}: {len(arms[ROLE]) + len(others)} trainings of {arguments.steps} steps")
+        for wave in (arms[ROLE], others):  # the others start from what the first ones made
+            run_all(wave, progress, parallel=arguments.parallel, resume=True)
     loaded = load_recipe(recipe, arguments.overrides)
     assert isinstance(loaded, SelfPlayRecipe)
     record: dict[str, Any] = {}
@@ -345,7 +345,7 @@ def outcomes(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-def arm_of(recipe: str, seed: int, baseline: str, arguments: argparse.Namespace, start: Arm | None) -> Arm:
+def arm_of(recipe: str, seed: int, baseline: str, arguments: argparse.Namespace, start: Run | None) -> Run:
     """A training; without `start` one that makes the supervised start, which the others of its seed share."""
     overrides = [
         f"seed={seed}",
@@ -358,14 +358,14 @@ def arm_of(recipe: str, seed: int, baseline: str, arguments: argparse.Namespace,
         model = start.folder / WARM_START / "checkpoints" / "last"
         overrides += [f"model.id={model}", "pretrained=null", "warm_start=null", "evaluation.at_start=false"]
     folder = arguments.output / Path(recipe).stem / f"steps_{arguments.steps}" / f"seed_{seed}" / baseline
-    arm = Arm(folder, recipe, overrides, after=start)
+    run = Run(folder, recipe, overrides)
     summary = read_summary(folder)
-    arm.finished = summary is not None and summary["status"] == "finished"
-    return arm
+    run.finished = summary is not None and summary["status"] == "finished"
+    return run
 
 
-def metrics_of(arm: Arm, game: str, number: int) -> dict[str, float]:
-    metrics = read_evaluations(arm.folder, game)[number]["metrics"]
+def metrics_of(run: Run, game: str, number: int) -> dict[str, float]:
+    metrics = read_evaluations(run.folder, game)[number]["metrics"]
     return {name: float(estimate["value"]) for name, estimate in metrics.items()}
 
 

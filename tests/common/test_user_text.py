@@ -18,7 +18,7 @@ from greenward.evaluation.store import read_samples
 from greenward.models.tokenizer import read_json as read_model_json
 from greenward.problems.formats import load_json
 from greenward.problems.problem import Case, Problem, ProblemSet
-from greenward.reports.runs import read_study
+from greenward.reports.runs import read_runs
 from greenward.runs.files import JsonRows, read_json, read_jsonl
 from greenward.runs.output import RunLock
 from greenward.runs.reading import read_config
@@ -86,7 +86,7 @@ def test_yaml_that_exhausts_its_reader_is_refused_by_every_reader(tmp_path, text
         read_config(tmp_path)
     in_one_line(read)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert any("config.yaml" in note for note in read_study(tmp_path).notes)
+    assert any("config.yaml" in note for note in read_runs(tmp_path).notes)
 
 
 def test_an_override_that_exhausts_its_reader_is_refused():

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from slurm_cluster import ask, needs_slurm, slurm_cluster, states, wait_for
 
 from greenward.cli.main import cli
-from greenward.reports.runs import read_study
+from greenward.reports.runs import read_runs
 from greenward.runs.reading import read_metrics, read_sessions, read_summary, without_timing
 from tiny_model import REINFORCED
 
@@ -150,12 +150,12 @@ def test_a_run_is_interrupted_by_its_time_limit_requeued_and_resumed_exactly_to_
     assert rows(folder / "a run") == rows(folder / "alone") and len(rows(folder / "alone")) == 6
 
 
-def test_the_tasks_of_an_array_are_runs_of_one_study(folder):
+def test_the_tasks_of_an_array_are_seeds_of_one_record(folder):
     job = submit(*REINFORCED, "training.max_steps=1", "seed=0..2", "--output", "a sweep", "--time", "60")
     wait_for(lambda: not states(job), "the end of the array")
-    study = read_study(folder / "a sweep")
-    assert study.seeds == ("seed 0", "seed 1", "seed 2")
-    assert [run.summary["status"] for run in study.main_runs] == ["finished"] * 3
+    runs = read_runs(folder / "a sweep")
+    assert runs.seeds == ("seed 0", "seed 1", "seed 2")
+    assert [run.summary["status"] for run in runs.main.runs] == ["finished"] * 3
     for task in range(3):
         assert (folder / f"logs/job_{job}_{task}/training_output.log").is_file()
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from greenward.common.errors import ConfigError, RunError, SandboxError
 from greenward.recipes import sweep
-from greenward.recipes.sweep import SeedStudy, demo
+from greenward.recipes.sweep import demo, runs_of_seed
 from greenward.runs.directory import RunDirectory
 from greenward.runs.progress import Progress
 from greenward.runs.reading import read_config, read_evaluations, read_metrics, read_summary
@@ -35,7 +35,7 @@ def test_a_seed_that_fails_and_a_demo_without_a_warm_start_are_named(tmp_path, o
 
 
 @pytest.mark.slow
-def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp_path):
+def test_every_run_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp_path):
     assert demo(tmp_path, seeds=(3,), overrides=(*TINY_STUDY, "training.max_steps=2"), quiet=True)
     run = tmp_path / "seed_3"
     grpo = read_summary(run)
@@ -55,7 +55,7 @@ def test_every_arm_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
     assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling", "Control"]
 
 
-def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
+def test_steps_without_signal_are_said_in_the_line_of_their_run(tmp_path):
     rows = [
         {"step": step, "completion/truncated": 0.0, "pass_rate": 0.0, "reward/std": 0.0} for step in (1, 2, 3)
     ]
@@ -65,7 +65,8 @@ def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shown))
     text = io.StringIO()
     with Progress(console=Console(file=text, width=200)) as progress:
-        SeedStudy(tmp_path, []).report(progress)
+        for run in runs_of_seed(tmp_path, []):
+            run.report(progress)
     lines = [line for line in text.getvalue().splitlines() if "  step " in line]
     assert ["! no answer passes" in line for line in lines] == [True, False]
 
@@ -73,9 +74,9 @@ def test_steps_without_signal_are_said_in_the_line_of_their_arm(tmp_path):
 @pytest.mark.parametrize("lost", [0.0, 0.02, 0.021])
 def test_a_demo_whose_evaluations_lost_answers_fails_after_its_report(tmp_path, monkeypatch, lost):
     shown = []
-    monkeypatch.setattr(sweep, "run_arms", lambda arms, **_: None)
+    monkeypatch.setattr(sweep, "run_all", lambda runs, progress, **_: None)
     monkeypatch.setattr(sweep, "show_report", lambda output, quiet: shown.append(output))
-    monkeypatch.setattr(sweep, "read_study", lambda output: output)
+    monkeypatch.setattr(sweep, "read_runs", lambda output: output)
     monkeypatch.setattr(sweep, "max_lost_share", lambda record: lost)
     if lost <= 0.02:
         assert demo(tmp_path, quiet=True)

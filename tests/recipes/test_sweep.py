@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from greenward.common.errors import RunError
 from greenward.recipes import sweep
-from greenward.recipes import sweep as arms
+from greenward.runs.progress import Progress
+from greenward.runs.reading import FAILURE
 from tiny_model import REINFORCED
 
 TINY = (*REINFORCED, "training.max_steps=1", "evaluation.num_questions=2")
@@ -20,7 +23,7 @@ def nothing_runs(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(sweep, "run_arms", refuse)
+    monkeypatch.setattr(sweep, "run_all", refuse)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +84,20 @@ def test_an_output_folder_of_something_else_is_refused(tmp_path, nothing_runs):
 def test_finished_runs_are_kept_others_run_and_the_grid_may_grow(tmp_path, monkeypatch):
     begun(tmp_path / "seed_0", "seed=0")
     begun(tmp_path / "seed_1", "seed=1", status="interrupted")
-    monkeypatch.setattr(arms, "POLL_SECONDS", 0.01)
-    seen: list[list[arms.Arm]] = []
+    seen: list[list[sweep.Run]] = []
 
-    def run_arms(all_arms, *, watch, **options):
-        seen.append([arm for arm in all_arms if not arm.finished])
+    def run_all(runs, progress, **options):
+        seen.append([run for run in runs if not run.finished])
         assert options["resume"] and options["keep_going"]
-        for arm in seen[-1]:
-            arm.finished = True
+        for run in seen[-1]:
+            run.finished = True
 
-    monkeypatch.setattr(sweep, "run_arms", run_arms)
+    monkeypatch.setattr(sweep, "run_all", run_all)
     assert sweep.sweep("quickstart", [*TINY, "seed=0..2"], tmp_path, resume=True, quiet=True)
-    assert [arm.folder.name for arm in seen[0]] == ["seed_1", "seed_2"]
+    assert [run.folder.name for run in seen[0]] == ["seed_1", "seed_2"]
     raised = [*TINY, "training.max_steps=5", "seed=0..2"]  # limits may be raised: all go on
     assert sweep.sweep("quickstart", raised, tmp_path, resume=True, quiet=True)
-    assert [arm.folder.name for arm in seen[1]] == ["seed_0", "seed_1", "seed_2"]
+    assert [run.folder.name for run in seen[1]] == ["seed_0", "seed_1", "seed_2"]
 
 
 def test_a_sweep_of_a_pretrained_model_knows_the_preset_of_its_runs(tmp_path, monkeypatch):
@@ -109,10 +111,10 @@ def test_a_sweep_of_a_pretrained_model_knows_the_preset_of_its_runs(tmp_path, mo
     with RunDirectory.create(tmp_path / "sweep" / "seed_0", config):
         pass
 
-    def reached(arms, **_):
-        raise InterruptedError(f"{len(arms)} runs")
+    def reached(runs, progress, **_):
+        raise InterruptedError(f"{len(runs)} runs")
 
-    monkeypatch.setattr(sweep, "run_arms", reached)
+    monkeypatch.setattr(sweep, "run_all", reached)
     monkeypatch.setattr(sweep, "check_needs", lambda *_: None)
     with pytest.raises(InterruptedError, match="2 runs"):
         sweep.sweep("quickstart", [model, "seed=0,1"], tmp_path / "sweep", resume=True, quiet=True)
@@ -125,16 +127,16 @@ def test_cores_and_devices_are_shared_out(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     given = {}
-    monkeypatch.setattr(sweep, "run_arms", lambda all_arms, **options: given.update(options, arms=all_arms))
+    monkeypatch.setattr(sweep, "run_all", lambda runs, progress, **options: given.update(options, runs=runs))
     with pytest.raises(RunError):  # of the report: nothing ran
         sweep.sweep("quickstart", [*TINY, "seed=0..3", "sandbox.workers=1"], tmp_path, jobs=4, quiet=True)
     assert given["devices"] == ["0", "1"] and given["parallel"] == 4
-    assert len(given["arms"]) == 4 and "training.threads=1" in given["arms"][0].overrides  # as given
-    assert not any(text.startswith("sandbox.workers=2") for text in given["arms"][0].overrides)
+    assert len(given["runs"]) == 4 and "training.threads=1" in given["runs"][0].overrides  # as given
+    assert not any(text.startswith("sandbox.workers=2") for text in given["runs"][0].overrides)
     free = [text for text in TINY if not text.startswith("training.threads")]
     with pytest.raises(RunError):
         sweep.sweep("quickstart", [*free, "sandbox.workers=1,2"], tmp_path, jobs=2, quiet=True)
-    assert [arm.overrides[0] for arm in given["arms"]] == ["training.threads=4"] * 2
+    assert [run.overrides[0] for run in given["runs"]] == ["training.threads=4"] * 2
 
 
 SCRIPT = """
@@ -147,17 +149,30 @@ sys.exit("it broke" if "bad" in folder.name else 0)
 """
 
 
-def test_a_failed_arm_stops_the_others_unless_they_keep_going_and_places_have_devices(tmp_path, monkeypatch):
+def test_a_failed_run_stops_the_others_unless_they_keep_going_and_places_have_devices(tmp_path, monkeypatch):
     package = tmp_path / "greenward"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "__main__.py").write_text(SCRIPT)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(arms, "POLL_SECONDS", 0.02)
-    some = [arms.Arm(tmp_path / name, "any", ()) for name in ("a", "bad", "c", "d")]
-    arms.run_arms(some, parallel=2, resume=True, keep_going=True, devices=("3", "5"))
-    assert [arm.finished for arm in some] == [True, False, True, True]
-    assert some[1].failure == "with exit code 1: it broke"
-    assert {(arm.folder / "device").read_text() for arm in some} == {"3", "5"}
-    with pytest.raises(RunError, match="bad stopped with exit code 1: it broke"):
-        arms.run_arms([arms.Arm(tmp_path / "bad", "any", ())], parallel=1, resume=False)
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
+    text = io.StringIO()
+    runs = [
+        sweep.Run(tmp_path / name, "any", (), phases=[sweep.Phase(name, tmp_path / name)])
+        for name in ("a", "c", "d", "bad")
+    ]
+    with Progress(console=Console(file=text, width=200)) as progress:
+        sweep.run_all(runs, progress, parallel=2, resume=True, keep_going=True, devices=("3", "5"))
+    assert [run.finished for run in runs] == [True, True, True, False]
+    assert {(run.folder / "device").read_text() for run in runs} == {"3", "5"}
+    said = "stopped with exit code 1: it broke"
+    assert [path.parent.name for path in tmp_path.glob(f"*/{FAILURE}")] == ["bad"]
+    assert (tmp_path / "bad" / FAILURE).read_text() == f"It {said}\n"
+    lines = text.getvalue().splitlines()
+    assert [line.partition("(")[2] for line in lines] == [f"{number} of 4 runs)" for number in (1, 2, 3, 4)]
+    assert any(line.startswith(f"bad {said} (") for line in lines)
+    with (
+        Progress(quiet=True) as progress,
+        pytest.raises(RunError, match="bad stopped with exit code 1: it broke"),
+    ):
+        sweep.run_all([sweep.Run(tmp_path / "bad", "any", ())], progress, parallel=1, resume=False)

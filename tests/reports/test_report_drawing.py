@@ -11,7 +11,7 @@ import pytest
 from synthetic_study import write_seed
 
 from greenward.reports.document import Chart, Series, value_text
-from greenward.reports.runs import compare, held_out_charts, read_study, step_charts, suite_charts
+from greenward.reports.runs import held_out_charts, read_runs, step_charts, suite_charts
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
 
 
@@ -100,8 +100,7 @@ def test_the_parts_of_a_bar_fill_it():
 
 
 def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
-    found = read_study(study)
-    over_time, over_steps = held_out_charts(found, compare(found))
+    over_time, over_steps = held_out_charts(read_runs(study))
     named = {series.name: series for series in over_time.series if series.name}
     assert set(named) == {"GRPO", "rejection sampling", "control"}
     assert sum(series.weight == "faint" for series in over_time.series) == 6
@@ -116,7 +115,7 @@ def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
 
 
 def test_training_charts_leave_out_what_was_not_measured(study):
-    titles = {chart.title for chart in step_charts(read_study(study).main_runs)}
+    titles = {chart.title for chart in step_charts(read_runs(study).main.runs)}
     assert "Entropy (nats per token)" in titles and "Groups per step" in titles
     assert not any(title.startswith("KL") for title in titles)
 
@@ -128,7 +127,7 @@ def test_each_suite_that_was_measured_again_has_its_curve_with_the_interval(tmp_
         rows = {"step": step, "problems": 8, "samples": 1, "metrics": {"pass@1": metric}, "rows": []}
         (tmp_path / f"run/evaluations/step_{step:06d}.mbpp.json").write_text(json.dumps(rows))
         (tmp_path / "run/evaluations/step_000000.humaneval.json").write_text(json.dumps(rows))
-    (chart,) = suite_charts(read_study(tmp_path / "run"))
+    (chart,) = suite_charts(read_runs(tmp_path / "run"))
     assert chart.title == "mbpp: pass@1, by step"
     (line,) = chart.series
     assert line.points == ((0, 0.125), (4, 0.375), (8, 0.75))

@@ -11,7 +11,7 @@ from synthetic_study import write_seed
 
 from greenward.common import statistics
 from greenward.common.errors import RunError
-from greenward.reports.runs import compare, headline, max_lost_share, read_study
+from greenward.reports.runs import headline, max_lost_share, read_runs
 from greenward.reports.training import training_report
 
 
@@ -36,12 +36,11 @@ def run(tmp_path):
 
 
 def said(path) -> str:
-    study = read_study(path)
-    return headline(study, compare(study))
+    return headline(read_runs(path))
 
 
 def test_pooled_estimates_are_means_over_seeds(study):
-    results = compare(read_study(study))
+    results = read_runs(study).results
     seeds = [evaluation(study / f"seed_{seed}", 80)["metrics"]["pass@1"] for seed in (0, 1)]
     after = results.main.after["pass@1"]
     assert after.value == pytest.approx(np.mean([s["value"] for s in seeds]))
@@ -51,7 +50,7 @@ def test_pooled_estimates_are_means_over_seeds(study):
 
 
 def test_the_gain_is_paired_by_problem(study):
-    gain = compare(read_study(study)).main.change["pass@1"]
+    gain = read_runs(study).results.main.change["pass@1"]
 
     def shares(step):
         seeds = [evaluation(study / f"seed_{seed}", step)["rows"] for seed in (0, 1)]
@@ -127,12 +126,12 @@ def test_a_change_is_called_one_exactly_where_its_interval_excludes_zero(run, sh
     set_level(run, 0, 0.5)
     set_level(run / "control", last_step(run / "control"), *shares)
     assert words in said(run)
-    change = compare(read_study(run)).arms[-1].change["pass@1"]
+    change = read_runs(run).results.arms[-1].change["pass@1"]
     assert ("measurably" in words) == (change.low <= 0 <= change.high)
 
 
 def test_each_metric_has_a_paired_gain_of_its_own(run):
-    changes = compare(read_study(run)).main.change
+    changes = read_runs(run).results.main.change
     before, after = (evaluation(run, step)["rows"] for step in (0, 80))
     for name, share in {
         "greedy_pass@1": lambda row: float(row["greedy_passed"]),
@@ -146,14 +145,12 @@ def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path
     shutil.copytree(study, tmp_path / "study")
     for path in sorted((tmp_path / "study/seed_1/evaluations").iterdir())[1:]:
         path.unlink()
-    alone = compare(read_study(tmp_path / "study/seed_0"))
-    assert compare(read_study(tmp_path / "study")).main.change == alone.main.change
+    alone = read_runs(tmp_path / "study/seed_0").results
+    assert read_runs(tmp_path / "study").results.main.change == alone.main.change
 
 
 def test_rounds_that_kept_nothing_are_a_note(run):
-    assert (
-        "Rejection sampling: 2 of 80 rounds kept no answer and taught nothing new." in read_study(run).notes
-    )
+    assert "Rejection sampling: 2 of 80 rounds kept no answer and taught nothing new." in read_runs(run).notes
 
 
 def test_without_evaluations_the_report_says_so(run):
@@ -170,7 +167,7 @@ def test_one_evaluation_is_not_compared(run):
 
 def test_a_run_without_control_is_told_what_it_cannot_show(run):
     shutil.rmtree(run / "control")
-    assert any("no control arm" in note for note in read_study(run).notes)
+    assert any("no control arm" in note for note in read_runs(run).notes)
 
 
 def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
@@ -179,7 +176,7 @@ def test_an_unfinished_run_a_torn_line_and_broken_files_are_notes(run):
     (run / "evaluations/step_000040.json").write_text('{"step": 40}')
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 81, "kl": "NaN", "loss": 1e308, "episodes/infrastructure": 3}\n{"step": 82, "lo')
-    notes = "\n".join(read_study(run).notes)
+    notes = "\n".join(read_runs(run).notes)
     for expected in (
         "summary.json cannot be read",
         "step_000040.json: not an evaluation",
@@ -209,15 +206,15 @@ def test_broken_rows_of_an_evaluation_are_left_out_of_a_report(run, rows):
 
 def test_neither_run_nor_study_is_an_error(tmp_path):
     with pytest.raises(RunError, match="neither a run"):
-        read_study(tmp_path)
+        read_runs(tmp_path)
     with pytest.raises(RunError, match="neither a run"):
-        read_study(tmp_path / "absent")
+        read_runs(tmp_path / "absent")
 
 
 def test_seeds_are_in_numeric_order(tmp_path):
     for seed in (10, 2):
         write_seed(tmp_path / f"seed_{seed}", seed=seed, steps=4, problems=3)
-    assert read_study(tmp_path).seeds == ("seed 2", "seed 10")
+    assert read_runs(tmp_path).seeds == ("seed 2", "seed 10")
 
 
 @pytest.mark.parametrize(("factor", "words"), [(1.0, "for the same time"), (0.5, "for 50% of the time")])
@@ -229,11 +226,11 @@ def test_the_headline_says_how_long_the_control_trained(run, factor, words):
 
 
 def test_answers_that_an_evaluation_lost_are_told(run):
-    assert max_lost_share(read_study(run)) == 0.0
+    assert max_lost_share(read_runs(run)) == 0.0
     file = sorted((run / "evaluations").glob("*.json"))[-1]
     record = json.loads(file.read_text())
     record["rates"]["infrastructure"] = {"value": 0.031, "low": 0.02, "high": 0.05}
     file.write_text(json.dumps(record))
-    found = read_study(run)
+    found = read_runs(run)
     assert max_lost_share(found) == 0.031
     assert any("3.1% of the answers" in note and "count as not passed" in note for note in found.notes)

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from greenward.reports.runs import read_study
+from greenward.reports.runs import read_runs
 from greenward.runs.directory import RunDirectory, write_summary
 from greenward.runs.no_signal import cause_of, no_signal_periods
 from greenward.runs.progress import Progress
@@ -77,7 +77,7 @@ def test_collapses_of_self_play_are_named_when_they_last(changed, move_format, b
     rows = [{"step": step, **PLAYED} for step in range(4)]
     rows += [{"step": step, **PLAYED, **changed} for step in range(4, 8)]
     found = no_signal_periods(rows, config)
-    assert [(spell.cause.brief, spell.first_step) for spell in found] == ([(brief, 4)] if brief else [])
+    assert [(period.cause.brief, period.first_step) for period in found] == ([(brief, 4)] if brief else [])
 
 
 def test_rewards_that_still_differ_are_not_denied():
@@ -100,7 +100,7 @@ def test_rows_without_these_metrics_say_nothing():
     )
 
 
-def test_spells_are_consecutive_steps_with_one_cause():
+def test_periods_are_consecutive_steps_with_one_cause():
     rates = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     rows = [{"step": step, **row(pass_rate=rate)} for step, rate in enumerate(rates, 1)]
     found = [
@@ -110,7 +110,7 @@ def test_spells_are_consecutive_steps_with_one_cause():
     assert found == [(4, 6, "no answer passes"), (7, 10, "every answer passes")]
 
 
-def test_causes_that_alternate_are_one_spell():
+def test_causes_that_alternate_are_one_period():
     """With nearly all answers truncated, every answer is in some steps and all but one in others."""
     shares = [1.0, 0.94, 1.0, 0.94, 0.94, 1.0]
     rows = [
@@ -118,10 +118,10 @@ def test_causes_that_alternate_are_one_spell():
         for step, share in enumerate(shares, 1)
     ]
     for newest in range(3, len(rows) + 1):
-        (spell,) = no_signal_periods(rows[newest - 3 : newest], {"algorithm": {"name": "grpo"}})
-        assert spell.steps == 3
-    (spell,) = no_signal_periods(rows, {"algorithm": {"name": "grpo"}})
-    assert (spell.first_step, spell.last_step) == (1, 6)
+        (period,) = no_signal_periods(rows[newest - 3 : newest], {"algorithm": {"name": "grpo"}})
+        assert period.steps == 3
+    (period,) = no_signal_periods(rows, {"algorithm": {"name": "grpo"}})
+    assert (period.first_step, period.last_step) == (1, 6)
     long = [{"step": step, **row(pass_rate=0.0, truncated=step == 50)} for step in range(1, 101)]
     assert [
         (one.first_step, one.last_step, one.cause.brief)
@@ -186,7 +186,7 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
         assert ["! no answer passes" in line for line in lines] == [False, False, False, True, True, False]
     (warning,) = read_summary(tmp_path / "run")["warnings"]
     assert (warning["first_step"], warning["last_step"]) == (2, 5) and "rollouts/" in warning["remedy"]
-    notes = read_study(tmp_path / "run").notes
+    notes = read_runs(tmp_path / "run").notes
     assert any(note.startswith("Steps 2 to 5 of 6: No answer passed its tests") for note in notes)
 
 

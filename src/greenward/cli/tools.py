@@ -62,7 +62,6 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
     greenward report runs/mine --follow
     """
     from greenward.reports.render import print_report
-    from greenward.reports.training import overlay_report
     from greenward.reports.write import follow as follow_run
     from greenward.reports.write import render, report_of, usual_folder, write_report
 
@@ -72,7 +71,7 @@ def report(runs: tuple[Path, ...], *, form: Form | None, follow: bool, output: P
             raise click.UsageError("--follow writes the page of one RUN: give one, without --format.")
         click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
         return
-    made = report_of(runs[0]) if len(runs) == 1 else overlay_report(runs)
+    made = report_of(*runs)
     if form == "html":
         click.echo(write_report(made, folder)["html"])
     elif form in ("markdown", "json"):

@@ -68,10 +68,8 @@ from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTr
 from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
-from greenward.reports.document import Report
 from greenward.reports.render import print_report
-from greenward.reports.training import training_report
-from greenward.reports.write import write_report
+from greenward.reports.write import report_of, write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
 from greenward.runs.checkpoints import pin_checkpoint_before
 from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
@@ -79,7 +77,7 @@ from greenward.runs.files import JsonRows, write_rows
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_summary
+from greenward.runs.reading import WARM_START, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks import find_task, recipes_of_task
 from greenward.tasks.corpus import check_pairs
@@ -506,9 +504,6 @@ def _stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-WARM_START = "warm_start"
-
-
 def train(
     recipe: Recipe,
     output: Path,
@@ -605,7 +600,7 @@ def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = Fals
     return opened[0] if opened else FollowedRun(path, config)
 
 
-def show_report(output: Path, *, quiet: bool, report_of: Callable[[Path], Report] = training_report) -> None:
+def show_report(output: Path, *, quiet: bool) -> None:
     """Write the report of what lies in `output`; print its terminal view and where the page is."""
     report = report_of(output)
     paths = write_report(report, output)

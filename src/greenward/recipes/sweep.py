@@ -1,9 +1,9 @@
-"""Runs several recipes as arms of an experiment, as the demo, or as a sweep, by `greenward train` commands.
+"""Runs several trainings side by side, as a sweep or as the demo, each by a `greenward train` command.
 
 Every run is of the usual kind, in a process and folder of its own, so that it can be stopped, continued,
-extended and read like any other. An arm that is compared with another starts from its warm start and trains
-for the seconds that it trained (`beside`), so that both had the same of everything but the method.
-For each seed, the demo compares GRPO with two such arms: rejection sampling, the simplest use of the same
+extended and read like any other. A run with `same_time_as` another starts from the warm start of that one and
+trains for the seconds that it trained, so that both had the same of everything but the method.
+The demo is a sweep over seeds with two such runs for each: rejection sampling, the simplest use of the same
 rewards (what does the policy gradient add to it?), and further supervised training on the corpus (would more
 of the same have done?).
 """
@@ -14,10 +14,10 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, RunError, SandboxError
@@ -27,9 +27,8 @@ from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
 from greenward.hardware.detection import this_preset
 from greenward.hardware.launch import python_module
-from greenward.recipes.run import WARM_START, check_needs, refuse_both, show_report
-from greenward.reports.runs import max_lost_share, read_study
-from greenward.reports.write import report_of
+from greenward.recipes.run import check_needs, refuse_both, show_report
+from greenward.reports.runs import max_lost_share, read_runs
 from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
@@ -38,6 +37,7 @@ from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import (
     FAILURE,
     METRICS,
+    WARM_START,
     read_config,
     read_evaluations,
     read_metrics,
@@ -47,48 +47,77 @@ from greenward.runs.reading import (
 from greenward.tasks import recipes_of_task
 
 UNBOUNDED_STEPS = 1_000_000
-WATCH_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+GOES_ON = (
+    "Stopping; each run is saved at its last finished step, and --resume goes on from there. "
+    + interruption.AGAIN
+)
 
 
 @dataclass(eq=False)
-class Arm:
-    """One run: `greenward train RECIPE` with overrides, in `folder`; it starts once `after` has finished.
+class Phase:
+    """A part of a run, shown as `name` from the files in `folder`; `total` steps, None where unknown."""
 
-    An arm `beside` another starts from the warm start of that run and trains for as long as it did.
-    `failure` is what a failed one said.
+    name: str
+    folder: Path
+    total: int | None = None
+    _step: int | None = field(default=None, init=False)
+    _evaluations: int = field(default=0, init=False)
+
+    def report(self, progress: Progress) -> None:
+        """Show what is new since the last call."""
+        has_all = self.total is not None and self._step == self.total
+        rows = [] if has_all else read_metrics(self.folder / METRICS).rows
+        if rows and self._step is None:
+            self._step = 0
+            progress.phase(self.name, self.total)
+        if rows and rows[-1]["step"] > self._step:
+            self._step = rows[-1]["step"]
+            without_signal = no_signal_periods(rows[-MIN_STEPS:], read_config(self.folder))
+            warning = without_signal[0].cause.brief if without_signal else None
+            progress.advance(self._step, rows[-1], phase=self.name, warning=warning)
+        for evaluation in read_evaluations(self.folder)[self._evaluations :]:
+            progress.message(f"{self.name} {evaluation_line(evaluation)}")
+            self._evaluations += 1
+
+
+@dataclass(eq=False)
+class Run:
+    """`greenward train RECIPE` with overrides, in `folder`; `phases` are shown while it runs.
+
+    With `same_time_as` another run, it starts once that one has finished, from the warm start of that one,
+    and trains for as long as that one did. `failure` is what a failed run said.
     """
 
     folder: Path
     recipe: str
     overrides: Sequence[str]
-    after: Arm | None = None
-    beside: Arm | None = None
+    same_time_as: Run | None = None
+    phases: Sequence[Phase] = ()
     finished: bool = field(default=False, init=False)
     failure: str | None = field(default=None, init=False)
 
     def arguments(self) -> list[str]:
-        """Recipe and overrides; of an arm beside another, once that one has finished."""
-        if self.beside is None:
+        """Recipe and overrides; with `same_time_as`, once that run has finished."""
+        if self.same_time_as is None:
             return [self.recipe, *self.overrides]
         supervised = load_recipe(self.recipe, self.overrides).algorithm.name == "sft"
-        seconds = training_seconds(self.beside.folder)
-        start = self.beside.folder / WARM_START / "checkpoints" / "last"
         limits = "warm_start" if supervised else "training"
         return [
             self.recipe,
             *self.overrides,
             *(() if supervised else ("warm_start=null",)),
-            f"model.id={start}",
+            f"model.id={self.same_time_as.folder / WARM_START / 'checkpoints' / 'last'}",
             "pretrained=null",
             f"{limits}.max_steps={UNBOUNDED_STEPS}",
-            f"{limits}.max_seconds={seconds:.3f}",
-            "evaluation.at_start=false",  # it starts where the other arm started, which was measured
+            f"{limits}.max_seconds={training_seconds(self.same_time_as.folder):.3f}",
+            "evaluation.at_start=false",  # it starts where the other run started, which was measured
             f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}",
             f"training.checkpoint_interval_steps={UNBOUNDED_STEPS}",
         ]
 
     def start(self, place: int, devices: Sequence[str], *, resume: bool) -> None:
-        """Start the command, at one of the places for arms that run at a time."""
+        """Start the command, at one of the places for runs that run at a time."""
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
         command = python_module("greenward", "train", *self.arguments(), "--quiet")
         command += ["--output", str(self.folder), *(["--resume"] if resume else [])]
@@ -111,102 +140,92 @@ class Arm:
         self.errors.close()
         return True
 
+    def report(self, progress: Progress) -> None:
+        """Show what is new in its phases."""
+        for phase in self.phases:
+            phase.report(progress)
+
+    def tell_end(self, progress: Progress, of_all: str) -> None:
+        """Say how it ended, in its folder as well where it failed."""
+        said = "finished" if self.failure is None else f"stopped {self.failure}"
+        for phase in self.phases:
+            progress.end(phase.name)
+            progress.message(f"{phase.name} {said} ({of_all})")
+        if self.failure is not None:
+            write_atomically(self.folder / FAILURE, f"It {said}\n".encode())
+
 
 def training_seconds(folder: Path) -> float:
     """The time that a finished run trained, evaluation aside. Raises `RunError` when it has not finished."""
     summary = read_summary(folder)
     if summary is None or summary["status"] != "finished":
-        raise RunError(f"{folder} has not finished: an arm beside it cannot train for the same time.")
+        raise RunError(f"{folder} has not finished: no other run can train for the same time.")
     return float(summary["training_seconds"])
 
 
-def run_arms(
-    arms: Sequence[Arm],
+def run_all(
+    runs: Sequence[Run],
+    progress: Progress,
     *,
     parallel: int,
     resume: bool,
     keep_going: bool = False,
     devices: Sequence[str] = (),
-    watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run all arms, `parallel` at a time, the first that may start first; `watch` is called every second.
+    """Do all runs, `parallel` at a time, the first that may start first, and show them every second.
 
-    Each of the arms at a time sees one of `devices` (as CUDA_VISIBLE_DEVICES names them) where there are any.
-    Raises `Stopped` when one of them or this process was interrupted, and `RunError` with what a
-    failed one said, both after the others were stopped cleanly: each writes a checkpoint. With `keep_going`,
-    for arms that wait for no other, a failed one does not stop the others.
+    Each of the runs at a time sees one of `devices` (as CUDA_VISIBLE_DEVICES names them) where there are
+    any. Raises `Stopped` when one of them or this process was interrupted, and `RunError` with what a failed
+    one said, both after the others were stopped cleanly: each writes a checkpoint. With `keep_going`, where
+    no run waits for another, a failed one does not stop the others, and leaves what it said in its folder.
     """
-    waiting = [arm for arm in arms if not arm.finished]
+    waiting = [run for run in runs if not run.finished]
     places = list(range(parallel))
-    running: dict[Arm, int] = {}  # with their places
-    watched = time.monotonic()
+    running: dict[Run, int] = {}  # with their places
+    reported = time.monotonic()
     try:
-        with interruption.stoppable(_what_follows, may_stop=lambda: True):
+        with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
             while waiting or running:
-                for arm in [
-                    arm
-                    for arm in waiting
-                    if all(one is None or one.finished for one in (arm.after, arm.beside))
-                ]:
-                    if places:
-                        waiting.remove(arm)
-                        arm.start(place := places.pop(0), devices, resume=resume)
-                        running[arm] = place
+                ready = [run for run in waiting if run.same_time_as is None or run.same_time_as.finished]
+                for run in ready[: len(places)]:
+                    waiting.remove(run)
+                    run.start(place := places.pop(0), devices, resume=resume)
+                    running[run] = place
                 time.sleep(POLL_SECONDS)
-                for arm in [arm for arm in running if arm.has_ended()]:
-                    places.append(running.pop(arm))
-                    if arm.failure is not None and not keep_going:
-                        raise RunError(f"{arm.folder.name} stopped {arm.failure}")
-                if time.monotonic() - watched >= WATCH_SECONDS:
-                    watched = time.monotonic()
-                    watch()
+                for run in [run for run in running if run.has_ended()]:
+                    places.append(running.pop(run))
+                    run.report(progress)
+                    if run.failure is not None and not keep_going:
+                        raise RunError(f"{run.folder.name} stopped {run.failure}")
+                    if keep_going:
+                        ended = len(runs) - len(waiting) - len(running)
+                        run.tell_end(progress, f"{ended} of {len(runs)} runs")
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    reported = time.monotonic()
+                    for run in running:
+                        run.report(progress)
                 interruption.check()
     finally:
-        for arm in running:
-            arm.process.terminate()  # it writes a checkpoint
-        for arm in running:
-            arm.process.wait()
-            arm.errors.close()
+        for run in running:
+            run.process.terminate()  # it writes a checkpoint
+        for run in running:
+            run.process.wait()
+            run.errors.close()
 
 
-def _what_follows() -> str:
-    return (
-        "Stopping; each run is saved at its last finished step, and --resume goes on from there. "
-        f"{interruption.AGAIN}"
-    )
-
-
-@dataclass(eq=False)
-class ArmProgress:
-    """Shows how far the run in `folder` is, read from its files; `total` steps, None where unknown."""
-
-    phase: str
-    folder: Path
-    total: int | None
-    _step: int | None = field(default=None, init=False)
-    _evaluations: int = field(default=0, init=False)
-
-    def report(self, progress: Progress) -> None:
-        """Show what is new since the last call."""
-        has_all = self.total is not None and self._step == self.total
-        rows = [] if has_all else read_metrics(self.folder / METRICS).rows
-        if rows and self._step is None:
-            self._step = 0
-            progress.phase(self.phase, self.total)
-        if rows and rows[-1]["step"] > self._step:
-            self._step = rows[-1]["step"]
-            without_signal = no_signal_periods(rows[-MIN_STEPS:], read_config(self.folder))
-            warning = without_signal[0].cause.brief if without_signal else None
-            progress.advance(self._step, rows[-1], phase=self.phase, warning=warning)
-        for evaluation in read_evaluations(self.folder)[self._evaluations :]:
-            progress.message(f"{self.phase} {evaluation_line(evaluation)}")
-            self._evaluations += 1
+def _run_and_report(runs: Sequence[Run], output: Path, *, quiet: bool, **how: Any) -> bool:
+    """Do all runs and show the report of `output`; False when interrupted."""
+    with Progress(quiet=quiet) as progress:
+        try:
+            run_all(runs, progress, **how)
+        except KeyboardInterrupt:
+            return False  # the terminal's Ctrl-C reached the runs as well
+    show_report(output, quiet=quiet)
+    return True
 
 
 RECIPE = "quickstart"
-REJECTION_RECIPE = "rejection_sampling"
-REJECTION, CONTROL = "rejection", "control"
-# Every arm trains for as long as GRPO: with these settings the demo takes less than six minutes.
+# Every run trains for as long as GRPO: with these settings the demo takes less than six minutes.
 SHORTER = ("training.max_steps=20", "evaluation.num_questions=150")
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
 
@@ -220,7 +239,7 @@ def demo(
     resume: bool = False,
     overwrite: bool = False,
 ) -> bool:
-    """Run the quickstart recipe and the arms beside it for every seed, in `output/seed_N`.
+    """Run the quickstart recipe and those that train for the same time for every seed, in `output/seed_N`.
 
     `overwrite` deletes a demo that is there. True when all finished, False when interrupted (resume goes on).
     Raises `RunError` with what a failed seed said, after the other seeds were stopped cleanly, and
@@ -237,21 +256,12 @@ def demo(
         )
     share = max(1, (os.cpu_count() or 1) // len(seeds))
     common = [f"training.threads={share}", f"sandbox.workers={share}", *SHORTER, *overrides]
-    studies = [SeedStudy(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
+    of_seeds = [runs_of_seed(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
+    runs = [run for of_method in zip(*of_seeds, strict=True) for run in of_method]
     claim_folder(output, "runs", overwrite=overwrite)
-    with Progress(quiet=quiet) as progress:
-
-        def watch() -> None:
-            for study in studies:
-                study.report(progress)
-
-        try:
-            arms = [arm for study in studies for arm in study.arms]
-            run_arms(arms, parallel=len(seeds), resume=resume, watch=watch)
-        except KeyboardInterrupt:
-            return False  # the terminal's Ctrl-C reached the arms as well
-    show_report(output, quiet=quiet)
-    lost = max_lost_share(read_study(output))
+    if not _run_and_report(runs, output, quiet=quiet, parallel=len(seeds), resume=resume):
+        return False
+    lost = max_lost_share(read_runs(output))
     if lost > MOST_LOST:
         raise SandboxError(
             f"the infrastructure lost {lost:.1%} of the answers in an evaluation of {output}; at most "
@@ -261,43 +271,38 @@ def demo(
     return True
 
 
-class SeedStudy:
-    """One seed: GRPO with its warm start, then each arm beside it, and how far they are."""
+def runs_of_seed(folder: Path, overrides: Sequence[str]) -> tuple[Run, Run, Run]:
+    """GRPO with its warm start; then rejection sampling and further supervised training for the same time."""
+    recipe = load_recipe(RECIPE, overrides)
+    if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
+        raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
+    recipes = recipes_of_task(recipe.task)
+    rejection, supervised = (
+        [text for text in overrides if has_key(recipes[algorithm], text)]
+        for algorithm in ("rejection", "sft")
+    )
+    supervised += [
+        "algorithm=sft",
+        "warm_start.data=corpus",
+        "warm_start.schedule=constant",
+        f"warm_start.learning_rate={recipe.warm_start.learning_rate * CONTROL_RATE_SHARE:.6g}",
+    ]
 
-    def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
-        recipe = load_recipe(RECIPE, overrides)
-        if not isinstance(recipe, GRPORecipe) or recipe.warm_start is None:
-            raise ConfigError("The demo compares GRPO with its warm start: warm_start cannot be null here.")
-        rate = recipe.warm_start.learning_rate * CONTROL_RATE_SHARE
-        only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
-        main = Arm(folder, RECIPE, [only_at_the_ends, *overrides])
-        recipes = recipes_of_task(recipe.task)
-        shared = [text for text in overrides if has_key(recipes["rejection"], text)]
-        rejection = Arm(folder / REJECTION, REJECTION_RECIPE, shared, after=main, beside=main)
-        supervised = (
-            "algorithm=sft",
-            "warm_start.data=corpus",
-            "warm_start.schedule=constant",
-            f"warm_start.learning_rate={rate:.6g}",
-        )
-        own = [text for text in overrides if has_key(recipes["sft"], text)]
-        control = Arm(folder / CONTROL, RECIPE, [*own, *supervised], after=rejection, beside=main)
-        self.arms = (main, rejection, control)
-        phases = {
-            WARM_START: ("warm start", recipe.warm_start.max_steps),
-            "": (recipe.algorithm.loss, recipe.training.max_steps),
-            REJECTION: ("rejection sampling", None),
-            CONTROL: ("control", None),
-        }
-        self._shown = [
-            ArmProgress(f"{folder.name} {label}".replace("_", " "), folder / name, total)
-            for name, (label, total) in phases.items()
-        ]
+    def phase(label: str, inner: str = "", steps: int | None = None) -> Phase:
+        return Phase(f"{folder.name} {label}".replace("_", " "), folder / inner, steps)
 
-    def report(self, progress: Progress) -> None:
-        """Show where the seed is, from the files of its runs."""
-        for arm in self._shown:
-            arm.report(progress)
+    phases = (
+        phase("warm start", WARM_START, recipe.warm_start.max_steps),
+        phase(recipe.algorithm.loss, steps=recipe.training.max_steps),
+    )
+    only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
+    main = Run(folder, RECIPE, [only_at_the_ends, *overrides], phases=phases)
+    of_rejection, of_control = phase("rejection sampling", "rejection"), phase("control", "control")
+    return (
+        main,
+        Run(of_rejection.folder, "rejection_sampling", rejection, main, [of_rejection]),
+        Run(of_control.folder, RECIPE, supervised, main, [of_control]),
+    )
 
 
 def sweep(
@@ -331,46 +336,25 @@ def sweep(
         )
     for resolved in grid.values():
         check_needs(resolved)
-    arms = {run: Arm(output / run.folder, recipe, run.overrides) for run in grid}
+    recipes = {output / one.folder: resolved for one, resolved in grid.items()}
     if not overwrite:
-        _check_output(output, {arm.folder: grid[run] for run, arm in arms.items()}, resume=resume)
+        _check_output(output, recipes, resume=resume)
     claim_folder(output, "runs", overwrite=overwrite)
-    for run, arm in arms.items():
-        arm.finished = _is_finished(arm.folder, grid[run])
-        claim_folder(arm.folder, "run")
-        with writing(str(arm.folder)):
-            (arm.folder / FAILURE).unlink(missing_ok=True)
-    with Progress(quiet=quiet) as progress:
-        shown = {
-            arm: ArmProgress(run.folder, arm.folder, None) for run, arm in arms.items() if not arm.finished
-        }
-
-        def watch() -> None:
-            for arm, one in list(shown.items()):
-                one.report(progress)
-                if arm.finished or arm.failure is not None:
-                    del shown[arm]
-                    progress.end(one.phase)
-                    said = "finished" if arm.failure is None else f"stopped {arm.failure}"
-                    progress.message(f"{one.phase} {said} ({len(arms) - len(shown)} of {len(arms)} runs)")
-                if arm.failure is not None:
-                    write_atomically(arm.folder / FAILURE, f"It stopped {arm.failure}\n".encode())
-
-        try:
-            run_arms(
-                list(arms.values()),
-                parallel=jobs,
-                resume=True,
-                keep_going=True,
-                devices=_devices() if jobs > 1 else (),
-                watch=watch,
-            )
-        except KeyboardInterrupt:
-            return False
-    show_report(output, quiet=quiet, report_of=report_of)
-    if failed := [run.folder for run, arm in arms.items() if arm.failure is not None]:
+    runs = []
+    for one in grid:
+        folder = output / one.folder
+        run = Run(folder, recipe, one.overrides, phases=[Phase(one.folder, folder)])
+        run.finished = _is_finished(folder, recipes[folder])
+        claim_folder(folder, "run")
+        with writing(str(folder)):
+            (folder / FAILURE).unlink(missing_ok=True)
+        runs.append(run)
+    how = {"parallel": jobs, "resume": True, "keep_going": True, "devices": _devices() if jobs > 1 else ()}
+    if not _run_and_report(runs, output, quiet=quiet, **how):
+        return False
+    if failed := [str(run.folder.relative_to(output)) for run in runs if run.failure is not None]:
         raise RunError(
-            f"{len(failed)} of {len(arms)} runs failed: {', '.join(failed)}.",
+            f"{len(failed)} of {len(runs)} runs failed: {', '.join(failed)}.",
             remedy=f"Each says why in its {FAILURE}. The same command with --resume tries them again.",
         )
     return True

@@ -37,8 +37,10 @@ def interval(estimate: Estimate) -> str:
     return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
 
 
-def points(estimate: Estimate) -> str:
+def points(estimate: Estimate | None) -> str:
     """A difference with its interval, in percentage points."""
+    if estimate is None:
+        return NOTHING
     text = f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
     return text.replace("-", "−")
 

@@ -29,7 +29,8 @@ from greenward.reports.document import (
     shown_answer,
     words,
 )
-from greenward.reports.games import game_blocks, is_game
+from greenward.reports.games import game_blocks
+from greenward.reports.runs import is_game
 from greenward.runs.files import JsonRows, read_json
 from greenward.tasks import summary_tables
 

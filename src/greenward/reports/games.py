@@ -26,16 +26,15 @@ from greenward.reports.document import (
 )
 from greenward.reports.runs import (
     Curve,
-    Drawn,
     Evaluation,
     Evaluations,
-    Study,
+    Group,
     evaluation_series,
     pooled,
     step_charts,
+    suites_of,
 )
 from greenward.runs.reading import RecordedRun
-from greenward.tasks import shipped_task
 
 # Figures with a chart, by their names without the role.
 _FIGURES = {
@@ -62,90 +61,66 @@ _WORTH = {1.0: "win", 0.0: "draw", -1.0: "loss"}
 _SHOWN_ERRORS, _BOARDS_IN_A_ROW = 8, 4
 
 
-def is_game(evaluation: Evaluation) -> bool:
-    """Whether an evaluation is one of a game."""
-    return "roles" in evaluation
-
-
-def played_games(runs: Sequence[RecordedRun]) -> list[str]:
-    """The games that the runs were evaluated in, as their files name them."""
-    return list(
-        dict.fromkeys(
-            name for run in runs for name, found in run.suites.items() if found and is_game(found[0])
-        )
-    )
-
-
-def game_sections(study: Study) -> tuple[Section, ...]:
+def game_sections(group: Group) -> tuple[Section, ...]:
     """What a training reached in its games, and how the roles went at each step; no blocks without games."""
-    runs = study.main_runs
-    names = played_games(runs)
-    blocks: list[Block | None] = [Paragraph(described(runs[0].config))] if names else []
-    blocks.append(charts(game_charts([Drawn("", "main", runs)])))
+    names = suites_of(group.runs, games=True)
+    blocks: list[Block | None] = [Paragraph(described(group.first))] if names else []
+    blocks.append(charts(game_charts([replace(group, label="")])))
     for name in names:
-        found = [run.suites[name] for run in runs if name in run.suites]
-        stages = {
-            f"Start, step {found[0][0]['step']}": [one[0] for one in found],
-            f"Step {found[0][-1]['step']}": [one[-1] for one in found],
-        }
-        blocks += game_blocks(name, stages)
+        played = group.on(name)
+        first, last = (played.first.evaluations[place]["step"] for place in (0, -1))
+        blocks += game_blocks(name, {f"Start, step {first}": played.at(0), f"Step {last}": played.at(-1)})
     return (
         section("Games", *blocks),
         section(
             "Games of the training, by opponent and role",
-            charts(step_charts(runs, list(_training_curves(runs))), "small", in_json=False),
+            charts(step_charts(group.runs, list(_training_curves(group.runs))), "small", in_json=False),
             level="detail",
         ),
     )
 
 
-def described(config: Mapping[str, Any]) -> str:
+def described(run: RecordedRun) -> str:
     """What its task says of a training in games."""
-    task = shipped_task(config.get("task"))
-    return task.described(config) if task else ""
+    return run.task.described(run.config) if run.task else ""
 
 
-def games_headline(study: Study) -> str | None:
-    """The figures of the first seed at the start and now; None without games."""
-    run = study.main_runs[0]
-    parts = [
-        f"{name}: {last.get('headline', '')} after {last['step']} steps"
-        + (f" (at the start: {first.get('headline', '')})" if last is not first else "")
-        for name in played_games([run])
-        for first, last in [(run.suites[name][0], run.suites[name][-1])]
-    ]
-    return f"{'; '.join(parts)}." if parts else None
+def games_headline(run: RecordedRun) -> str:
+    """The figures at the start and now; empty without games."""
+    parts = []
+    for name in suites_of([run], games=True):
+        first, last = run.suites[name][0], run.suites[name][-1]
+        part = f"{name}: {last.get('headline', '')} after {last['step']} steps"
+        parts.append(part + (f" (at the start: {first.get('headline', '')})" if last is not first else ""))
+    return f"{'; '.join(parts)}." if parts else ""
 
 
-def game_figures(study: Study) -> Iterator[KeyFigure]:
+def game_figures(group: Group) -> Iterator[KeyFigure]:
     """The exact figures at the head of a page; against random play, where there are none."""
-    for name in played_games(study.main_runs):
-        found = [run.suites[name] for run in study.main_runs if name in run.suites]
-        keys = _charted(found[0][-1])
+    for name in suites_of(group.runs, games=True):
+        played = group.on(name)
+        keys = _charted(played.first.evaluations[-1])
         exact = [key for key in keys if not key.startswith(("random/", "expert/"))] or keys[:2]
         for key in exact:
-            before, after = (pooled([one[place] for one in found], key) for place in (0, -1))
+            before, after = pooled(played.at(0), key), pooled(played.at(-1), key)
             yield KeyFigure(f"{name}, {_label(key)}", _figure(key, after), _figure(key, before))
 
 
-def game_charts(drawn: Sequence[Drawn]) -> Iterator[Chart]:
+def game_charts(groups: Sequence[Group]) -> Iterator[Chart]:
     """A chart for each figure of each game: a line for each role, or of several runs one for each run."""
-    for name in played_games([run for one in drawn for run in one.runs]):
-        of_game = [
-            replace(one, runs=[replace(run, evaluations=run.suites.get(name, ())) for run in one.runs])
-            for one in drawn
-        ]
+    for name in suites_of([run for group in groups for run in group.runs], games=True):
+        of_game = [group.on(name) for group in groups]
         found: dict[str, Chart] = {}
-        last = next(run.evaluations[-1] for one in of_game for run in one.runs if run.evaluations)
+        last = next(group.first.evaluations[-1] for group in of_game if group.runs)
         for key in _charted(last):
             kind, role = _kind_and_role(key)
-            title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(drawn) > 1 else "")
+            title = f"{name}: {_FIGURES[kind]}" + (f" as {role} player" if role and len(groups) > 1 else "")
             unit: Unit = "number" if key in _IN_CHIPS else "share"
             lines = []
-            for one in of_game:
-                if len(drawn) == 1 and role:
-                    one = replace(one, name=role, role=_ROLES[last["roles"].index(role)])
-                lines += evaluation_series(one, key, shown=unit)
+            for group in of_game:
+                if len(groups) == 1 and role:
+                    group = replace(group, label=role, role=_ROLES[last["roles"].index(role)])
+                lines += evaluation_series(group, key, shown=unit)
             if any(len(line.points) > 1 for line in lines):
                 chart = found.get(title) or Chart(title, "step", (), unit)
                 found[title] = replace(chart, series=(*chart.series, *lines))

@@ -1,8 +1,8 @@
-"""Reads the runs of one experiment for a report, pools and compares their results, and draws their charts.
+"""Reads the runs of a report, pools and compares their results, and draws their charts.
 
-Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS_BESIDE`,
-which trained from the same start for the time that the main arm took. A study holds one such run per seed:
-`seed_0/`, `seed_1/` …
+Arms of a run are runs inside it: `warm_start/` (supervised training before) and those of `ARMS`,
+which trained from the same start for the time that the main arm took. A folder of several seeds holds one
+such run for each: `seed_0/`, `seed_1/` …
 Over seeds, an estimate is the mean of the seeds' estimates and its interval the mean of their bounds: the
 seeds answer the same problems, so this interval speaks of problems; the spread over seeds is shown beside
 it. A difference is paired: per problem, the share of passing answers of one evaluation minus that of the
@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -41,12 +42,18 @@ from greenward.reports.document import (
 )
 from greenward.runs.files import OVERFLOWED
 from greenward.runs.no_signal import NoSignalPeriod, no_signal_periods
-from greenward.runs.reading import RecordedRun, algorithm_of, is_run, read_failure, read_recorded_run
-from greenward.tasks import DEFAULT_TASK, shipped_task
+from greenward.runs.reading import (
+    ARMS,
+    WARM_START,
+    RecordedRun,
+    algorithm_of,
+    is_run,
+    read_failure,
+    read_recorded_run,
+)
 
 Evaluation = Mapping[str, Any]
 
-ARMS_BESIDE = ("grpo", "similarity", "rejection", "control")
 CONTROL = "Control"
 _FOLDER_LABELS = {"control": CONTROL, "similarity": "Similarity reward"}
 _ARM_LABELS = {
@@ -59,34 +66,94 @@ _ARM_LABELS = {
 
 
 @dataclass(frozen=True)
-class Study:
-    """The runs of a report by arm and seed.
+class Group:
+    """Runs that differ in the seed alone (None where a seed lacks it), with the colour of their line.
 
-    `arms` are by label, the main one first, each with one run for every seed (None where a seed lacks it).
-    There is at least one seed, and the main arm has all.
+    Their evaluations are drawn by steps, or `by_order` where each seed took other steps.
+    """
+
+    label: str
+    of_seeds: Sequence[RecordedRun | None]
+    role: Role = "main"
+    by_order: bool = False
+
+    @property
+    def runs(self) -> list[RecordedRun]:
+        """The runs of the seeds that have one."""
+        return [run for run in self.of_seeds if run is not None]
+
+    @property
+    def first(self) -> RecordedRun:
+        """The run of the first seed."""
+        return self.runs[0]
+
+    def at(self, place: int) -> list[Evaluation | None]:
+        """The first (0) or the newest (-1) evaluation of each seed."""
+        return [run.evaluations[place] if run and run.evaluations else None for run in self.of_seeds]
+
+    @property
+    def ends(self) -> list[Evaluation | None]:
+        """The newest evaluation of each seed, None where there is none but the first."""
+        return [end if end is not start else None for start, end in zip(self.at(0), self.at(-1), strict=True)]
+
+    def on(self, suite: str) -> Group:
+        """Those evaluated on a suite, with these evaluations in place of those on what they hold out."""
+        found = (run for run in self.runs if run.suites.get(suite))
+        return replace(self, of_seeds=[replace(run, evaluations=run.suites[suite]) for run in found])
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a report by what differs: the group (an arm, or what is overlaid) and the seed.
+
+    There is one group and one seed at least. The first group is the main one; of arms it has all seeds, and
+    the first evaluation of the others is of the start that they share with it.
     """
 
     title: str
     seeds: tuple[str, ...]
-    main: str
-    arms: Mapping[str, tuple[RecordedRun | None, ...]]
-    warm_starts: tuple[RecordedRun, ...]
-    notes: tuple[str, ...]
-
-    def runs(self, label: str) -> tuple[RecordedRun, ...]:
-        """The runs of an arm, of the seeds that have it."""
-        return tuple(run for run in self.arms[label] if run is not None)
+    groups: tuple[Group, ...]
+    warm_start: Group = Group("", ())
+    notes: tuple[str, ...] = ()
 
     @property
-    def main_runs(self) -> tuple[RecordedRun, ...]:
-        """The runs of the main arm, one for each seed."""
-        return self.runs(self.main)
+    def main(self) -> Group:
+        return self.groups[0]
 
     @property
     def measured(self) -> str:
         """What evaluations ask."""
-        task = shipped_task(self.main_runs[0].config.get("task", DEFAULT_TASK))
-        return task.measured if task else "held-out"
+        return task.measured if (task := self.main.first.task) else "held-out"
+
+    @property
+    def stages(self) -> dict[str, list[Evaluation | None]]:
+        """The evaluations before, and after each arm that has them, by the name of their row."""
+        ends = {f"After {one.label}" if one is self.main else one.label: one.ends for one in self.groups}
+        return {"Before": self.main.at(0)} | {row: found for row, found in ends.items() if any(found)}
+
+    @cached_property
+    def results(self) -> Results:
+        """The evaluations of all seeds pooled, and paired by problem: only seeds that have both are."""
+        before, main = self.main.at(0), self.main.ends
+        found = {name for one in (*before, *main) if one for name in one["metrics"]}
+        metrics = tuple(sorted(found, key=metric_order))
+
+        def of_each(figure: Callable[..., Any], *evaluations: Evaluations) -> dict[str, Any]:
+            """A figure of each metric that has it."""
+            figures = {name: figure(*evaluations, name) for name in metrics}
+            return {name: one for name, one in figures.items() if one is not None}
+
+        arms = (
+            ArmResult(
+                group.label,
+                of_each(pooled, group.ends),
+                of_each(seed_values, group.ends),
+                of_each(paired_difference, before, group.ends),
+                paired_difference(group.ends, main) if group is not self.main else None,
+            )
+            for group in self.groups
+        )
+        return Results(metrics, of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
 def in_a_sentence(label: str) -> str:
@@ -94,86 +161,114 @@ def in_a_sentence(label: str) -> str:
     return label if label.isupper() else label.lower()
 
 
-def read_study(path: str | Path) -> Study:
-    """The run directory or the study at `path`; what cannot be read is left out and noted.
+def read_runs(path: str | Path) -> Runs:
+    """The run directory at `path`, or the runs of its seeds; what cannot be read is left out and noted.
 
     Raises `RunError` when there is neither.
     """
     path = Path(path)
-    seeds = {folder: re.search(r"\d+$", folder.name) for folder in path.glob("seed_*") if is_run(folder)}
-    in_order = sorted(seeds, key=lambda seed: (int(number[0]) if (number := seeds[seed]) else 0, seed.name))
-    folders = [path] if is_run(path) else in_order
+    folders = [path] if is_run(path) else sorted(filter(is_run, path.glob("seed_*")), key=by_numbers)
     if not folders:
         raise RunError(
             f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
             remedy="Give the folder that `greenward train` wrote to.",
         )
     notes = list(failures(path))
-    main = [read_recorded_run(folder, notes) for folder in folders]
-    label = _label(main[0])
-    beside: dict[str, list[RecordedRun | None]] = {}
-    for name in ARMS_BESIDE:
+    runs = [read_recorded_run(folder, notes) for folder in folders]
+    main, found = Group(_label(runs[0]), runs), dict[str, list[RecordedRun | None]]()
+    for name in ARMS:
         for index, folder in enumerate(folders):
             if is_run(folder / name):
                 run = read_recorded_run(folder / name, notes)
-                arm = _FOLDER_LABELS.get(name) or _label(run)
-                beside.setdefault(arm, [None] * len(folders))[index] = run
-    warm = (folder / "warm_start" for folder in folders)
-    study = Study(
-        title=str(main[0].config.get("name") or path.resolve().name),
-        seeds=tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in main),
-        main=label,
-        arms={label: tuple(main)} | {arm: tuple(runs) for arm, runs in beside.items() if arm != label},
-        warm_starts=tuple(read_recorded_run(folder, notes) for folder in warm if is_run(folder)),
-        notes=(),
+                if (label := _FOLDER_LABELS.get(name) or _label(run)) != main.label:
+                    found.setdefault(label, [None] * len(folders))[index] = run
+    arms = [Group(label, of_seeds, _ROLES_OF_ARMS.get(label, "third")) for label, of_seeds in found.items()]
+    warm = (folder / WARM_START for folder in folders)
+    warm_starts = [read_recorded_run(folder, notes) if is_run(folder) else None for folder in warm]
+    seeds = tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in runs)
+    return Runs(
+        title=str(main.first.config.get("name") or path.resolve().name),
+        seeds=seeds,
+        groups=(main, *(_from_start(arm, main) for arm in arms)),
+        warm_start=Group("", warm_starts),
+        notes=(*notes, *_gaps(seeds, (main, *arms))),
     )
-    return replace(study, notes=(*notes, *_gaps(study)))
+
+
+def overlaid(parts: Mapping[str, Runs]) -> Runs:
+    """The main groups of several, by the names of these; those with fewer seeds lack the last ones."""
+    seeds = max((one.seeds for one in parts.values()), key=len)
+    notes = []
+    for note in dict.fromkeys(note for one in parts.values() for note in one.notes):
+        names = [name for name, one in parts.items() if note in one.notes]
+        notes.append(note if len(names) == len(parts) else f"{', '.join(names)}: {note}")
+    groups = (
+        Group(name, [*one.main.runs, *[None] * (len(seeds) - len(one.seeds))]) for name, one in parts.items()
+    )
+    return Runs(", ".join(parts), seeds, tuple(groups), notes=tuple(notes))
+
+
+def by_numbers(path: Path) -> list[tuple[bool, float, str]]:
+    """A key that sorts folders by the values of the numbers in their names."""
+    parts = re.split(r"([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", path.name)
+    return [(odd := bool(index % 2), float(part) if odd else 0.0, part) for index, part in enumerate(parts)]
 
 
 def failures(path: Path) -> Iterator[str]:
-    """What the runs of the study at `path` said that failed as parts of a sweep, each with its folder."""
+    """What runs in `path` and its seeds said that failed as parts of a sweep, each with its folder."""
     for folder in (path, *sorted(path.glob("seed_*"))):
         if (said := read_failure(folder)) is not None:
             named = "" if folder == path else f"{folder.name} "
             yield visible(f"{named}failed: {' '.join(said.split())}", MAX_MESSAGE_CHARS)
 
 
+def _from_start(arm: Group, main: Group) -> Group:
+    """An arm, with the main one's first evaluations where it has none of the start that they share."""
+
+    def begun(run: RecordedRun | None, start: RecordedRun) -> RecordedRun | None:
+        if run and run.evaluations and run.evaluations[0]["step"] > 0:
+            return replace(run, evaluations=(*start.evaluations[:1], *run.evaluations))
+        return run
+
+    # An arm trains for a time, not for a number of steps.
+    return replace(arm, of_seeds=[*map(begun, arm.of_seeds, main.runs)], by_order=True)
+
+
 def _label(run: RecordedRun) -> str:
     name = algorithm_of(run.config) or "training"
-    task = shipped_task(run.config.get("task"))
-    return (task and task.label) or _ARM_LABELS.get(name, name)
+    return (run.task and run.task.label) or _ARM_LABELS.get(name, name)
 
 
-def max_lost_share(study: Study) -> float:
-    """The largest share of answers that the infrastructure lost in any evaluation of the study."""
-    runs = [run for label in study.arms for run in study.runs(label)]
-    return max((share for run in runs for _, _, share in _lost_shares(run)), default=0.0)
+def max_lost_share(runs: Runs) -> float:
+    """The largest share of answers that the infrastructure lost in any evaluation."""
+    every = (run for group in runs.groups for run in group.runs)
+    return max((share for run in every for _, _, share in _lost_shares(run)), default=0.0)
 
 
-def _gaps(study: Study) -> Iterator[str]:
+def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
     """What a reader must know of the runs before he reads a figure."""
-    for seed, label in enumerate(study.seeds):
-        prefix = f"{label}: " if len(study.seeds) > 1 else ""
-        main = study.main_runs[seed]
+    for index, main in enumerate(groups[0].runs):
+        prefix = f"{seeds[index]}: " if len(seeds) > 1 else ""
         if main.summary.get("status") == "interrupted":
             yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
         elif not main.summary:
             yield f"{prefix}not finished: {main.steps} steps so far."
-        for arm, runs in study.arms.items():
-            if (run := runs[seed]) is not None:
-                of_arm = prefix if arm == study.main else f"{prefix}{arm}: "
-                yield from (f"{of_arm}{text}" for text in _defects(run))
-    config = study.main_runs[0].config
-    task, name = shipped_task(config.get("task")), algorithm_of(config)
-    if (task is None or task.asks_problems) and name in ("grpo", "ppo") and CONTROL not in study.arms:
+        for group in groups:
+            of_group = prefix if group is groups[0] else f"{prefix}{group.label}: "
+            run = group.of_seeds[index]
+            yield from (f"{of_group}{text}" for text in (_defects(run) if run else ()))
+    first = groups[0].first
+    asks_problems = first.task is None or first.task.asks_problems
+    has_control = any(group.label == CONTROL for group in groups)
+    if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and not has_control:
         yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 
 def _defects(run: RecordedRun) -> Iterator[str]:
     longest: dict[str, NoSignalPeriod] = {}
-    for spell in sorted(no_signal_periods(run.metrics, run.config), key=lambda spell: -spell.steps):
-        longest.setdefault(spell.cause.brief, spell)
-    for one in sorted(longest.values(), key=lambda spell: spell.first_step):
+    for period in sorted(no_signal_periods(run.metrics, run.config), key=lambda period: -period.steps):
+        longest.setdefault(period.cause.brief, period)
+    for one in sorted(longest.values(), key=lambda period: period.first_step):
         yield f"Steps {one.first_step} to {one.last_step} of {run.steps}: {one.cause}"
     if lost := sum(finite_values(run.metrics, "episodes/infrastructure")):
         yield f"{lost:.0f} episodes were lost to the infrastructure and not trained on."
@@ -216,7 +311,6 @@ def finite_values(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
 
 SAME_TIME = 0.05  # relative difference in training time up to which two arms had the same
 
-T = TypeVar("T")
 Evaluations = Sequence[Evaluation | None]  # one entry for each seed; None where there is no evaluation
 
 
@@ -236,7 +330,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Results:
-    """The held-out results of a study; `arms` begin with the main one. Metrics are in their order."""
+    """The held-out results of runs; `arms` begin with the main one. Metrics are in their order."""
 
     metrics: tuple[str, ...]
     before: Mapping[str, Estimate]
@@ -251,65 +345,6 @@ class Results:
     @property
     def main(self) -> ArmResult:
         return self.arms[0]
-
-
-def evaluations_at(study: Study, place: int) -> list[Evaluation | None]:
-    """The first (0) or the newest (-1) evaluation of the main arm, of each seed."""
-    return [run.evaluations[place] if run.evaluations else None for run in study.main_runs]
-
-
-def final_evaluations(study: Study, label: str) -> list[Evaluation | None]:
-    """The newest evaluation of an arm, of each seed.
-
-    An arm beside shares its start with the main arm, which was evaluated there, so its newest counts once it
-    is after step 0; the main arm needs two.
-    """
-    if label == study.main:
-        return [run.evaluations[-1] if len(run.evaluations) > 1 else None for run in study.main_runs]
-    return [final_evaluation(run) if run is not None else None for run in study.arms[label]]
-
-
-def final_evaluation(run: RecordedRun) -> Evaluation | None:
-    """The newest evaluation after the first step of a run, None without one."""
-    return run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else None
-
-
-def stages(study: Study) -> dict[str, list[Evaluation | None]]:
-    """The evaluations before and after, and of the arms beside, by the name of the row that shows them."""
-    found = {"Before": evaluations_at(study, 0)}
-    for label in study.arms:
-        name = f"After {label}" if label == study.main else label
-        if any(evaluations := final_evaluations(study, label)):
-            found[name] = evaluations
-    return found
-
-
-def compare(study: Study) -> Results:
-    """Pool the evaluations of all seeds and pair them by problem.
-
-    Only seeds that have both evaluations enter a difference.
-    """
-    before = evaluations_at(study, 0)
-    after = {label: final_evaluations(study, label) for label in study.arms}
-    both = (*before, *after[study.main])
-    metrics = sorted({name for one in both if one for name in one["metrics"]}, key=metric_order)
-
-    def of_each(figure: Callable[..., T | None], *evaluations: Evaluations) -> dict[str, T]:
-        """A figure of each metric that has it."""
-        found = ((name, figure(*evaluations, name)) for name in metrics)
-        return {name: one for name, one in found if one is not None}
-
-    arms = (
-        ArmResult(
-            label,
-            of_each(pooled, evaluations),
-            of_each(seed_values, evaluations),
-            of_each(paired_difference, before, evaluations),
-            paired_difference(evaluations, after[study.main]) if label != study.main else None,
-        )
-        for label, evaluations in after.items()
-    )
-    return Results(tuple(metrics), of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
 def pooled(evaluations: Evaluations, name: str, of: str = "metrics") -> Estimate | None:
@@ -352,62 +387,57 @@ def _share(row: Evaluation, name: str) -> float | None:
     return statistics.pass_at_k(samples, row["passed"], int(k)) if samples and k.isdecimal() else None
 
 
-def headline(study: Study, results: Results) -> str:
+def headline(runs: Runs) -> str:
     """The result in plain sentences, one for each arm."""
+    results = runs.results
     metric = results.primary
     if metric is None or metric not in results.before:
-        steps = sum(run.steps for run in study.main_runs)
-        rates = finite_values(study.main_runs[0].metrics, "pass_rate")
+        steps = sum(run.steps for run in runs.main.runs)
+        rates = finite_values(runs.main.first.metrics, "pass_rate")
         trend = f"; the training pass rate went from {rates[0]:.0%} to {rates[-1]:.0%}" if rates else ""
         so_far = f"{steps} training steps done{trend}." if steps else "training has not begun."
-        return f"No {study.measured} evaluation yet: {so_far}"
+        return f"No {runs.measured} evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
-        what = f"{study.measured.capitalize()} {name}"
+        what = f"{runs.measured.capitalize()} {name}"
         return f"{what} is {percent(before)} so far; there is no second evaluation yet."
     verb = "went"  # without a paired interval nothing is claimed
     if metric in main.change:
         verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[main.change[metric].sign]
-    measured = f"{main.label}: {study.measured} {name}"
+    measured = f"{main.label}: {runs.measured} {name}"
     sentence = f"{measured} {verb} from {percent(before)} to {percent(main.after[metric])}"
     values = main.seeds_after[metric]
     if len(values) > 1:
         sentence += f" (mean of {len(values)} seeds, {seed_range(values)})"
-    beside = (_arm_sentence(arm, metric, study) for arm in results.arms[1:] if metric in arm.after)
+    arms = zip(results.arms[1:], runs.groups[1:], strict=True)
+    beside = (_arm_sentence(arm, metric, group, runs.main) for arm, group in arms if metric in arm.after)
     return " ".join((f"{sentence}.", *beside))
 
 
-def _arm_sentence(arm: ArmResult, metric: str, study: Study) -> str:
-    """How an arm beside changed, and whether the main arm can be told apart from it."""
+def _arm_sentence(arm: ArmResult, metric: str, group: Group, main: Group) -> str:
+    """How an arm changed, in how much of the main one's time, and whether the two can be told apart."""
     shown, change = percent(arm.after[metric]), arm.change.get(PRIMARY)
     subject, name = f"{arm.label}, trained", in_a_sentence(arm.label)
     if arm.label == CONTROL:
         subject, name = "The control, further supervised training", "the control"
-    subject += f"{_time_beside(study, arm.label)},"
+    own, whole = (
+        sum(sum(finite_values(run.metrics, "time/step")) for run in one.runs) for one in (group, main)
+    )
+    if own and whole:
+        same = abs(own / whole - 1) <= SAME_TIME
+        subject += " for the same time" if same else f" for {own / whole:.0%} of the time"
     if change is None or arm.lead is None:
-        return f"{subject} ended at {shown}."
+        return f"{subject}, ended at {shown}."
     verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[change.sign]
     relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
-    sentence = f"{subject} {verb} {shown}; {study.main} {relation} {name} ({points(arm.lead)} points)"
+    sentence = f"{subject}, {verb} {shown}; {main.label} {relation} {name} ({points(arm.lead)} points)"
     if arm.label == CONTROL and change.sign > 0:
-        sentence += f", so the gain of {study.main} is not reinforcement learning's alone"
+        sentence += f", so the gain of {main.label} is not reinforcement learning's alone"
     return f"{sentence}."
 
 
-def _time_beside(study: Study, label: str) -> str:
-    """How long an arm trained beside the main one, as far as the metrics tell."""
-    arm, main = (
-        sum(sum(finite_values(run.metrics, "time/step")) for run in study.runs(one))
-        for one in (label, study.main)
-    )
-    if not arm or not main:
-        return ""
-    share = arm / main
-    return " for the same time" if abs(share - 1) <= SAME_TIME else f" for {share:.0%} of the time"
-
-
 SECONDS_SHOWN_AS_MINUTES = 300
-_ROLES_BESIDE: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
+_ROLES_OF_ARMS: Mapping[str, Role] = {"Rejection sampling": "second", CONTROL: "control"}
 _SMOOTH_FROM = 30  # steps; shorter curves are shown as they are
 _ZERO_IS_UNUSED = frozenset({"kl", "clip/low", "clip/high"})  # not worth a chart while they are 0
 
@@ -444,41 +474,24 @@ TRAINING_CURVES = (
 )
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The seeds of an arm, or of a study: one line for their mean, with its name and colour.
-
-    Their evaluations are paired by steps, or `by_order` where each seed took other steps.
-    """
-
-    name: str
-    role: Role
-    runs: Sequence[RecordedRun]
-    by_order: bool = False
-
-
-def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
-    """Held-out pass@1 of the main arm and those beside it: over training time, and over steps."""
-    metric = results.primary
-    if metric is None or all(len(run.evaluations) < 2 for run in study.main_runs):
+def held_out_charts(runs: Runs) -> tuple[Chart, ...]:
+    """Held-out pass@1 of the main arm and the others: over training time, and over steps."""
+    metric = runs.results.primary
+    if metric is None or not any(runs.main.ends):
         return ()
-    main = Drawn(study.main, "main", study.main_runs)
-    by_step = evaluation_chart([main], metric, study.measured)
+    by_step = evaluation_chart([runs.main], metric, runs.measured)
     last_step = max(line.points[-1][0] for line in by_step.series)
-    drawn, ends = [main], []
-    for arm in results.arms[1:]:
-        role, name = _ROLES_BESIDE.get(arm.label, "third"), in_a_sentence(arm.label)
-        pairs = zip(study.arms[arm.label], study.main_runs, strict=True)
-        runs = [_from_the_start(run, started) for run, started in pairs if run is not None]
-        # An arm beside trains for a time, not for a number of steps.
-        drawn.append(Drawn(name, role, runs, by_order=True))
-        if end := arm.after.get(metric):
-            ends.append(Series(name, role, ((0.0, end.value), (last_step, end.value)), weight="dashed"))
-    seeds = "Thin lines are single seeds. " if len(study.seeds) > 1 else ""
+    arms = [replace(arm, label=in_a_sentence(arm.label)) for arm in runs.groups[1:]]
+    ends = [
+        Series(arm.label, arm.role, ((0.0, end.value), (last_step, end.value)), weight="dashed")
+        for arm in arms
+        if (end := pooled(arm.ends, metric))
+    ]
+    seeds = "Thin lines are single seeds. " if len(runs.seeds) > 1 else ""
     dashed = "Dashed lines are where the arms beside it ended." if ends else ""
     return (
         replace(
-            evaluation_chart(drawn, metric, study.measured, over_time=True),
+            evaluation_chart([runs.main, *arms], metric, runs.measured, over_time=True),
             caption=f"{seeds}Bands are 95 % intervals over problems.",
         ),
         replace(by_step, series=(*by_step.series, *ends), caption=dashed),
@@ -486,48 +499,46 @@ def held_out_charts(study: Study, results: Results) -> tuple[Chart, ...]:
 
 
 def evaluation_chart(
-    drawn: Sequence[Drawn], metric: str, measured: str = "held-out", *, over_time: bool = False
+    groups: Sequence[Group], metric: str, measured: str = "held-out", *, over_time: bool = False
 ) -> Chart:
     """`metric` of what is `measured` over the steps, or over the training time in minutes or seconds."""
-    title = f"{measured.capitalize()} {metric_label(metric)}"
-    if not over_time:
-        lines = [line for one in drawn for line in evaluation_series(one, metric)]
-        return Chart(f"{title}, by step", "step", tuple(lines), "share")
-    times = (
-        float(e.get("elapsed_seconds", 0.0)) for one in drawn for run in one.runs for e in run.evaluations
-    )
-    name, unit = ("s", 1.0) if max(times, default=0.0) < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
-    lines = [line for one in drawn for line in evaluation_series(one, metric, "elapsed_seconds", unit)]
-    label = f"training time ({name}), evaluation aside"
-    return Chart(f"{title}, by training time", label, tuple(lines), "share")
+    how, label, x, unit = "by step", "step", "step", 1.0
+    if over_time:
+        evaluations = [e for group in groups for run in group.runs for e in run.evaluations]
+        seconds = max((float(e.get("elapsed_seconds", 0.0)) for e in evaluations), default=0.0)
+        name, unit = ("s", 1.0) if seconds < SECONDS_SHOWN_AS_MINUTES else ("min", 60.0)
+        how, label, x = "by training time", f"training time ({name}), evaluation aside", "elapsed_seconds"
+    lines = tuple(line for group in groups for line in evaluation_series(group, metric, x, unit))
+    return Chart(f"{measured.capitalize()} {metric_label(metric)}, {how}", label, lines, "share")
 
 
-def _from_the_start(run: RecordedRun, main: RecordedRun) -> RecordedRun:
-    """An arm beside, with the main arm's first evaluation where it has none of the start that they share."""
-    if main.evaluations and run.evaluations and run.evaluations[0]["step"] > 0:
-        return replace(run, evaluations=(main.evaluations[0], *run.evaluations))
-    return run
-
-
-def suite_charts(study: Study) -> tuple[Chart, ...]:
+def suite_charts(runs: Runs) -> Iterator[Chart]:
     """pass@1 of the main arm on each public suite that was measured more than once, over steps."""
-    charts = []
-    for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
-        runs = [replace(run, evaluations=run.suites.get(name, ())) for run in study.main_runs]
-        lines = evaluation_series(Drawn(study.main, "main", runs), PRIMARY)
+    for name in suites_of(runs.main.runs):
+        lines = evaluation_series(runs.main.on(name), PRIMARY)
         if any(len(line.points) > 1 for line in lines):
             caption = "One answer to each problem. Bands are 95 % intervals over problems."
-            charts.append(Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption))
-    return tuple(charts)
+            yield Chart(f"{name}: pass@1, by step", "step", tuple(lines), "share", caption)
 
 
-def warm_start_charts(study: Study, results: Results) -> tuple[Chart, ...]:
+def suites_of(runs: Sequence[RecordedRun], *, games: bool = False) -> list[str]:
+    """The suites, or the games, that any of the runs was evaluated on, as their files name them."""
+    first = {name: found[0] for run in runs for name, found in run.suites.items() if found}
+    return [name for name, evaluation in first.items() if is_game(evaluation) is games]
+
+
+def is_game(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is one of a game."""
+    return "roles" in evaluation
+
+
+def warm_start_charts(runs: Runs) -> tuple[Chart, ...]:
     """The supervised training before: held-out pass@1, loss and gradient norm."""
-    runs, metric = study.warm_starts, results.primary
-    found = step_charts(runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
-    if metric is None or not any(map(final_evaluation, runs)):
+    warm, metric = runs.warm_start, runs.results.primary
+    found = step_charts(warm.runs, [curve for curve in TRAINING_CURVES if curve.key in ("loss", "grad_norm")])
+    if metric is None or not any(end and end["step"] for end in warm.at(-1)):
         return found
-    lines = evaluation_series(Drawn("", "main", runs), metric)
+    lines = evaluation_series(warm, metric)
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 
@@ -536,22 +547,22 @@ def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve] = TRAINING_
     charts: dict[str, Chart] = {}
     for curve in curves:
         chart = charts.get(curve.title) or Chart(curve.title, "step", (), curve.unit)
-        lines = metric_series(Drawn(curve.name, curve.role, runs), curve.key)
+        lines = metric_series(Group(curve.name, runs, curve.role), curve.key)
         charts[curve.title] = replace(chart, series=(*chart.series, *lines))
     return tuple(chart for chart in charts.values() if chart.series)
 
 
-def metric_series(drawn: Drawn, key: str) -> list[Series]:
+def metric_series(group: Group, key: str) -> list[Series]:
     """Each seed faint, and the smoothed mean over seeds; nothing where it was not measured."""
-    seeds = [points for run in drawn.runs if (points := finite_points(run.metrics, key))]
+    seeds = [points for run in group.runs if (points := finite_points(run.metrics, key))]
     if not seeds or (key in _ZERO_IS_UNUSED and not any(y for points in seeds for _, y in points)):
         return []
     by_step: dict[float, list[float]] = {}
     for step, value in (point for points in seeds for point in points):
         by_step.setdefault(step, []).append(value)
     mean = _smooth([(step, fmean(values)) for step, values in sorted(by_step.items())])
-    faint = [Series("", drawn.role, points, "faint") for points in seeds if points != mean]
-    return [*faint, Series(drawn.name, drawn.role, mean)]
+    faint = [Series("", group.role, points, "faint") for points in seeds if points != mean]
+    return [*faint, Series(group.label, group.role, mean)]
 
 
 def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -566,12 +577,12 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 
 def evaluation_series(
-    drawn: Drawn, metric: str, x: str = "step", unit: float = 1.0, *, shown: Unit = "share"
+    group: Group, metric: str, x: str = "step", unit: float = 1.0, *, shown: Unit = "share"
 ) -> list[Series]:
     """The mean over seeds with its band over the field `x` in units of `unit`, and each seed faint."""
-    kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in drawn.runs]
+    kept = [{e["step"]: e for e in run.evaluations if metric in e["metrics"]} for run in group.runs]
     seeds: list[dict[int, Evaluation]] = [
-        dict(enumerate(found.values())) if drawn.by_order else found for found in kept if found
+        dict(enumerate(found.values())) if group.by_order else found for found in kept if found
     ]
     if not seeds:
         return []
@@ -588,11 +599,11 @@ def evaluation_series(
         points.append((at, estimate.value))
         band.append((at, estimate.low, estimate.high))
         figure = percent(estimate) if shown == "share" else value_text(estimate.value, shown)
-        hints.append(f"{drawn.name or 'step'} {at:,.0f}: {figure}")
+        hints.append(f"{group.label or 'step'} {at:,.0f}: {figure}")
     lines = []
     for found in seeds if len(seeds) > 1 else ():
         of_seed = tuple((place(e), float(e["metrics"][metric]["value"])) for e in found.values())
-        lines.append(Series("", drawn.role, of_seed, "faint"))
+        lines.append(Series("", group.role, of_seed, "faint"))
     if points:
-        lines.append(Series(drawn.name, drawn.role, tuple(points), "bold", tuple(band), tuple(hints)))
+        lines.append(Series(group.label, group.role, tuple(points), "bold", tuple(band), tuple(hints)))
     return lines

@@ -1,8 +1,7 @@
-"""Reports one training, or several runs, studies or a sweep in one page."""
+"""Reports one training, or several or a sweep of them in one page."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -52,36 +51,32 @@ from greenward.reports.games import (
     game_figures,
     game_sections,
     games_headline,
-    is_game,
-    played_games,
 )
 from greenward.reports.runs import (
     TRAINING_CURVES,
-    Drawn,
     Evaluation,
     Evaluations,
+    Group,
     Results,
-    Study,
-    compare,
+    Runs,
+    by_numbers,
     evaluation_chart,
-    evaluations_at,
     failures,
-    final_evaluations,
     finite_values,
     headline,
     held_out_charts,
     metric_series,
+    overlaid,
     paired_difference,
     pooled,
-    read_study,
+    read_runs,
     seed_values,
-    stages,
     step_charts,
     suite_charts,
+    suites_of,
     warm_start_charts,
 )
 from greenward.runs.reading import WITHOUT_EFFECT, RecordedRun, flattened, is_run, read_summary, runs_below
-from greenward.tasks import shipped_task
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
@@ -89,29 +84,29 @@ _MAX_SETTINGS = 40
 
 @expects("the files of runs", RunError)
 def overlay_report(paths: Sequence[Path]) -> Report:
-    """The report of several runs or studies; differences are those to the first.
+    """The report of several runs, each of one seed or more; differences are those to the first.
 
     Of more than six, which no chart could tell apart, those are drawn that ended best. Raises `RunError`
-    when one of them is neither a run nor a study.
+    when one of the paths holds no run.
     """
-    studies = dict(zip(_names(paths), map(read_study, paths), strict=True))
-    results = {name: compare(study) for name, study in studies.items()}
+    parts = dict(zip(_names(paths), map(read_runs, paths), strict=True))
+    results = {name: one.results for name, one in parts.items()}
     metric = next((one.primary for one in results.values() if one.primary), None)
-    best = dict(_best(studies, metric))
-    drawn = [Drawn(name, role, one.main_runs) for (name, one), role in zip(best.items(), ROLES, strict=False)]
-    held_out = [evaluation_chart(drawn, metric, over_time=over) for over in (False, True)] if metric else []
+    runs = overlaid(parts)
+    best = _best(runs.groups, metric)
+    held_out = [evaluation_chart(best, metric, over_time=over) for over in (False, True)] if metric else []
     return Report(
         kind="runs overlaid",
-        title=", ".join(studies),
-        headline=_headline(best, metric, len(studies)),
-        facts=tuple(Fact(name, f"{study.main_runs[0].steps} steps") for name, study in studies.items()),
-        notes=tuple(_notes(studies)),
+        title=runs.title,
+        headline=_headline(best, metric, len(parts)),
+        facts=tuple(Fact(group.label, f"{group.first.steps} steps") for group in runs.groups),
+        notes=runs.notes,
         sections=(
             section("Learning", charts(chart for chart in held_out if chart.series)),
-            section("Games", *_games(best), charts(game_charts(drawn))),
-            section("Results", _results_table(studies, results, metric) if metric else None),
+            section("Games", *_opponents(best), charts(game_charts(best))),
+            section("Results", _results_table(runs, results, metric) if metric else None),
             section("Settings that differ", _overlaid_settings(best), level="detail"),
-            section("Training, step by step", charts(_curves(drawn), "small", in_json=False)),
+            section("Training, step by step", charts(_curves(best), "small", in_json=False)),
         ),
         footer="Written by greenward from the files of the runs. Intervals are 95 %.",
         data={"results": {name: asdict(one) for name, one in results.items()}},
@@ -120,12 +115,12 @@ def overlay_report(paths: Sequence[Path]) -> Report:
 
 def combinations(path: Path) -> list[Path]:
     """The folders of a sweep over other keys than the seed, by the numbers in their names."""
-    return sorted((one for one in path.glob("*=*") if one.is_dir()), key=lambda one: _in_order(one.name))
+    return sorted(filter(Path.is_dir, path.glob("*=*")), key=by_numbers)
 
 
 @expects("the files of a sweep", RunError)
 def sweep_report(path: Path) -> Report:
-    """The report of the sweep at `path`, whose folders are runs or studies named for their settings.
+    """The report of the sweep at `path`, whose folders are named for their settings.
 
     Raises `RunError` while none of its runs has begun.
     """
@@ -148,12 +143,6 @@ def sweep_report(path: Path) -> Report:
     )
 
 
-def _in_order(name: str) -> list[tuple[bool, float, str]]:
-    """A key that sorts the numbers in a name by their values."""
-    parts = re.split(r"([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", name)
-    return [(odd := bool(index % 2), float(part) if odd else 0.0, part) for index, part in enumerate(parts)]
-
-
 def _names(paths: Sequence[Path]) -> list[str]:
     """The last parts of the paths, as few as tell them apart."""
     parts = [path.resolve().parts for path in paths]
@@ -164,86 +153,76 @@ def _names(paths: Sequence[Path]) -> list[str]:
     raise RunError("a run is named twice: give different runs")
 
 
-def _notes(studies: Mapping[str, Study]) -> Iterator[str]:
-    """The notes of all, each once, with the names of those that have it unless they are all."""
-    for note in dict.fromkeys(note for study in studies.values() for note in study.notes):
-        names = [name for name, study in studies.items() if note in study.notes]
-        yield note if len(names) == len(studies) else f"{', '.join(names)}: {note}"
+def _best(groups: Sequence[Group], metric: str | None) -> list[Group]:
+    """As many as can be drawn, in their order and colours: those whose newest `metric` is highest."""
+    chosen = sorted(groups, key=lambda group: _newest(group, metric), reverse=True)[: len(ROLES)]
+    kept = [group for group in groups if group in chosen]
+    return [replace(group, role=role) for group, role in zip(kept, ROLES, strict=False)]
 
 
-def _best(studies: Mapping[str, Study], metric: str | None) -> Iterator[tuple[str, Study]]:
-    """As many as can be drawn, in their order: those whose newest `metric` is highest, else the first."""
-
-    def newest(name: str) -> float:
-        found = pooled(evaluations_at(studies[name], -1), metric) if metric else None
-        return float("-inf") if found is None else found.value
-
-    chosen = sorted(studies, key=newest, reverse=True)[: len(ROLES)]
-    yield from ((name, one) for name, one in studies.items() if name in chosen)
+def _newest(group: Group, metric: str | None) -> float:
+    estimate = pooled(group.at(-1), metric) if metric else None
+    return float("-inf") if estimate is None else estimate.value
 
 
-def _headline(best: Mapping[str, Study], metric: str | None, count: int) -> str:
+def _headline(best: Sequence[Group], metric: str | None, count: int) -> str:
     if metric is None:
-        played = [f"{name}: {told}" for name, one in best.items() if (told := games_headline(one))]
-        return " ".join(played) or "None of these runs has a held-out evaluation yet."
-    newest = {name: pooled(evaluations_at(one, -1), metric) for name, one in best.items()}
+        played = ((group.label, games_headline(group.first)) for group in best)
+        said = " ".join(f"{name}: {told}" for name, told in played if told)
+        return said or "None of these runs has a held-out evaluation yet."
+    newest = [f"{group.label} {percent(pooled(group.at(-1), metric))}" for group in best]
     if count == len(best):
-        shown = (f"{name} {percent(estimate)}" for name, estimate in newest.items())
-        return f"Newest held-out {metric_label(metric)}: {'; '.join(shown)}."
-    top = max(newest, key=lambda name: estimate.value if (estimate := newest[name]) else float("-inf"))
+        return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
+    top = max(range(len(best)), key=lambda index: _newest(best[index], metric))
     return (
-        f"Highest newest held-out {metric_label(metric)} of {count}: {top} {percent(newest[top])}. The "
+        f"Highest newest held-out {metric_label(metric)} of {count}: {newest[top]}. The "
         f"highest of several estimates is too high on average. The charts show the {len(best)} highest."
     )
 
 
-def _results_table(studies: Mapping[str, Study], results: Mapping[str, Results], metric: str) -> Table:
+def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> Table:
     rows = []
-    first = next(iter(studies))
-    seeds = any(len(study.seeds) > 1 for study in studies.values())
-    for name, study in studies.items():
-        newest = evaluations_at(study, -1)
-        # Seeds are paired by their order; a run that has fewer is compared by those that both have.
-        pairs = list(zip(evaluations_at(studies[first], -1), newest, strict=False))
-        lead = paired_difference([a for a, _ in pairs], [b for _, b in pairs], metric)
-        change = results[name].main.change.get(metric)
+    several = len(runs.seeds) > 1
+    for group in runs.groups:
+        newest = group.at(-1)
+        lead = paired_difference(runs.main.at(-1), newest, metric) if group is not runs.main else None
         rows.append(
             (
-                name,
-                percent(pooled(evaluations_at(study, 0), metric)),
+                group.label,
+                percent(pooled(group.at(0), metric)),
                 percent(pooled(newest, metric)),
-                *([seed_range(seed_values(newest, metric))] if seeds else []),
-                NOTHING if change is None else points(change),
-                NOTHING if lead is None or name == first else points(lead),
+                *([seed_range(seed_values(newest, metric))] if several else []),
+                points(results[group.label].main.change.get(metric)),
+                points(lead),
             )
         )
-    spread = ["Over seeds"] if seeds else []
+    spread = ["Over seeds"] if several else []
     columns = ("Run", "First", "Newest", *spread, "Change (points)", "Minus the first (points)")
     caption = f"Held-out {metric_label(metric)}; differences are paired by problem, with 95 % intervals."
     return Table("", columns, tuple(rows), caption)
 
 
-def _games(studies: Mapping[str, Study]) -> Iterator[Paragraph]:
+def _opponents(groups: Sequence[Group]) -> Iterator[Paragraph]:
     """Who the opponents of each run were, so that a mixture is not taken for self-play."""
-    for name, study in studies.items():
-        if played_games(study.main_runs):
-            yield Paragraph(f"{name}. {described(study.main_runs[0].config)}")
+    for group in groups:
+        if suites_of(group.runs, games=True):
+            yield Paragraph(f"{group.label}. {described(group.first)}")
 
 
-def _curves(drawn: Sequence[Drawn]) -> Iterator[Chart]:
+def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
     """The first line of each training chart, of all runs."""
     titles = set()
     for curve in TRAINING_CURVES:
-        series = [line for one in drawn for line in metric_series(one, curve.key)]
+        series = [line for group in groups for line in metric_series(group, curve.key)]
         if series and curve.title not in titles:
             titles.add(curve.title)
             title = f"{curve.title}: {curve.name}" if curve.name else curve.title
             yield Chart(title, "step", tuple(series), curve.unit)
 
 
-def _overlaid_settings(studies: Mapping[str, Study]) -> Table | None:
-    """The keys of the configs in which the runs differ, those of each study's first seed."""
-    configs = [dict(flattened(study.main_runs[0].config)) for study in studies.values()]
+def _overlaid_settings(groups: Sequence[Group]) -> Table | None:
+    """The keys of the configs in which the runs differ, those of each group's first seed."""
+    configs = [dict(flattened(group.first.config)) for group in groups]
     keys = dict.fromkeys(key for config in configs for key in config if key not in WITHOUT_EFFECT)
     rows = [
         (key, *(setting_text(config.get(key, "not set")) for config in configs))
@@ -252,76 +231,73 @@ def _overlaid_settings(studies: Mapping[str, Study]) -> Table | None:
     ]
     left_out = len(rows) - _MAX_SETTINGS
     caption = f"{left_out} more keys differ." if left_out > 0 else ""
-    return Table("", ("Key", *studies), tuple(rows[:_MAX_SETTINGS]), caption) if rows else None
+    columns = ("Key", *(group.label for group in groups))
+    return Table("", columns, tuple(rows[:_MAX_SETTINGS]), caption) if rows else None
 
 
 NEGLIGIBLE_SECONDS = 0.05
-_SHOWN_OF: Mapping[str, tuple[int, Tone]] = {
-    "fixed": (3, "good"),
-    "still failing": (2, "neutral"),
-    "broken": (1, "bad"),
+# Of a problem that most answers solved before and after: the outcome, how many are shown, and how.
+_OUTCOMES: Mapping[tuple[bool, ...], tuple[str, int, Tone]] = {
+    (False, True): ("fixed", 3, "good"),
+    (False, False): ("still failing", 2, "neutral"),
+    (True, False): ("broken", 1, "bad"),
 }
-_OUTCOMES = {(False, True): "fixed", (False, False): "still failing", (True, False): "broken"}
 
 
 @expects("the files of a run", RunError)
 def training_report(path: str | Path) -> Report:
-    """The report of the run or study at `path`. Raises `RunError` when there is neither."""
-    study = read_study(path)
-    results = compare(study)
-    found = stages(study)
-    main = study.main_runs
-    task = shipped_task(main[0].config.get("task"))
+    """The report of the run at `path`, or of the seeds in it. Raises `RunError` when there is neither."""
+    runs = read_runs(path)
+    main = runs.main
     return Report(
         kind="run report",
-        title=study.title,
-        headline=games_headline(study) or headline(study, results),
-        facts=tuple(_facts(study)),
-        figures=(*_figures(results), *game_figures(study)),
-        notes=study.notes,
+        title=runs.title,
+        headline=games_headline(main.first) or headline(runs),
+        facts=tuple(_facts(runs)),
+        figures=(*_figures(runs.results), *game_figures(main)),
+        notes=runs.notes,
         sections=(
-            section("Learning", charts((*held_out_charts(study, results), *suite_charts(study)))),
-            *game_sections(study),
-            *(task.report(study) if task else ()),
+            section("Learning", charts((*held_out_charts(runs), *suite_charts(runs)))),
+            *game_sections(main),
+            *(main.first.task.report(runs) if main.first.task else ()),
             section(
                 "Before and after",
-                _before_after(study, results, found),
-                _seed_by_seed(study, results, found),
-                _suites(study),
-                _tags(study, found),
+                _before_after(runs),
+                _seed_by_seed(runs),
+                _suites(runs),
+                _tags(runs),
             ),
-            section("Sample answers", *_sample_answers(study), level="appendix"),
-            section("What became of the answers", _statuses(found), level="detail"),
-            section("Training, step by step", charts(step_charts(main), "small", in_json=False)),
+            section("Sample answers", *_sample_answers(runs), level="appendix"),
+            section("What became of the answers", _statuses(runs), level="detail"),
+            section("Training, step by step", charts(step_charts(main.runs), "small", in_json=False)),
             section(
                 "Warm start",
-                charts(warm_start_charts(study, results), "small", in_json=False),
+                charts(warm_start_charts(runs), "small", in_json=False),
                 level="appendix",
             ),
-            section("Time and memory", _costs(study), level="detail"),
-            section("Settings", *_settings(main[0]), level="appendix"),
+            section("Time and memory", _costs(runs), level="detail"),
+            section("Settings", *_settings(main.first), level="appendix"),
         ),
         footer="Written by greenward from the files of the run. Intervals are 95 %.",
-        data={"results": asdict(results)},
+        data={"results": asdict(runs.results)},
     )
 
 
-def _facts(study: Study) -> Iterator[Fact]:
-    main = study.main_runs
-    if len(study.seeds) > 1:
-        yield Fact("seeds", str(len(study.seeds)))
-    steps = sorted({run.steps for run in main})
+def _facts(runs: Runs) -> Iterator[Fact]:
+    if len(runs.seeds) > 1:
+        yield Fact("seeds", str(len(runs.seeds)))
+    steps = sorted(run.steps for run in runs.main.runs)
     yield Fact("steps", " to ".join(map(str, dict.fromkeys((steps[0], steps[-1])))))
-    if walls := _of_summaries(main, "wall_seconds"):
-        yield Fact(f"{study.main} wall time", duration(max(walls)))
-    if peaks := _of_summaries(main, "peak_rss_mb"):
+    if walls := _of_summaries(runs, "wall_seconds"):
+        yield Fact(f"{runs.main.label} wall time", duration(max(walls)))
+    if peaks := _of_summaries(runs, "peak_rss_mb"):
         yield Fact("peak memory", memory(max(peaks)))
-    if main[0].sessions and main[0].sessions[-1].get("device"):
-        yield Fact("on", str(main[0].sessions[-1]["device"]))
+    if (sessions := runs.main.first.sessions) and sessions[-1].get("device"):
+        yield Fact("on", str(sessions[-1]["device"]))
 
 
-def _of_summaries(runs: Sequence[RecordedRun], key: str) -> list[float]:
-    return [run.summary[key] for run in runs if run.summary.get(key)]
+def _of_summaries(runs: Runs, key: str) -> list[float]:
+    return [run.summary[key] for run in runs.main.runs if run.summary.get(key)]
 
 
 def _figures(results: Results) -> Iterator[KeyFigure]:
@@ -343,67 +319,66 @@ def _figures(results: Results) -> Iterator[KeyFigure]:
                 )
 
 
-def _before_after(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
-    """Every held-out metric before and after, and of the arms beside: a row for each."""
+def _before_after(runs: Runs) -> Table | None:
+    """Every held-out metric before and after, and of the other arms: a row for each."""
+    results = runs.results
     if not results.metrics:
         return None
     rows: list[tuple[str, ...]] = []
-    for stage, evaluations in found.items():
+    for stage, evaluations in runs.stages.items():
         rows.append((stage, *(percent(pooled(evaluations, name)) for name in results.metrics)))
-        if len(study.seeds) > 1:
+        if len(runs.seeds) > 1:
             spread = (seed_range(seed_values(evaluations, name)) for name in results.metrics)
             rows.append(("  over seeds", *spread))
-    evaluation = next(filter(None, found["Before"]), {})
+    evaluation = next(filter(None, runs.main.at(0)), {})
     sentences = []
     if {"problems", "samples", "temperature"} <= evaluation.keys():
         answers = "answer" if evaluation["samples"] == 1 else "answers"
         sentences.append(
-            f"{evaluation['problems']} {study.measured} problems, {evaluation['samples']} {answers} each "
+            f"{evaluation['problems']} {runs.measured} problems, {evaluation['samples']} {answers} each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
-    differences = [(f"Gain of {study.main}", results.main.change.get(PRIMARY))]
+    differences = [(f"Gain of {runs.main.label}", results.main.change.get(PRIMARY))]
     for arm in results.arms[1:]:
         differences.append((f"Change of {arm.label}", arm.change.get(PRIMARY)))
-        differences.append((f"{study.main} minus {arm.label}", arm.lead))
+        differences.append((f"{runs.main.label} minus {arm.label}", arm.lead))
     shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
     if shown:
         sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
-    columns = (study.measured.capitalize(), *map(metric_label, results.metrics))
+    columns = (runs.measured.capitalize(), *map(metric_label, results.metrics))
     return Table("", columns, tuple(rows), " ".join(sentences))
 
 
-def _seed_by_seed(study: Study, results: Results, found: Mapping[str, Evaluations]) -> Table | None:
+def _seed_by_seed(runs: Runs) -> Table | None:
     """Each seed in a column of its own; None for a single run."""
-    metric = results.primary
-    if metric is None or len(study.seeds) < 2:
+    metric = runs.results.primary
+    if metric is None or len(runs.seeds) < 2:
         return None
     rows = (
         (stage, *(percent(pooled([one], metric)) for one in evaluations))
-        for stage, evaluations in found.items()
+        for stage, evaluations in runs.stages.items()
     )
-    title = f"{study.measured.capitalize()} {metric_label(metric)}, seed by seed"
-    return Table(title, ("Arm", *study.seeds), tuple(rows))
+    title = f"{runs.measured.capitalize()} {metric_label(metric)}, seed by seed"
+    return Table(title, ("Arm", *runs.seeds), tuple(rows))
 
 
-def _suites(study: Study) -> Table | None:
+def _suites(runs: Runs) -> Table | None:
     """pass@1 on each public suite before and after; None when none was measured."""
     rows = []
-    for name in dict.fromkeys(name for run in study.main_runs for name in run.suites):
-        found = [run.suites[name] for run in study.main_runs if run.suites.get(name)]
-        if is_game(found[0][0]):
-            continue
-        before = [evaluations[0] for evaluations in found]
-        after = [evaluations[-1] for evaluations in found if len(evaluations) > 1]
-        problems = next((str(e["problems"]) for e in before if "problems" in e), NOTHING)
-        rows.append((name, problems, percent(pooled(before, PRIMARY)), percent(pooled(after, PRIMARY))))
-    columns = ("Suite", "Problems", "Before", f"After {study.main}")
+    for name in suites_of(runs.main.runs):
+        group = runs.main.on(name)
+        problems = next((str(e["problems"]) for e in group.at(0) if e and "problems" in e), NOTHING)
+        rows.append(
+            (name, problems, *(percent(pooled(found, PRIMARY)) for found in (group.at(0), group.ends)))
+        )
+    columns = ("Suite", "Problems", "Before", f"After {runs.main.label}")
     caption = "pass@1, one answer to each problem; 95 % intervals."
     return Table("Public suites", columns, tuple(rows), caption) if rows else None
 
 
-def _tags(study: Study, found: Mapping[str, Evaluations]) -> Table | None:
+def _tags(runs: Runs) -> Table | None:
     """pass@1 of the problems with each tag before and after; None without tags."""
-    shown = dict(islice(found.items(), 2))
+    shown = dict(islice(runs.stages.items(), 2))
     known = {tag: row["problems"] for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
 
     def rate(evaluations: Evaluations, tag: str) -> str:
@@ -414,40 +389,41 @@ def _tags(study: Study, found: Mapping[str, Evaluations]) -> Table | None:
         (words(tag), str(problems), *(rate(evaluations, tag) for evaluations in shown.values()))
         for tag, problems in sorted(known.items())
     )
-    title = f"{study.measured.capitalize()} pass@1 by tag"
+    title = f"{runs.measured.capitalize()} pass@1 by tag"
     return Table(title, ("Tag", "Problems", *shown), rows) if rows else None
 
 
-def _statuses(found: Mapping[str, Evaluations]) -> Table | None:
+def _statuses(runs: Runs) -> Table | None:
     """What became of the sampled held-out answers: shares of each status, then the rates above zero."""
-    counts: list[Counter[str]] = [Counter() for _ in found]
-    for count, evaluations in zip(counts, found.values(), strict=True):
-        for evaluation in filter(None, evaluations):
+    stages = {name: list(filter(None, evaluations)) for name, evaluations in runs.stages.items()}
+    counts: list[Counter[str]] = [Counter() for _ in stages]
+    for count, evaluations in zip(counts, stages.values(), strict=True):
+        for evaluation in evaluations:
             count.update(evaluation.get("statuses", {}))
     names = {name for count in counts for name in count}
     rows = [
         (words(name), *(share(count[name], count.total()) for count in counts))
         for name in sorted(names, key=lambda name: (-max(count[name] for count in counts), name))
     ]
-    for rate in dict.fromkeys(rate for stage in found.values() for e in stage if e for rate in e["rates"]):
-        estimates = [pooled(evaluations, rate, "rates") for evaluations in found.values()]
+    for rate in dict.fromkeys(rate for stage in stages.values() for e in stage for rate in e["rates"]):
+        estimates = [pooled(evaluations, rate, "rates") for evaluations in stages.values()]
         if any(estimate is not None and estimate.value > 0 for estimate in estimates):
             rows.append((f"{rate} rate", *map(percent, estimates)))
-    return Table("", ("Status", *found), tuple(rows)) if rows else None
+    return Table("", ("Status", *stages), tuple(rows)) if rows else None
 
 
-def _sample_answers(study: Study) -> list[Block]:
+def _sample_answers(runs: Runs) -> list[Block]:
     """The first problems of each outcome, in the order of the evaluation, of the first seed.
 
     An outcome looks at the majority of a problem's answers: fixed, still failing, broken. The answer
     shown is the first sampled one that the outcome speaks of: before a problem is fixed one that fails,
     after it one that passes. Problems of which no such answer was recorded are not shown.
     """
-    before, after = evaluations_at(study, 0)[0], final_evaluations(study, study.main)[0]
+    before, after = runs.main.at(0)[0], runs.main.ends[0]
     pairs = list(_answered_pairs(before, after)) if before is not None and after is not None else []
     tasks: list[AnsweredTask] = []
     counts = []
-    for outcome, (limit, _) in _SHOWN_OF.items():
+    for outcome, limit, _ in _OUTCOMES.values():
         found = [task for task in pairs if task.label == outcome]
         tasks += found[:limit]
         if found:
@@ -455,7 +431,7 @@ def _sample_answers(study: Study) -> list[Block]:
     if not tasks:
         return []
     caption = (
-        f"Shown: {', '.join(counts)} (by the majority of a problem's answers; {study.seeds[0]}). "
+        f"Shown: {', '.join(counts)} (by the majority of a problem's answers; {runs.seeds[0]}). "
         "Each is the first of its outcome in the order of evaluation; the answers are the first sampled "
         "ones that fail or pass as the outcome says."
     )
@@ -463,35 +439,33 @@ def _sample_answers(study: Study) -> list[Block]:
 
 
 def _answered_pairs(before: Evaluation, after: Evaluation) -> Iterator[AnsweredTask]:
-    later = {row.get("task_id"): row for row in after.get("rows", ())}
-    for row in before.get("rows", ()):
-        other = later.get(row.get("task_id"))
-        if other is None or not (row.get("samples") and other.get("samples")):
+    later = {row["task_id"]: row for row in after["rows"]}
+    for row in before["rows"]:
+        pair = {"Before": row, "After": later.get(row["task_id"], {"samples": 0})}
+        if not all(one["samples"] for one in pair.values()):
             continue
-        shown = [*_first_answer("Before", row), *_first_answer("After", other)]
-        outcome = _OUTCOMES.get((_passes(row), _passes(other)))
-        if outcome is not None and len(shown) == 2:
-            prompt = bounded(row.get("prompt", ""))
-            yield AnsweredTask(str(row["task_id"]), prompt, tuple(shown), outcome, _SHOWN_OF[outcome][1])
+        passes = tuple(2 * one["passed"] >= one["samples"] for one in pair.values())
+        shown = [
+            answer
+            for (title, one), right in zip(pair.items(), passes, strict=True)
+            for answer in _first_answer(title, one, right)
+        ]
+        if passes in _OUTCOMES and len(shown) == 2:
+            outcome, _, tone = _OUTCOMES[passes]
+            yield AnsweredTask(row["task_id"], bounded(row.get("prompt", "")), tuple(shown), outcome, tone)
 
 
-def _passes(row: Evaluation) -> bool:
-    return bool(2 * row["passed"] >= row["samples"])
-
-
-def _first_answer(title: str, row: Evaluation) -> list[ShownAnswer]:
-    """The first recorded answer that passed if the problem passes, or else that did not; if there is one."""
-    passes, remark = _passes(row), f"{row['passed']} of {row['samples']} answers pass"
+def _first_answer(title: str, row: Evaluation, passes: bool) -> Iterator[ShownAnswer]:
+    """The first recorded answer that passed, or that did not; if there is one."""
+    remark = f"{row['passed']} of {row['samples']} answers pass"
     found = (one for one in row.get("answers") or () if (one.get("status") == "passed") is passes)
-    return [
-        shown_answer(one.get("status", ""), one.get("code"), one.get("first_failure"), title, remark)
-        for one in islice(found, 1)
-    ]
+    for one in islice(found, 1):
+        yield shown_answer(one.get("status", ""), one.get("code"), one.get("first_failure"), title, remark)
 
 
-def _costs(study: Study) -> Table | None:
+def _costs(runs: Runs) -> Table | None:
     """Where the time of a run went, mean over seeds; parts that took next to nothing are left out."""
-    per_seed = [_seconds(study, index) for index in range(len(study.seeds))]
+    per_seed = [_seconds(runs, seed) for seed in range(len(runs.seeds))]
     names = dict.fromkeys(name for parts in per_seed for name in parts)
     means = ((name, fmean(parts.get(name, 0.0) for parts in per_seed)) for name in names)
     parts = [(name, seconds) for name, seconds in means if seconds >= NEGLIGIBLE_SECONDS]
@@ -499,35 +473,35 @@ def _costs(study: Study) -> Table | None:
     if not total:
         return None
     rows = [(name, duration(seconds), share(seconds, total)) for name, seconds in parts]
-    peaks = _of_summaries(study.main_runs, "peak_rss_mb")
-    caption = "Mean over seeds. " if len(study.seeds) > 1 else ""
+    peaks = _of_summaries(runs, "peak_rss_mb")
+    caption = "Mean over seeds. " if len(runs.seeds) > 1 else ""
     caption += f"Peak memory {memory(max(peaks))}." if peaks else ""
     rows.append(("Total", duration(total), ""))
     shares = tuple(seconds for _, seconds in parts)
     return Table("", ("Part", "Time", "Share"), tuple(rows), caption.strip(), shares)
 
 
-def _seconds(study: Study, seed: int) -> dict[str, float]:
+def _seconds(runs: Runs, seed: int) -> dict[str, float]:
     """Seconds of one seed by part."""
-    main = study.main_runs[seed]
+
+    def whole(group: Group) -> float:
+        if (run := group.of_seeds[seed]) is None:
+            return 0.0
+        return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
+
+    main = runs.main.runs[seed]
     parts = {
         name: sum(finite_values(main.metrics, f"time/{name.lower()}"))
         for name in ("Sampling", "Grading", "Update")
     }
-    warm = [run for run in study.warm_starts if run.path.parent == main.path]
     evaluations = (*main.evaluations, *(e for suite in main.suites.values() for e in suite))
-    beside = {label: runs[seed] for label, runs in study.arms.items() if label != study.main}
     return {
-        "Warm start": sum(map(_run_seconds, warm)),
+        "Warm start": whole(runs.warm_start),
         **parts,
         "Rest of the steps": max(0.0, sum(finite_values(main.metrics, "time/step")) - sum(parts.values())),
         "Evaluation": sum(sum(e.get("seconds", {}).values()) for e in evaluations),
-        **{label: _run_seconds(run) for label, run in beside.items() if run is not None},
+        **{arm.label: whole(arm) for arm in runs.groups[1:]},
     }
-
-
-def _run_seconds(run: RecordedRun) -> float:
-    return float(run.summary.get("wall_seconds") or sum(finite_values(run.metrics, "time/step")))
 
 
 def _settings(run: RecordedRun) -> Iterator[Block]:

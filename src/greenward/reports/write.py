@@ -10,7 +10,7 @@ from typing import Literal
 from greenward.reports.document import Report
 from greenward.reports.evaluation import evaluation_report, is_evaluation
 from greenward.reports.render import render_html, render_json, render_markdown
-from greenward.reports.training import combinations, sweep_report, training_report
+from greenward.reports.training import combinations, overlay_report, sweep_report, training_report
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder, is_being_written
 from greenward.runs.reading import is_run
@@ -21,8 +21,14 @@ _IDLE_POLLS = 2  # an arm may begin a moment after another one ended
 _SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
 
 
-def report_of(path: Path) -> Report:
-    """The report of the run, study, sweep or evaluation at `path`. Raises `RunError` where there is none."""
+def report_of(*paths: Path) -> Report:
+    """The report of the run, study, sweep or evaluation at a path; that of several paths overlays runs.
+
+    Raises `RunError` where there is none.
+    """
+    if len(paths) > 1:
+        return overlay_report(paths)
+    (path,) = paths
     if is_evaluation(path):
         return evaluation_report(path)
     return sweep_report(path) if combinations(path) and not is_run(path) else training_report(path)

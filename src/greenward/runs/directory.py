@@ -46,6 +46,7 @@ from greenward.runs.machine import collect_provenance
 from greenward.runs.no_signal import no_signal_periods
 from greenward.runs.output import RunLock, check_folder, claim_folder
 from greenward.runs.reading import (
+    ARMS,
     CHECKPOINTS,
     CONFIG,
     EVALUATIONS,
@@ -54,6 +55,7 @@ from greenward.runs.reading import (
     PROVENANCE,
     ROLLOUTS,
     SUMMARY,
+    WARM_START,
     evaluated_suites,
     evaluation_name,
     flattened,
@@ -97,9 +99,6 @@ INEXACT_ON_RESUME = ("training.threads",)
 
 # What a session computes by, unless it says otherwise: a resumed one that differs goes on inexactly.
 COMPUTED_BY = MappingProxyType({"processes": "1", "kernels": "torch"})
-
-ARM_NAMES = ("warm_start", "grpo", "rejection", "control")
-
 
 DECIMALS = 6  # of a prediction
 
@@ -366,8 +365,10 @@ def write_summary(
         "peak_rss_mb": max(peaks, default=None),
         **_before_and_after(run.path, None),
         "suites": {suite: _before_and_after(run.path, suite) for suite in evaluated_suites(run.path)},
-        "arms": {name: read_summary(run.path / name) for name in ARM_NAMES if is_run(run.path / name)},
-        "warnings": [spell.to_json() for spell in no_signal_periods(rows, run.config)],
+        "arms": {
+            name: read_summary(run.path / name) for name in (WARM_START, *ARMS) if is_run(run.path / name)
+        },
+        "warnings": [period.to_json() for period in no_signal_periods(rows, run.config)],
         **(extra or {}),
     }
     write_json(run.path / SUMMARY, summary)
@@ -407,7 +408,7 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
     checkpoint = run / CHECKPOINTS / step_name(step)
     if step and not checkpoint.is_dir():
         raise RunError(f"{run} has no checkpoint of step {step}")
-    for folder in (checkpoint, run / "warm_start"):
+    for folder in (checkpoint, run / WARM_START):
         if not os.path.realpath(folder).startswith(f"{os.path.realpath(run)}{os.sep}"):
             raise RunError(f"{folder} leads out of the run, so it is not copied")
     claim_folder(target, "run")
@@ -426,8 +427,8 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
                         write_rows(target / name, rows)
                 if (provenance := read_json(run / PROVENANCE)) is not None:
                     write_json(target / PROVENANCE, provenance)
-            if (run / "warm_start").is_dir():
-                shutil.copytree(run / "warm_start", target / "warm_start", copy_function=_link, symlinks=True)
+            if (run / WARM_START).is_dir():
+                shutil.copytree(run / WARM_START, target / WARM_START, copy_function=_link, symlinks=True)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)  # half a run would train on without the other half
         raise

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from greenward.tasks import DEFAULT_TASK, shipped_task
+from greenward.runs.reading import task_of
 
 MIN_STEPS = 3  # in a row, before anything is said
 ALL = 0.995  # of the answers
@@ -96,7 +96,7 @@ def cause_of(
 
     In games the share of illegal moves is compared with `fewest_illegal`, that of an earlier step.
     """
-    task = shipped_task(config.get("task", DEFAULT_TASK))
+    task = task_of(config)
     return task.no_signal(row, config, fewest_illegal) if task else cause_in_answers(row, config)
 
 
@@ -143,7 +143,7 @@ def no_signal_periods(rows: Iterable[Mapping[str, Any]], config: Mapping[str, An
             found[-1] = NoSignalPeriod(cause, last.first_step, one.last_step)
         else:
             found.append(one)
-    return [spell for spell in found if spell.steps >= MIN_STEPS]
+    return [period for period in found if period.steps >= MIN_STEPS]
 
 
 def _of_one_cause(rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]) -> list[NoSignalPeriod]:

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 from greenward.common.errors import RunError
 from greenward.runs.files import TEMPORARY, write_json, writing
-from greenward.runs.reading import step_of
+from greenward.runs.reading import ARMS, WARM_START, step_of
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 LOCK = ".lock"
@@ -132,7 +132,7 @@ _OF_STEPS: Mapping[str, tuple[str, ...]] = {
     _CHECKPOINTS: ("last", ".last.writing", "pinned.json"),
     _TENSORBOARD: ("events.out.tfevents.*",),
 }
-_RUNS_OF_A_RUN = ("warm_start", "grpo", "rejection", "control")
+_RUNS_OF_A_RUN = (WARM_START, *ARMS)
 _FAILED_AT_ONCE: tuple[list[str], ...] = ([], ["failure.txt"])  # what a run has that failed before it began
 _MOST_BYTES = 16 << 20  # of a record that tells the kind of a folder
 _DEEPEST_RUN = 3  # folders between that of a sweep and one of its runs

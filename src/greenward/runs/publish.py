@@ -16,8 +16,7 @@ from greenward.common.files import expects, read_file
 from greenward.common.text import load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
-from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions
-from greenward.tasks import DEFAULT_TASK, shipped_task
+from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions, task_of
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -67,7 +66,7 @@ def model_card(run: Path, step: int) -> str:
         base=link if on_hub else f"`{_shortened(model)}`" if model else "random weights",
         licence=licence or (f"see {link}" if on_hub else UNKNOWN if model else "none"),
         metrics=list(_metrics(run, step)),
-        data=[(use, name, _licence_of_data(name)) for use, name in _data(config)],
+        data=list(_data(config)),
         sessions=_readable(read_sessions, run) or [],
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
     )
@@ -94,21 +93,17 @@ def _shown(estimate: Mapping[str, Any] | None) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(use, name) of the data that the run read."""
+def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(use, name, licence) of the data that the run read."""
     problems, warm_start = config.get("problems") or {}, config.get("warm_start") or {}
-    if warm_start.get("data"):
-        yield "supervised examples", warm_start["data"]
-    task = shipped_task(config.get("task", DEFAULT_TASK))
-    if task is None or task.asks_problems:
-        yield from ((key, problems[key]) for key in ("train", "held_out") if problems.get(key))
-    for suite in (config.get("evaluation") or {}).get("suites") or ():
-        yield "evaluation", suite["name"]
-
-
-def _licence_of_data(name: str) -> str:
-    source = name.removeprefix("bugs:").partition(":")[0]
-    return LICENCES.get("families" if source == "corpus" else source, UNKNOWN)
+    task = task_of(config)
+    keys = ("train", "held_out") if task is None or task.asks_problems else ()
+    found = [("supervised examples", warm_start.get("data")), *((key, problems.get(key)) for key in keys)]
+    found += [("evaluation", suite["name"]) for suite in (config.get("evaluation") or {}).get("suites") or ()]
+    for use, name in found:
+        if name:
+            source = name.removeprefix("bugs:").partition(":")[0]
+            yield use, name, LICENCES.get("families" if source == "corpus" else source, UNKNOWN)
 
 
 def _licence_of(model: str) -> str | None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from greenward.tasks.task import Task
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
+WARM_START = "warm_start"
+ARMS = ("grpo", "similarity", "rejection", "control")
+"""Folders in a run with runs that trained from its warm start for the same time."""
 FAILURE = "failure.txt"  # what a run said that failed as a part of a sweep
 SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
@@ -93,7 +96,7 @@ def run_of_config(path: str | Path) -> Path | None:
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The runs of a sweep or study: folders in `path`, or in folders of it that are no runs; arms aside."""
+    """The runs of a sweep: folders in `path`, or in folders of it that are no runs; arms aside."""
     found = []
     for folder in sorted(one for one in path.glob("*") if one.is_dir()):
         inner = [folder] if is_run(folder) else sorted(folder.glob("seed_*"))
@@ -133,7 +136,12 @@ def task_of_run(name: str | Path) -> type[Task] | None:
     path = Path(name).expanduser()
     runs = [path, *([path.resolve().parents[1]] if path.resolve().parent.name == CHECKPOINTS else [])]
     run = next((one for one in runs if is_run(one)), None)
-    return shipped_task(read_config(run).get("task", DEFAULT_TASK)) if run else None
+    return task_of(read_config(run)) if run else None
+
+
+def task_of(config: Mapping[str, Any]) -> type[Task] | None:
+    """The shipped task of a config, the usual one where it names none; None for a stranger's."""
+    return shipped_task(config.get("task", DEFAULT_TASK))
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str | None:
@@ -253,6 +261,11 @@ class RecordedRun:
     def steps(self) -> int:
         """Steps done so far."""
         return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    @property
+    def task(self) -> type[Task] | None:
+        """As `task_of` its config."""
+        return task_of(self.config)
 
 
 def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:

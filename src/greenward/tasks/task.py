@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from greenward.evaluation.session import GradingOptions
     from greenward.models.policy import Policy
     from greenward.reports.document import Section
-    from greenward.reports.runs import Study
+    from greenward.reports.runs import Runs
     from greenward.runs.progress import Progress
     from greenward.training.advantages import Estimator
     from greenward.training.loop import Trainer
@@ -87,7 +87,7 @@ class Task:
         return ""
 
     @staticmethod
-    def report(study: Study) -> Sequence[Section]:
+    def report(runs: Runs) -> Sequence[Section]:
         """The sections that a report has of its runs alone."""
         return ()
 

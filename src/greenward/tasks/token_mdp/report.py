@@ -27,7 +27,7 @@ from greenward.reports.document import (
     section,
 )
 from greenward.reports.render import render_page
-from greenward.reports.runs import Study
+from greenward.reports.runs import Runs
 from greenward.runs.files import read_json, write_atomically
 from greenward.runs.reading import RecordedRun
 
@@ -36,9 +36,9 @@ UNSEEN = "unseen_problems"
 """The name of the evaluation on problems that are not trained on; that on the trained ones has none."""
 
 
-def program_sections(study: Study) -> tuple[Section, ...]:
+def program_sections(runs: Runs) -> tuple[Section, ...]:
     """What each run reached, and random search by the same mask and prior."""
-    return (section("Beside random search", *(block for run in study.main_runs for block in _blocks(run))),)
+    return (section("Beside random search", *(block for run in runs.main.runs for block in _blocks(run))),)
 
 
 def _blocks(run: RecordedRun) -> Iterator[Block]:

@@ -41,7 +41,7 @@ from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.reports.document import Section
-from greenward.reports.runs import Study
+from greenward.reports.runs import Runs
 from greenward.rollouts.protocols import POLICY, Episode
 from greenward.runs.checkpoints import LAST, checkpoint_step, find_checkpoint
 from greenward.runs.directory import RunDirectory
@@ -346,8 +346,8 @@ class TokenMDPTask(Task):
         return (Q_LEARNING,)
 
     @staticmethod
-    def report(study: Study) -> Sequence[Section]:
-        return program_sections(study)
+    def report(runs: Runs) -> Sequence[Section]:
+        return program_sections(runs)
 
     def __init__(
         self,
