@@ -19,7 +19,7 @@ from greenward.models.scoring import TokenScores
 from greenward.rollouts.engine import StopReason
 from greenward.rollouts.episode import Episode, Turn
 from greenward.training.advantages import ESTIMATORS
-from greenward.training.batch import BatchTotals, MicroBatch
+from greenward.training.batch import MicroBatch
 from greenward.training.losses import LossOutput, Objective, policy_loss
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, PPOTrainer
@@ -148,15 +148,15 @@ class LossInputs:
     entropy_BT: Tensor | None = None
 
 
-def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: PolicyGradientConfig) -> LossOutput:
-    """The loss with the numbers of `algorithm`."""
+def loss_of(inputs: LossInputs, totals: tuple[int, int, int], algorithm: PolicyGradientConfig) -> LossOutput:
+    """The loss with the numbers of `algorithm`; `totals` are sequences, tokens, and the limit of tokens."""
     batch = MicroBatch(
         inputs.advantages_BT,
         inputs.mask_BT,
+        *totals,
         inputs.sampler_logprobs_BT,
         inputs.old_logprobs_BT,
         inputs.ref_logprobs_BT,
-        totals=totals,
     )
     objective = Objective.of(
         algorithm,

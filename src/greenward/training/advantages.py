@@ -232,7 +232,7 @@ def group_signal(episodes: Sequence[Episode]) -> dict[int, str]:
     In a group `with_signal` the rewards of a role differ between episodes. The others are split by success:
     all scored episodes succeeded (`all_pass`), none did (`all_fail`), or neither holds (`constant`). In an
     `unscored` group the infrastructure failed for every episode. Whether a group is trained on follows from
-    its advantages (`batch.has_signal`).
+    its advantages (`Batch.trained`).
     """
     members: dict[int, list[Episode]] = {}
     for episode in episodes:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from greenward.config.training import PolicyGradientConfig
 from greenward.models.scoring import TokenScores
-from greenward.training.batch import BatchTotals, MicroBatch
+from greenward.training.batch import MicroBatch
 
 
 @dataclass(frozen=True)
@@ -150,25 +150,25 @@ class ImportanceCorrection:
 # The average over the optimizer batch. Values outside the mask are 0.
 
 
-def mean_of_sequence_means(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_of_sequence_means(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Every sequence weighs the same, whatever its length (GRPO)."""
-    means_B = values_BT.sum(-1) / mask_BT.sum(-1).clamp(min=1)
-    return means_B.sum() / max(totals.sequences, 1)
+    means_B = values_BT.sum(-1) / batch.mask_BT.sum(-1).clamp(min=1)
+    return means_B.sum() / max(batch.total_sequences, 1)
 
 
-def mean_over_limit(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_over_limit(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Sums divided by a constant, so that length has no influence (Dr. GRPO, arXiv 2503.20783)."""
-    return values_BT.sum() / (max(totals.sequences, 1) * totals.max_completion_tokens)
+    return values_BT.sum() / (max(batch.total_sequences, 1) * batch.max_completion_tokens)
 
 
-def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_over_tokens(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Every token of the batch weighs the same (DAPO, arXiv 2503.14476, eq. 12)."""
-    return values_BT.sum() / max(totals.tokens, 1)
+    return values_BT.sum() / max(batch.total_tokens, 1)
 
 
-def mean_of_sequence_sums(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_of_sequence_sums(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Sum over the tokens, mean over the sequences: the gradient of the expected return itself."""
-    return values_BT.sum() / max(totals.sequences, 1)
+    return values_BT.sum() / max(batch.total_sequences, 1)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class PolicyLoss:
 
     log_ratio: Callable[[Tensor, Tensor], Tensor]
     surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-    average: Callable[[Tensor, Tensor, BatchTotals], Tensor]
+    average: Callable[[Tensor, MicroBatch], Tensor]
 
 
 LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
@@ -227,7 +227,7 @@ class Objective:
 
 
 def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) -> LossOutput:
-    """The loss of one micro-batch: its share of the loss of its minibatch (`batch.totals`).
+    """The loss of one micro-batch: its share of the loss of its minibatch.
 
     `scores` carry gradients; their entropy is that in nats of the whole next-token distribution that each
     token was drawn from, and needed for an entropy coefficient above 0. All terms are averaged alike. The
@@ -236,7 +236,7 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     needs `batch.ref_logprobs_BT`.
     """
     parts, low, high = LOSSES[objective.loss], objective.clip_low, objective.clip_high
-    mask_BT = batch.mask_BT.bool()
+    mask_BT = batch.mask_BT
 
     def within(values_BT: Tensor) -> Tensor:
         """Padding may hold anything, infinities included: 0 there keeps every product finite."""
@@ -270,9 +270,8 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     if objective.entropy_coefficient > 0:
         assert scores.entropy_BT is not None, "an entropy coefficient above 0 needs entropies"
         values_BT = values_BT - objective.entropy_coefficient * within(scores.entropy_BT)
-    assert batch.totals is not None, "a loss is a share of that of a minibatch"
     return LossOutput(
-        loss=parts.average(values_BT * mask_BT, mask_BT, batch.totals),
+        loss=parts.average(values_BT * mask_BT, batch),
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
         maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )
@@ -312,9 +311,8 @@ def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> L
     - R)^2, as in the PPO2 of OpenAI Baselines: a value that has moved more than c towards its return
     has no gradient any more. The sums are `value/loss` and `value/clipped`, the share of such tokens.
     """
-    old_values_BT, returns_BT, totals = batch.values_BT, batch.returns_BT, batch.totals
+    old_values_BT, returns_BT = batch.values_BT, batch.returns_BT
     assert old_values_BT is not None and returns_BT is not None, "a critic needs its estimator"
-    assert totals is not None, "a loss is a share of that of a minibatch"
     error_BT = (values_BT - returns_BT).square()
     clipped_BT = torch.zeros_like(batch.mask_BT)
     if clip is not None:
@@ -324,7 +322,7 @@ def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> L
         error_BT = torch.max(error_BT, near_error_BT)
     half_BT = (error_BT / 2).masked_fill(~batch.mask_BT, 0.0)
     return LossOutput(
-        loss=half_BT.sum() / max(totals.tokens, 1),
+        loss=half_BT.sum() / max(batch.total_tokens, 1),
         sums={
             "value/loss": half_BT.detach().sum(),
             "value/clipped": (clipped_BT & batch.mask_BT).float().sum(),
