@@ -148,9 +148,14 @@ class LossInputs:
     entropy_BT: Tensor | None = None
 
 
+UNREAD: Any = None
+"""The layout of a batch whose log-probabilities are given."""
+
+
 def loss_of(inputs: LossInputs, totals: tuple[int, int, int], algorithm: PolicyGradientConfig) -> LossOutput:
     """The loss with the numbers of `algorithm`; `totals` are sequences, tokens, and the limit of tokens."""
     batch = MicroBatch(
+        UNREAD,
         inputs.advantages_BT,
         inputs.mask_BT,
         *totals,

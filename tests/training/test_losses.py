@@ -9,7 +9,7 @@ from torch import Tensor
 from greenward.config.training import GRPOAlgorithmConfig, KLConfig
 from greenward.training.batch import MicroBatch
 from greenward.training.losses import KL_ESTIMATORS, LOSSES, LossOutput, value_loss
-from learning import LossInputs, loss_of
+from learning import UNREAD, LossInputs, loss_of
 
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
 TOTALS = (3, 9, 10)  # sequences, tokens, and the limit of tokens
@@ -209,7 +209,7 @@ def test_kl_is_reported_and_scaled_by_its_coefficient(estimator: str) -> None:
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
 RETURNS = torch.tensor([[1.0, 1.0, -1.0], [0.0, 1.0, 9.0]])
 VALUE_MASK = torch.tensor([[True, True, True], [True, True, False]])
-VALUE_BATCH = MicroBatch(torch.zeros(2, 3), VALUE_MASK, 2, 5, 3, values_BT=OLD, returns_BT=RETURNS)
+VALUE_BATCH = MicroBatch(UNREAD, torch.zeros(2, 3), VALUE_MASK, 2, 5, 3, values_BT=OLD, returns_BT=RETURNS)
 VALUES = torch.tensor([[0.1, 0.5, 0.5], [0.05, 1.5, 100.0]])
 
 

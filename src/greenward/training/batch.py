@@ -111,16 +111,16 @@ class Batch:
             row.returns_T is not None or row.advantages_T[row.turn.policy_wrote_T].any() for row in group
         )
 
-    def minibatches(
-        self, count: int, *, passes: int, seed: int, step: int, by_row: bool = False
-    ) -> Iterator[tuple[int, Batch]]:
+    def minibatches(self, count: int, *, passes: int, seed: int, step: int) -> Iterator[tuple[int, Batch]]:
         """`count` minibatches of whole groups for each pass, with the number of the pass.
 
-        The first pass takes the groups in order, each further one in an order that is drawn anew. With
-        `by_row` single rows take the place of groups, and their order is drawn for the first pass as well. A
-        minibatch without rows to train on is left out. With one minibatch all passes take the same.
+        The first pass takes the groups in order, each further one in an order that is drawn anew. Rows with
+        returns for a critic take the place of groups, which are not their baseline, and their order is drawn
+        for the first pass as well. One minibatch is the same for all passes; one without rows to train on is
+        left out.
         """
-        groups = [[row] for group in self.groups for row in group] if by_row else self.groups
+        by_row = any(row.returns_T is not None for row in self.rows)
+        groups = [[row] for row in self.rows] if by_row else self.groups
         order = np.arange(len(groups))
         batches: list[Batch] = []
         for number in range(passes):
@@ -148,17 +148,12 @@ class Batch:
         micro-batches, since weights that are sharded are gathered by all at once: those of a process with
         fewer are followed by a row that is not trained on.
         """
-        shares = [self.rows]
-        if distributed.size() > 1:
-            pieces = _sharing_a_prompt(self.rows, -(-len(self.rows) // distributed.size()))
 
-            def tokens(piece: Sequence[Row]) -> int:
-                return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
+        def tokens(piece: Sequence[Row]) -> int:
+            return len(piece[0].turn.prompt_ids) + sum(len(row.turn.completion_ids) for row in piece)
 
-            shares = [
-                [row for piece in share for row in piece] for share in distributed.divide(pieces, tokens)
-            ]
-        batches = [list(_of_like_length(share, size)) for share in shares]
+        pieces = _sharing_a_prompt(self.rows, -(-len(self.rows) // distributed.size()))
+        batches = [list(_of_like_length(share, size)) for share in distributed.divide(pieces, tokens)]
         own = batches[distributed.rank()]
         everything = [row for group in self.groups for row in group]
         totals = {
@@ -186,13 +181,12 @@ class Batch:
         return of_rows
 
 
-def _of_like_length(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]:
+def _of_like_length(pieces: Sequence[Sequence[Row]], size: int) -> Iterator[list[list[Row]]]:
     """At most `size` rows at once, in lists that share a prompt; all are of one temperature.
 
     Answers of like length go together, the longest first, so that little is padded and memory
     peaks at once. Rows that share a prompt are split only when they are more than `size`.
     """
-    pieces = _sharing_a_prompt(rows, size)
 
     def order(piece: Sequence[Row]) -> tuple[float, int, int]:
         longest = max(len(row.turn.completion_ids) for row in piece)
@@ -200,7 +194,8 @@ def _of_like_length(rows: Sequence[Row], size: int) -> Iterator[list[list[Row]]]
 
     batch: list[list[Row]] = []
     count = 0
-    for piece in sorted(pieces, key=order, reverse=True):
+    rows = [row for piece in pieces for row in piece]
+    for piece in sorted(_sharing_a_prompt(rows, size), key=order, reverse=True):
         full = count + len(piece) > size
         if batch and (full or piece[0].turn.temperature != batch[0][0].turn.temperature):
             yield batch
@@ -227,14 +222,15 @@ def _sharing_a_prompt(rows: Sequence[Row], size: int) -> list[list[Row]]:
 class MicroBatch:
     """The rows of one forward and backward pass as tensors (B, T): all that the losses read.
 
-    `mask_BT` is True for the tokens that are trained on. The totals are what the whole minibatch holds:
-    losses are divided by them, so that those of micro-batches add up exactly. `old_logprobs_BT` are the
-    trainer's before the first update on these rows; None means that this *is* the first update.
-    `sampler_logprobs_BT` are those that the rollout engine reported, `values_BT` and `returns_BT` the
-    critic's before the update and what it learns. `tokens` are the same rows laid out for the policy,
-    group-major, `rows` where they come from, and `temperature` is the one that all were sampled at.
+    `group_batch` are the rows laid out for the policy, group-major, `rows` where they come from, and
+    `temperature` is the one that all were sampled at. `mask_BT` is True for the tokens that are trained on.
+    The totals are what the whole minibatch holds: losses are divided by them, so that those of micro-batches
+    add up exactly. `old_logprobs_BT` are the trainer's before the first update on these rows; None means that
+    this *is* the first update. `sampler_logprobs_BT` are those that the rollout engine reported, `values_BT`
+    and `returns_BT` the critic's before the update and what it learns.
     """
 
+    group_batch: GroupBatch
     advantages_BT: Tensor
     mask_BT: Tensor
     total_sequences: int
@@ -245,15 +241,8 @@ class MicroBatch:
     ref_logprobs_BT: Tensor | None = None
     values_BT: Tensor | None = None
     returns_BT: Tensor | None = None
-    tokens: GroupBatch | None = None
     rows: Sequence[Row] = ()
     temperature: float = 1.0
-
-    @property
-    def group_batch(self) -> GroupBatch:
-        """`tokens`, which a batch built from rows has."""
-        assert self.tokens is not None
-        return self.tokens
 
     def scores(self, policy: Policy, **options: bool) -> TokenScores:
         """What `policy.completion_logprobs` gives for the rows at their temperature."""
@@ -267,13 +256,13 @@ class MicroBatch:
 
         Without `trained` no token is trained on: loss, gradients and statistics are 0.
         """
-        tokens = GroupBatch.build(
+        group_batch = GroupBatch.build(
             [rows[0].turn.prompt_ids for rows in groups],
             [[row.turn.completion_ids for row in rows] for rows in groups],
             device=device,
         )
         rows = [row for sharers in groups for row in sharers]
-        there_BT = tokens.completion_mask_BT.cpu().numpy()
+        there_BT = group_batch.completion_mask_BT.cpu().numpy()
 
         def padded(arrays_T: Sequence[np.ndarray], dtype: Any = np.float32) -> Tensor:
             values_BT = np.zeros(there_BT.shape, dtype=dtype)
@@ -286,10 +275,10 @@ class MicroBatch:
             if all(values_T is not None for values_T in arrays_T):
                 optional[f"{name}_BT"] = padded(arrays_T)
         return cls(
+            group_batch,
             advantages_BT=padded([row.advantages_T for row in rows]),
             mask_BT=padded([row.turn.policy_wrote_T for row in rows], np.bool_) & trained,
             sampler_logprobs_BT=padded([row.turn.logprobs_T for row in rows]),
-            tokens=tokens,
             rows=rows,
             temperature=rows[0].turn.temperature or 1.0,  # greedy tokens are scored at 1, as engines do
             **optional,

@@ -87,34 +87,40 @@ def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return ((log_ratio_BT * mask_BT).sum(-1, keepdim=True) / lengths_B1).expand_as(log_ratio_BT)
 
 
-# The surrogate: what is minimised at each token.
+# The surrogate: what is minimised at each token, and where its lower and its upper bound stop the gradient.
+
+Surrogate = tuple[Tensor, Tensor, Tensor]
 
 
 def clipped_ratio(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-min(ratio * A, clip(ratio, 1 - low, 1 + high) * A) (PPO, arXiv 1707.06347, eq. 7).
 
     Bounds that differ are DAPO's clip-higher (arXiv 2503.14476, eq. 10).
     """
-    return -torch.min(ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT)
+    values_BT = -torch.min(ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT)
+    below_BT, above_BT = ratio_BT < 1 - low, ratio_BT > 1 + high
+    return values_BT, below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
 
 
 def clipped_weight(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-stop_gradient(min(ratio, 1 + high)) * A * log p (CISPO, arXiv 2506.13585, eq. 4-5).
 
     Every token keeps a gradient; only its weight is bounded. There is no lower bound.
     """
-    return -ratio_BT.clamp(max=1 + high).detach() * advantages_BT * logprobs_BT
+    values_BT = -ratio_BT.clamp(max=1 + high).detach() * advantages_BT * logprobs_BT
+    return values_BT, torch.zeros_like(ratio_BT, dtype=torch.bool), ratio_BT > 1 + high
 
 
 def unclipped_ratio(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-ratio * A: the importance-weighted policy gradient; at ratio 1 its gradient is REINFORCE's."""
-    return -ratio_BT * advantages_BT
+    nowhere_BT = torch.zeros_like(ratio_BT, dtype=torch.bool)
+    return -ratio_BT * advantages_BT, nowhere_BT, nowhere_BT
 
 
 # The correction for a sampler whose probabilities are not the trainer's.
@@ -176,7 +182,7 @@ class PolicyLoss:
     """One loss: level of the ratio, surrogate, average."""
 
     log_ratio: Callable[[Tensor, Tensor], Tensor]
-    surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
+    surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Surrogate]
     average: Callable[[Tensor, MicroBatch], Tensor]
 
 
@@ -235,8 +241,7 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     the ratio of each token, also where the surrogate's ratio is of the sequence; a KL coefficient above 0
     needs `batch.ref_logprobs_BT`.
     """
-    parts, low, high = LOSSES[objective.loss], objective.clip_low, objective.clip_high
-    mask_BT = batch.mask_BT
+    parts, mask_BT = LOSSES[objective.loss], batch.mask_BT
 
     def within(values_BT: Tensor) -> Tensor:
         """Padding may hold anything, infinities included: 0 there keeps every product finite."""
@@ -246,8 +251,16 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     old_BT = logprobs_BT.detach() if batch.old_logprobs_BT is None else within(batch.old_logprobs_BT)
     token_log_ratio_BT = logprobs_BT - old_BT
     ratio_BT = parts.log_ratio(token_log_ratio_BT, mask_BT).exp()
-    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, low, high)
-    sums = _ratio_sums(token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, low, high)
+    values_BT, low_BT, high_BT = parts.surrogate(
+        ratio_BT, logprobs_BT, batch.advantages_BT, objective.clip_low, objective.clip_high
+    )
+    sums = {
+        "ratio/mean": ratio_BT,
+        "approx_kl": token_log_ratio_BT.exp() - 1 - token_log_ratio_BT,  # Schulman's k3 of KL(old || policy)
+        "clip/low": low_BT.float(),
+        "clip/high": high_BT.float(),
+        "clip/fraction": (low_BT | high_BT).float(),
+    }
     maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
@@ -275,33 +288,6 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
         maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )
-
-
-def _ratio_sums(
-    log_ratio_BT: Tensor,
-    ratio_BT: Tensor,
-    advantages_BT: Tensor,
-    surrogate: Callable[..., Tensor],
-    clip_low: float,
-    clip_high: float,
-) -> dict[str, Tensor]:
-    """How far the policy has moved on this batch, per token, and where clipping stopped the gradient.
-
-    `approx_kl` is Schulman's k3 estimate of KL(old || policy).
-    """
-    above_BT, below_BT = ratio_BT > 1 + clip_high, ratio_BT < 1 - clip_low
-    never_BT = torch.zeros_like(above_BT)
-    if surrogate is clipped_ratio:
-        low_BT, high_BT = below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
-    else:
-        low_BT, high_BT = never_BT, above_BT if surrogate is clipped_weight else never_BT
-    return {
-        "ratio/mean": ratio_BT,
-        "approx_kl": log_ratio_BT.exp() - 1 - log_ratio_BT,
-        "clip/low": low_BT.float(),
-        "clip/high": high_BT.float(),
-        "clip/fraction": (low_BT | high_BT).float(),
-    }
 
 
 def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> LossOutput:

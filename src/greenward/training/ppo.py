@@ -284,13 +284,11 @@ class PPOTrainer(RLTrainer):
     gradients is clipped by its own norm and their sum is applied, so that neither can shrink the other. Where
     the policy takes no step, because `max_step_kl` has ended its update or it has done all its passes, the
     critic goes on with the weights that are its own: a shared trunk rests, since moving it would move the
-    policy. Rows are shuffled singly: their baseline is not that of a group. `critic_config` is read anew at
-    each step.
+    policy. `critic_config` is read anew at each step.
     """
 
     critic: Critic
     critic_config: CriticConfig
-    _by_row: ClassVar = True
     _saved: ClassVar = RLTrainer._saved | {"critic": "critic"}
 
     def _further_parameters(self) -> list[Sequence[Tensor]]:

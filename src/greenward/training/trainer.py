@@ -61,7 +61,6 @@ class RLTrainer(Stateful):
     reference: Policy | None = None
     kl_in_loss: bool = True
     seed: int = 0
-    _by_row: ClassVar = False  # whether minibatches are of rows in place of groups
     _saved: ClassVar = {
         "collector": "collector",
         "estimator": "estimator",
@@ -132,7 +131,7 @@ class RLTrainer(Stateful):
         self._measure_entropy(batch.left_out, statistics)
         stopped_early = False
         for number, minibatch in batch.minibatches(
-            algorithm.minibatches, passes=self._passes(), seed=self.seed, step=step, by_row=self._by_row
+            algorithm.minibatches, passes=self._passes(), seed=self.seed, step=step
         ):
             learns = number < algorithm.updates_per_batch and not stopped_early
             stopped_early |= not self._optimizer_step(minibatch, number, statistics, learns=learns)
