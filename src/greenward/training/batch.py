@@ -250,7 +250,7 @@ class MicroBatch:
 
     @classmethod
     def build(
-        cls, groups: Sequence[Sequence[Row]], device: torch.device, trained: bool, **totals: int
+        cls, groups: Sequence[Sequence[Row]], device: torch.device, trained: bool, **totals: Any
     ) -> MicroBatch:
         """From rows that share a prompt in each list; optional tensors only where all rows have them.
 

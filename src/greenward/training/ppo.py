@@ -100,7 +100,7 @@ class CriticEstimator(Estimator):
             values_T,
             gae(rewards_T, values_T, gae_lambda=config.gae_lambda),
             gae(rewards_T, values_T, gae_lambda=config.value_lambda) + values_T,
-            discounted_returns(rewards_T, discount=config.discount),
+            gae(rewards_T, zeros_T, gae_lambda=1.0),
             kl_T,
             kl_advantages_T,
         )
@@ -269,11 +269,6 @@ def generalised_advantages(
         advantages_T[t] = advantage
         next_value = value
     return advantages_T
-
-
-def discounted_returns(rewards_T: np.ndarray, *, discount: float) -> np.ndarray:
-    """The reward still to come at each of the T steps, that of the step included, float64."""
-    return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)
 
 
 @dataclass(eq=False, kw_only=True)
