@@ -23,7 +23,7 @@ from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training.advantages import ESTIMATORS
-from greenward.training.batch import BatchTotals, MicroBatch
+from greenward.training.batch import MicroBatch
 from greenward.training.losses import LossOutput, Objective, policy_loss
 from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, PPOTrainer
@@ -152,15 +152,20 @@ class LossInputs:
     entropy_BT: Tensor | None = None
 
 
-def loss_of(inputs: LossInputs, totals: BatchTotals, algorithm: PolicyGradientConfig) -> LossOutput:
-    """The loss with the numbers of `algorithm`."""
+UNREAD: Any = None
+"""The layout of a batch whose log-probabilities are given."""
+
+
+def loss_of(inputs: LossInputs, totals: tuple[int, int, int], algorithm: PolicyGradientConfig) -> LossOutput:
+    """The loss with the numbers of `algorithm`; `totals` are sequences, tokens, and the limit of tokens."""
     batch = MicroBatch(
+        UNREAD,
         inputs.advantages_BT,
         inputs.mask_BT,
+        *totals,
         inputs.sampler_logprobs_BT,
         inputs.old_logprobs_BT,
         inputs.ref_logprobs_BT,
-        totals=totals,
     )
     objective = Objective.of(
         algorithm,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.code import CodeEnvironment
@@ -18,7 +19,7 @@ from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.rollouts.protocols import POLICY, Collection, Completion, SamplingParams, StopReason
 from greenward.training.advantages import ESTIMATORS
-from greenward.training.batch import MicroBatch, micro_batches, row_groups
+from greenward.training.batch import Batch
 from greenward.training.collector import Collector
 from tiny_model import CharacterTokenizer
 
@@ -149,11 +150,8 @@ def test_feedback_is_never_trained_on_and_sampled_ids_are_kept() -> None:
 def test_a_transcript_is_one_row_so_that_its_cost_is_linear_in_its_length(answers: int) -> None:
     script = [(*range(10, 9 + answers), 1), (*range(30, 29 + answers), 1)]
     episodes = collect(script, max_turns=answers).episodes
-    groups, _ = row_groups(episodes, ESTIMATORS["grpo"](episodes), mask_truncated=False)
-    rows = [row for group in groups for row in group]
-    assert len(rows) == 2
-    (sharers,) = micro_batches(rows, 64)
-    batch = MicroBatch.build(sharers, device="cpu")  # type: ignore[arg-type]
+    (batch,) = Batch.of(episodes, ESTIMATORS["grpo"](episodes)).micro_batches(64, torch.device("cpu"))
+    assert len(batch.rows) == 2
     transcripts = [len(episode.turns[0].completion_ids) for episode in episodes]
     prompt = len("def one():\n")
     assert len(batch.group_batch.token_ids_M) == prompt + sum(length - 1 for length in transcripts)

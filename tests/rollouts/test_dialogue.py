@@ -25,7 +25,7 @@ from greenward.rollouts.protocols import (
 )
 from greenward.runs.reading import without_timing
 from greenward.training.advantages import ESTIMATORS, Advantages, group_signal, spread_over_tokens
-from greenward.training.batch import row_groups
+from greenward.training.batch import Batch
 from greenward.training.collector import Collector, collection_metrics
 from greenward.training.protocols import rollout_row
 from greenward.training.trainer import RLTrainer
@@ -143,8 +143,8 @@ def test_an_engine_need_not_hand_over_groups_one_by_one() -> None:
 def test_each_role_is_played_by_its_player_and_only_the_policy_is_trained(three_games: Any) -> None:
     episodes, opponent = three_games
     assert opponent.batches == [[(2, 60)], [(2, 61, 20)]]
-    groups, _ = row_groups(episodes, ESTIMATORS["dr_grpo"](episodes), mask_truncated=False)
-    assert [(row.turn.role, row.turn.player) for row in groups[0]] == [
+    batch = Batch.of(episodes, ESTIMATORS["dr_grpo"](episodes))
+    assert [(row.turn.role, row.turn.player) for row in batch.groups[0]] == [
         (role, POLICY) for role in ("first", "second", "first", "second")
     ]
     assert episodes[0].trained_rewards == {"first": -1.0} and episodes[0].reward == -1.0

@@ -15,7 +15,7 @@ from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.advantages import Advantages
 from greenward.training.optim import KLCoefficient
-from greenward.training.ppo import CriticEstimator, discounted_returns, generalised_advantages
+from greenward.training.ppo import CriticEstimator, generalised_advantages
 from learning import VOCABULARY, judged_episode, make_turn, tiny_policy
 
 TEMPERATURE = 0.8
@@ -40,8 +40,12 @@ def test_equals_the_sum_of_equation_16(length: int, discount: float, gae_lambda:
     np.testing.assert_allclose(found, equation_16(rewards, values, discount, gae_lambda), atol=1e-12)
 
 
-def test_returns_are_the_discounted_reward_to_go() -> None:
-    returns = discounted_returns(np.array([1.0, 0.0, 4.0]), discount=0.5)
+def reward_to_go(rewards_T: np.ndarray, *, discount: float = 1.0) -> np.ndarray:
+    return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)
+
+
+def test_without_values_and_with_lambda_1_it_is_the_discounted_reward_to_go() -> None:
+    returns = reward_to_go(np.array([1.0, 0.0, 4.0]), discount=0.5)
     np.testing.assert_allclose(returns, [1 + 0.25 * 4, 0.5 * 4, 4])
 
 
@@ -301,7 +305,7 @@ def test_kl_in_the_reward_costs_each_token_its_estimate(kind: str) -> None:
     measured = [kl_costs(policy, episode.turns[0], kind) for episode in episodes]
     for episode, cost_T, (advantages_T,) in zip(episodes, measured, estimate.advantages, strict=True):
         rewards = terminal(len(cost_T), episode.rewards["programmer"]) - 0.3 * cost_T
-        np.testing.assert_allclose(advantages_T, discounted_returns(rewards, discount=1.0), atol=1e-4)
+        np.testing.assert_allclose(advantages_T, reward_to_go(rewards), atol=1e-4)
     assert estimate.metrics["kl"] == pytest.approx(np.concatenate(measured).mean(), abs=1e-5)
 
 

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from greenward.config.sections import GRPOAlgorithmConfig
-from greenward.training.batch import BatchTotals
 from greenward.training.losses import KL_ESTIMATORS, LOSSES
 from learning import LossInputs, loss_of
 
 VOCABULARY = LENGTH = 3
 ANSWERS = list(itertools.product(range(VOCABULARY), repeat=LENGTH))
 PREFIXES = [answer for n in range(LENGTH) for answer in itertools.product(range(VOCABULARY), repeat=n)]
-TOTALS = BatchTotals(sequences=1, tokens=LENGTH, max_completion_tokens=LENGTH)
+TOTALS = (1, LENGTH, LENGTH)
 
 Table = dict[tuple[int, ...], Tensor]
 
@@ -102,5 +101,5 @@ def test_entropy_of_padding_does_not_count() -> None:
     mask = torch.tensor([[True, True, False]])
     zeros = torch.zeros(1, 3, dtype=torch.float64)
     inputs = LossInputs(zeros, zeros, mask, entropy_BT=torch.tensor([[1.0, 2.0, math.nan]]))
-    output = loss_of(inputs, BatchTotals(1, 2, 3), GRPOAlgorithmConfig(loss="dapo", entropy_coefficient=0.1))
+    output = loss_of(inputs, (1, 2, 3), GRPOAlgorithmConfig(loss="dapo", entropy_coefficient=0.1))
     assert float(output.loss) == pytest.approx(-0.1 * 1.5)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from greenward.config.sections import GRPOAlgorithmConfig, KLConfig
-from greenward.training.batch import BatchTotals, MicroBatch
+from greenward.training.batch import MicroBatch
 from greenward.training.losses import KL_ESTIMATORS, LOSSES, LossOutput, value_loss
-from learning import LossInputs, loss_of
+from learning import UNREAD, LossInputs, loss_of
 
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
-TOTALS = BatchTotals(sequences=3, tokens=9, max_completion_tokens=10)
+TOTALS = (3, 9, 10)  # sequences, tokens, and the limit of tokens
 
 
 def make_inputs(seed: int = 0, *, old: bool = True, ref: bool = True, sampler: bool = True) -> LossInputs:
@@ -86,7 +86,7 @@ def test_clipping_stops_the_gradient_only_where_it_would_push_further_out() -> N
     inputs = LossInputs(
         logprobs, advantages, torch.ones_like(ratios, dtype=torch.bool), logprobs.detach() - ratios.log()
     )
-    output = loss_of(inputs, BatchTotals(1, 7, 7), algorithm("dapo", clip_low=0.2, clip_high=0.28))
+    output = loss_of(inputs, (1, 7, 7), algorithm("dapo", clip_low=0.2, clip_high=0.28))
     moving = (gradient(output, inputs) != 0)[0].tolist()
     assert moving == [False, True, False, True, True, True, False]
     assert float(output.sums["clip/low"]) == 2 and float(output.sums["clip/high"]) == 1
@@ -139,7 +139,7 @@ def test_the_mismatch_is_measured_before_it_is_corrected() -> None:
             None,
             sampler[None, [drawn]],
         )
-        output = loss_of(inputs, BatchTotals(1, 1, 1), algorithm(importance={"high": 1.1}))
+        output = loss_of(inputs, (1, 1, 1), algorithm(importance={"high": 1.1}))
         log_ratio = float(trainer[drawn] - sampler[drawn])
         assert float(output.sums["importance/difference"]) == pytest.approx(abs(log_ratio))
         assert float(output.maxima["importance/max_difference"]) == pytest.approx(abs(log_ratio))
@@ -209,9 +209,7 @@ def test_kl_is_reported_and_scaled_by_its_coefficient(estimator: str) -> None:
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
 RETURNS = torch.tensor([[1.0, 1.0, -1.0], [0.0, 1.0, 9.0]])
 VALUE_MASK = torch.tensor([[True, True, True], [True, True, False]])
-VALUE_BATCH = MicroBatch(
-    torch.zeros(2, 3), VALUE_MASK, values_BT=OLD, returns_BT=RETURNS, totals=BatchTotals(2, 5, 3)
-)
+VALUE_BATCH = MicroBatch(UNREAD, torch.zeros(2, 3), VALUE_MASK, 2, 5, 3, values_BT=OLD, returns_BT=RETURNS)
 VALUES = torch.tensor([[0.1, 0.5, 0.5], [0.05, 1.5, 100.0]])
 
 

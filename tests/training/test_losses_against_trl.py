@@ -16,7 +16,6 @@ from record_trl_losses import (
 )
 
 from greenward.config.sections import GRPOAlgorithmConfig, ImportanceConfig, KLConfig
-from greenward.training.batch import BatchTotals
 from learning import LossInputs, loss_of
 
 
@@ -33,7 +32,7 @@ def our_loss(case: dict[str, Any], given: dict[str, Any]) -> tuple[float, torch.
             ref_logprobs_BT=tensor["ref_logprobs"] if case["beta"] else None,
             sampler_logprobs_BT=tensor["sampler_logprobs"] if case["importance"] else None,
         ),
-        BatchTotals(len(mask_BT), int(mask_BT.sum()), MAX_COMPLETION_TOKENS),
+        (len(mask_BT), int(mask_BT.sum()), MAX_COMPLETION_TOKENS),
         GRPOAlgorithmConfig(
             loss=case["loss"],
             clip_low=CLIP_LOW,

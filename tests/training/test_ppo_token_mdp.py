@@ -16,7 +16,6 @@ from greenward.config.sections import GRPOAlgorithmConfig, PPOAlgorithmConfig, S
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import Episode, SamplingParams
-from greenward.training.batch import BatchTotals
 from greenward.training.ppo import generalised_advantages
 from learning import LossInputs, PPOAgent, judged_episode, loss_of, make_turn
 
@@ -79,8 +78,7 @@ def test_with_exact_values_the_expected_ppo_gradient_is_that_of_the_expected_rew
                 advantages_BT=torch.from_numpy(advantages)[None],
                 mask_BT=torch.ones(1, len(answer), dtype=torch.bool),
             )
-            totals = BatchTotals(sequences=1, tokens=1, max_completion_tokens=LIMIT)
-            loss = loss_of(inputs, totals, GRPOAlgorithmConfig(loss="ppo")).loss
+            loss = loss_of(inputs, (1, 1, LIMIT), GRPOAlgorithmConfig(loss="ppo")).loss
             expectation = expectation + logprobs.detach().sum().exp() * loss
     found = torch.autograd.grad(expectation, parameters, allow_unused=True)
     for expected, gradient in zip(exact, found, strict=True):

@@ -12,7 +12,7 @@ import pytest
 from greenward.config.sections import BatchFaultConfig, FaultsConfig, TemperatureMismatchConfig
 from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training.advantages import Advantages
-from greenward.training.faults import FAULTS, EditedCollector, edit_examples
+from greenward.training.faults import FAULTS, Proxy, edit_examples
 from greenward.training.protocols import Example
 
 
@@ -140,6 +140,6 @@ def test_turns_of_others_are_left_alone(episodes):
 
 
 def test_what_stands_in_front_can_be_copied():
-    copied = copy.deepcopy(EditedCollector(SimpleNamespace(seed=[3]), list))
-    assert type(copied) is EditedCollector and copied.seed == [3]
+    copied = copy.deepcopy(Proxy(SimpleNamespace(seed=[3]), collect=list))
+    assert type(copied) is Proxy and copied.seed == [3] and copied.collect() == []
     assert not hasattr(copied, "absent")

@@ -291,11 +291,6 @@ class Plan:
     sampling_seconds: tuple[float, float]
     training_seconds: tuple[float, float]
 
-    @property
-    def step_seconds(self) -> tuple[float, float]:
-        (fast, slow), (also_fast, also_slow) = self.sampling_seconds, self.training_seconds
-        return fast + also_fast, slow + also_slow
-
 
 def find_gpu(name: str) -> GpuModel:
     """The GPU of that name, however it is written. Raises `ConfigError` naming the nearest."""
@@ -508,8 +503,8 @@ def plan_lines(
     if found.memory.total > limit and (smaller := advice(shape, work, limit)):
         lines.append(f"what fits: {smaller}")
     steps = recipe.training.max_steps if isinstance(recipe, ReinforcementRecipe) else 1
-    fast, slow = found.step_seconds
     sampling, training = found.sampling_seconds, found.training_seconds
+    fast, slow = map(sum, zip(sampling, training, strict=True))
     lines += [
         f"a step: {_shown_range(fast, slow)} s (sampling {_shown_range(*sampling)}, "
         f"training {_shown_range(*training)}), "

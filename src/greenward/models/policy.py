@@ -222,7 +222,7 @@ class Policy(Sampler):
         return self.model.casting_once() if isinstance(self.model, Decoder) else nullcontext()
 
     def add_adapter(self, config: LoraConfig, *, seed: int, base: str | None = None) -> None:
-        """Train an adapter from now on, and none of the weights; see `adapter.add_adapter`."""
+        """Train an adapter from now on, and none of the weights; see `lora.add_adapter`."""
         lora.add_adapter(self.model, config, seed=seed, dtype=self.dtype, base=base)
 
     def save(self, folder: Path | str) -> None:

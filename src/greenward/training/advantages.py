@@ -182,7 +182,11 @@ class RoleBaselineEstimator(Estimator):
             for name, value, turns in self._returns(episode) if episode.scored else ():
                 keys = [(number, id(turn)) for turn in turns]
                 if self.baseline == "role_baseline":
-                    values |= dict.fromkeys(keys, self._over_running_mean(name, value))
+                    before = self._means.get(name, 0.0)
+                    self._means[name] = self.decay * before + (1 - self.decay) * value
+                    values |= dict.fromkeys(
+                        keys, value - (self._means[name] if self.updated_first else before)
+                    )
                 else:
                     shared[name].append((value, keys))
         for sharers in shared.values():
@@ -214,11 +218,6 @@ class RoleBaselineEstimator(Estimator):
                     of_turn = (name, turn.prompt_ids) if by_position else f"{name}#{number}"
                     yield of_turn, reward * self.discount**later, [turn]
 
-    def _over_running_mean(self, name: str, value: float) -> float:
-        before = self._means.get(name, 0.0)
-        self._means[name] = self.decay * before + (1 - self.decay) * value
-        return value - (self._means[name] if self.updated_first else before)
-
     def state_dict(self) -> dict[str, Any]:
         return {"means": dict(self._means)}
 
@@ -232,7 +231,7 @@ def group_signal(episodes: Sequence[Episode]) -> dict[int, str]:
     In a group `with_signal` the rewards of a role differ between episodes. The others are split by success:
     all scored episodes succeeded (`all_pass`), none did (`all_fail`), or neither holds (`constant`). In an
     `unscored` group the infrastructure failed for every episode. Whether a group is trained on follows from
-    its advantages (`batch.has_signal`).
+    its advantages (`Batch.trained`).
     """
     members: dict[int, list[Episode]] = {}
     for episode in episodes:

@@ -34,7 +34,7 @@ from greenward.runs.machine import available_mb, resident_mb
 from greenward.training.advantages import Estimator
 from greenward.training.collector import Collector
 from greenward.training.protocols import Callback, Example
-from greenward.training.reward_model import LogitCalibration, RewardModel
+from greenward.training.reward_model import OnlineRecalibration, RewardModel
 from greenward.training.trainer import RLTrainer
 
 TRUTH_FILE = "faults.json"
@@ -106,32 +106,22 @@ def recorded_truth(run: Path, faults: Sequence[Fault], *, seed: int) -> Iterator
             write_json(run / TRUTH_FILE, truth())
 
 
-class EditedCollector(Proxy):
-    """A collector whose episodes are edited before anything is learned from them."""
-
-    def __init__(self, collector: Any, edit: Callable[[list[Episode]], list[Episode]]) -> None:
-        super().__init__(collector)
-        self._edit = edit
-
-    def collect(self, step: int) -> tuple[list[Episode], dict[str, float]]:
-        episodes, metrics = self._inner.collect(step)
-        return self._edit(episodes), metrics
-
-
 class _BatchFault(LaterFault):
     """A fault that begins after `after_step`; a subclass edits the turns that the policy is trained on."""
 
     def __init__(self, config: BatchFaultConfig, targets: FaultTargets) -> None:
         super().__init__(config, targets)
         self._step = 0
-        edited = EditedCollector(targets.trainer.collector, self._edited)
-        targets.trainer.collector = cast(Collector, edited)
+        collector = targets.trainer.collector
+
+        def collect(step: int) -> tuple[list[Episode], dict[str, float]]:
+            episodes, metrics = collector.collect(step)
+            return self._wrong(episodes) if self._step > config.after_step else episodes, metrics
+
+        targets.trainer.collector = cast(Collector, Proxy(collector, collect=collect))
 
     def on_step_begin(self, step: int) -> None:
         self._step = step
-
-    def _edited(self, episodes: list[Episode]) -> list[Episode]:
-        return self._wrong(episodes) if self._step > self._config.after_step else episodes
 
     def _wrong(self, episodes: list[Episode]) -> list[Episode]:
         return [
@@ -288,7 +278,7 @@ class RewardOverconfidence(Fault):
         self._calibration = _ScaledCalibration(targets.reward_model.calibration)
         self._fixed = config.logit_scale
         self._calibration.scale = config.logit_scale or 1.0
-        targets.reward_model.calibration = cast(LogitCalibration, self._calibration)
+        targets.reward_model.calibration = cast(OnlineRecalibration, self._calibration)
         self._record = np.empty((len(_RECORDED), 0))
         self._onset: int | None = None if config.logit_scale is None else 1
 
@@ -339,7 +329,7 @@ class RewardOverconfidence(Fault):
 class _ScaledCalibration(Proxy):
     """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
 
-    def __init__(self, calibration: LogitCalibration) -> None:
+    def __init__(self, calibration: OnlineRecalibration) -> None:
         super().__init__(calibration)
         self.scale = 1.0
         self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)

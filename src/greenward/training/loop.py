@@ -349,9 +349,8 @@ class TrainingLoop:
         }
         for callback in self._callbacks:
             callback.on_step_end(self.steps_done, record.episodes, metrics)
-        seconds = distributed.all_gather_object([time.perf_counter() - started])[
-            0
-        ]  # by which all stop at once
+        # Those of the first process, so that all stop at once.
+        seconds, *_ = distributed.all_gather_object([time.perf_counter() - started])
         self.training_seconds += seconds
         metrics |= {"time/step": seconds, "time/training": self.training_seconds}
         if torch.cuda.is_initialized() and (device := self.trainer.policy.device).type == "cuda":

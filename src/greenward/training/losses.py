@@ -34,7 +34,7 @@ from torch import Tensor
 
 from greenward.config.sections import PolicyGradientConfig
 from greenward.models.scoring import TokenScores
-from greenward.training.batch import BatchTotals, MicroBatch
+from greenward.training.batch import MicroBatch
 
 
 @dataclass(frozen=True)
@@ -87,34 +87,40 @@ def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return ((log_ratio_BT * mask_BT).sum(-1, keepdim=True) / lengths_B1).expand_as(log_ratio_BT)
 
 
-# The surrogate: what is minimised at each token.
+# The surrogate: what is minimised at each token, and where its lower and its upper bound stop the gradient.
+
+Surrogate = tuple[Tensor, Tensor, Tensor]
 
 
 def clipped_ratio(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-min(ratio * A, clip(ratio, 1 - low, 1 + high) * A) (PPO, arXiv 1707.06347, eq. 7).
 
     Bounds that differ are DAPO's clip-higher (arXiv 2503.14476, eq. 10).
     """
-    return -torch.min(ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT)
+    values_BT = -torch.min(ratio_BT * advantages_BT, ratio_BT.clamp(1 - low, 1 + high) * advantages_BT)
+    below_BT, above_BT = ratio_BT < 1 - low, ratio_BT > 1 + high
+    return values_BT, below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
 
 
 def clipped_weight(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-stop_gradient(min(ratio, 1 + high)) * A * log p (CISPO, arXiv 2506.13585, eq. 4-5).
 
     Every token keeps a gradient; only its weight is bounded. There is no lower bound.
     """
-    return -ratio_BT.clamp(max=1 + high).detach() * advantages_BT * logprobs_BT
+    values_BT = -ratio_BT.clamp(max=1 + high).detach() * advantages_BT * logprobs_BT
+    return values_BT, torch.zeros_like(ratio_BT, dtype=torch.bool), ratio_BT > 1 + high
 
 
 def unclipped_ratio(
     ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
-) -> Tensor:
+) -> Surrogate:
     """-ratio * A: the importance-weighted policy gradient; at ratio 1 its gradient is REINFORCE's."""
-    return -ratio_BT * advantages_BT
+    nowhere_BT = torch.zeros_like(ratio_BT, dtype=torch.bool)
+    return -ratio_BT * advantages_BT, nowhere_BT, nowhere_BT
 
 
 # The correction for a sampler whose probabilities are not the trainer's.
@@ -150,25 +156,25 @@ class ImportanceCorrection:
 # The average over the optimizer batch. Values outside the mask are 0.
 
 
-def mean_of_sequence_means(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_of_sequence_means(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Every sequence weighs the same, whatever its length (GRPO)."""
-    means_B = values_BT.sum(-1) / mask_BT.sum(-1).clamp(min=1)
-    return means_B.sum() / max(totals.sequences, 1)
+    means_B = values_BT.sum(-1) / batch.mask_BT.sum(-1).clamp(min=1)
+    return means_B.sum() / max(batch.total_sequences, 1)
 
 
-def mean_over_limit(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_over_limit(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Sums divided by a constant, so that length has no influence (Dr. GRPO, arXiv 2503.20783)."""
-    return values_BT.sum() / (max(totals.sequences, 1) * totals.max_completion_tokens)
+    return values_BT.sum() / (max(batch.total_sequences, 1) * batch.max_completion_tokens)
 
 
-def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_over_tokens(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Every token of the batch weighs the same (DAPO, arXiv 2503.14476, eq. 12)."""
-    return values_BT.sum() / max(totals.tokens, 1)
+    return values_BT.sum() / max(batch.total_tokens, 1)
 
 
-def mean_of_sequence_sums(values_BT: Tensor, mask_BT: Tensor, totals: BatchTotals) -> Tensor:
+def mean_of_sequence_sums(values_BT: Tensor, batch: MicroBatch) -> Tensor:
     """Sum over the tokens, mean over the sequences: the gradient of the expected return itself."""
-    return values_BT.sum() / max(totals.sequences, 1)
+    return values_BT.sum() / max(batch.total_sequences, 1)
 
 
 @dataclass(frozen=True)
@@ -176,8 +182,8 @@ class PolicyLoss:
     """One loss: level of the ratio, surrogate, average."""
 
     log_ratio: Callable[[Tensor, Tensor], Tensor]
-    surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-    average: Callable[[Tensor, Tensor, BatchTotals], Tensor]
+    surrogate: Callable[[Tensor, Tensor, Tensor, float, float], Surrogate]
+    average: Callable[[Tensor, MicroBatch], Tensor]
 
 
 LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
@@ -227,7 +233,7 @@ class Objective:
 
 
 def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) -> LossOutput:
-    """The loss of one micro-batch: its share of the loss of its minibatch (`batch.totals`).
+    """The loss of one micro-batch: its share of the loss of its minibatch.
 
     `scores` carry gradients; their entropy is that in nats of the whole next-token distribution that each
     token was drawn from, and needed for an entropy coefficient above 0. All terms are averaged alike. The
@@ -235,8 +241,7 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     the ratio of each token, also where the surrogate's ratio is of the sequence; a KL coefficient above 0
     needs `batch.ref_logprobs_BT`.
     """
-    parts, low, high = LOSSES[objective.loss], objective.clip_low, objective.clip_high
-    mask_BT = batch.mask_BT.bool()
+    parts, mask_BT = LOSSES[objective.loss], batch.mask_BT
 
     def within(values_BT: Tensor) -> Tensor:
         """Padding may hold anything, infinities included: 0 there keeps every product finite."""
@@ -246,8 +251,16 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     old_BT = logprobs_BT.detach() if batch.old_logprobs_BT is None else within(batch.old_logprobs_BT)
     token_log_ratio_BT = logprobs_BT - old_BT
     ratio_BT = parts.log_ratio(token_log_ratio_BT, mask_BT).exp()
-    values_BT = parts.surrogate(ratio_BT, logprobs_BT, batch.advantages_BT, low, high)
-    sums = _ratio_sums(token_log_ratio_BT, ratio_BT, batch.advantages_BT, parts.surrogate, low, high)
+    values_BT, low_BT, high_BT = parts.surrogate(
+        ratio_BT, logprobs_BT, batch.advantages_BT, objective.clip_low, objective.clip_high
+    )
+    sums = {
+        "ratio/mean": ratio_BT,
+        "approx_kl": token_log_ratio_BT.exp() - 1 - token_log_ratio_BT,  # Schulman's k3 of KL(old || policy)
+        "clip/low": low_BT.float(),
+        "clip/high": high_BT.float(),
+        "clip/fraction": (low_BT | high_BT).float(),
+    }
     maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
@@ -270,39 +283,11 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     if objective.entropy_coefficient > 0:
         assert scores.entropy_BT is not None, "an entropy coefficient above 0 needs entropies"
         values_BT = values_BT - objective.entropy_coefficient * within(scores.entropy_BT)
-    assert batch.totals is not None, "a loss is a share of that of a minibatch"
     return LossOutput(
-        loss=parts.average(values_BT * mask_BT, mask_BT, batch.totals),
+        loss=parts.average(values_BT * mask_BT, batch),
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
         maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )
-
-
-def _ratio_sums(
-    log_ratio_BT: Tensor,
-    ratio_BT: Tensor,
-    advantages_BT: Tensor,
-    surrogate: Callable[..., Tensor],
-    clip_low: float,
-    clip_high: float,
-) -> dict[str, Tensor]:
-    """How far the policy has moved on this batch, per token, and where clipping stopped the gradient.
-
-    `approx_kl` is Schulman's k3 estimate of KL(old || policy).
-    """
-    above_BT, below_BT = ratio_BT > 1 + clip_high, ratio_BT < 1 - clip_low
-    never_BT = torch.zeros_like(above_BT)
-    if surrogate is clipped_ratio:
-        low_BT, high_BT = below_BT & (advantages_BT < 0), above_BT & (advantages_BT > 0)
-    else:
-        low_BT, high_BT = never_BT, above_BT if surrogate is clipped_weight else never_BT
-    return {
-        "ratio/mean": ratio_BT,
-        "approx_kl": log_ratio_BT.exp() - 1 - log_ratio_BT,
-        "clip/low": low_BT.float(),
-        "clip/high": high_BT.float(),
-        "clip/fraction": (low_BT | high_BT).float(),
-    }
 
 
 def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> LossOutput:
@@ -312,9 +297,8 @@ def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> L
     - R)^2, as in the PPO2 of OpenAI Baselines: a value that has moved more than c towards its return
     has no gradient any more. The sums are `value/loss` and `value/clipped`, the share of such tokens.
     """
-    old_values_BT, returns_BT, totals = batch.values_BT, batch.returns_BT, batch.totals
+    old_values_BT, returns_BT = batch.values_BT, batch.returns_BT
     assert old_values_BT is not None and returns_BT is not None, "a critic needs its estimator"
-    assert totals is not None, "a loss is a share of that of a minibatch"
     error_BT = (values_BT - returns_BT).square()
     clipped_BT = torch.zeros_like(batch.mask_BT)
     if clip is not None:
@@ -324,7 +308,7 @@ def value_loss(values_BT: Tensor, batch: MicroBatch, *, clip: float | None) -> L
         error_BT = torch.max(error_BT, near_error_BT)
     half_BT = (error_BT / 2).masked_fill(~batch.mask_BT, 0.0)
     return LossOutput(
-        loss=half_BT.sum() / max(totals.tokens, 1),
+        loss=half_BT.sum() / max(batch.total_tokens, 1),
         sums={
             "value/loss": half_BT.detach().sum(),
             "value/clipped": (clipped_BT & batch.mask_BT).float().sum(),

@@ -6,22 +6,21 @@ Generalised advantage estimation: Schulman et al. 2015, arXiv 1506.02438.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from greenward.common.seeding import step_seed
 from greenward.config.sections import CriticConfig, PPOKLConfig
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
 from greenward.rollouts.protocols import Episode, Turn
 from greenward.training.advantages import STD_EPSILON, Advantages, Estimator, PerToken, per_token
-from greenward.training.batch import MicroBatch, Minibatch, RowGroup, TrainingRow, row_scores
+from greenward.training.batch import Batch, MicroBatch, Row
 from greenward.training.losses import KL_ESTIMATORS, value_loss
 from greenward.training.optim import (
     KLCoefficient,
@@ -101,7 +100,7 @@ class CriticEstimator(Estimator):
             values_T,
             gae(rewards_T, values_T, gae_lambda=config.gae_lambda),
             gae(rewards_T, values_T, gae_lambda=config.value_lambda) + values_T,
-            discounted_returns(rewards_T, discount=config.discount),
+            gae(rewards_T, zeros_T, gae_lambda=1.0),
             kl_T,
             kl_advantages_T,
         )
@@ -140,10 +139,10 @@ class CriticEstimator(Estimator):
             for number, turn in enumerate(episode.turns):
                 if episode.scored and turn.trained:
                     zeros_T = np.zeros(len(turn.completion_ids), np.float32)
-                    rows.append(TrainingRow(turn, zeros_T, turn.policy_wrote_T))
+                    rows.append(Row(turn, zeros_T))
                     places.append((index, number))
         scores = {"values": _zeros(episodes)}
-        found = row_scores(self._score_batch, rows, self.micro_batch_sequences, self.policy.device)
+        found = Batch([rows]).scores(self._score_batch, self.micro_batch_sequences, self.policy.device)
         for (index, number), by_name in zip(places, found, strict=True):
             for name, found_T in by_name.items():
                 scores.setdefault(name, _zeros(episodes))[index][number][:] = found_T
@@ -272,11 +271,6 @@ def generalised_advantages(
     return advantages_T
 
 
-def discounted_returns(rewards_T: np.ndarray, *, discount: float) -> np.ndarray:
-    """The reward still to come at each of the T steps, that of the step included, float64."""
-    return generalised_advantages(rewards_T, np.zeros(len(rewards_T)), discount=discount, gae_lambda=1.0)
-
-
 @dataclass(eq=False, kw_only=True)
 class PPOTrainer(RLTrainer):
     """Trains a policy, and a critic on the returns that its estimator gives.
@@ -300,58 +294,67 @@ class PPOTrainer(RLTrainer):
     def _further_rates(self) -> list[float]:
         return [self.critic_config.learning_rate or self.training.learning_rate]
 
-    def _learn(
-        self,
-        groups: list[RowGroup],
-        split: Callable[..., list[Minibatch]],
-        step: int,
-        statistics: UpdateStatistics,
-    ) -> bool:
-        """As without a critic, but rows are shuffled: their baseline is not that of a group."""
-        groups = [[row] for group in groups for row in group]
-        passes = self.algorithm.updates_per_batch
-        critic_passes = self.critic_config.updates_per_batch or passes
-        stopped_early = False
-        for number in range(max(passes, critic_passes)):
-            if number == 0 or self.algorithm.minibatches > 1:
-                batches = split(groups, shuffle_seed=step_seed(self.seed, step, f"minibatches/{number}"))
-            for minibatch in batches:
-                learning = _Learning(
-                    policy=number < passes and not stopped_early,
-                    critic=number < critic_passes,
-                    first_pass=number == 0,
-                )
-                stopped_early |= not self._joint_step(minibatch, statistics, learning)
-        return stopped_early
+    def _passes(self) -> int:
+        return max(self.algorithm.updates_per_batch, self._critic_passes())
 
-    def _joint_step(self, batch: Minibatch, statistics: UpdateStatistics, learning: _Learning) -> bool:
-        """One step on a minibatch; False, and no step of the policy, if the policy has moved too far."""
+    def _critic_passes(self) -> int:
+        return self.critic_config.updates_per_batch or self.algorithm.updates_per_batch
+
+    def _optimizer_step(
+        self, minibatch: Batch, number: int, statistics: UpdateStatistics, *, learns: bool
+    ) -> bool:
+        """One step of the policy, if it still `learns`, and of the critic, on a minibatch in pass `number`.
+
+        False, and no step of the policy, if the policy has moved too far.
+        """
+        critic_learns = number < self._critic_passes()
+        if not (learns or critic_learns):
+            return True
         with casting_once(self.policy):
             value_gradients, found = self._limit.run_within_memory(
-                lambda: self._accumulate_both(batch, learning), len(batch.rows)
+                lambda: self._accumulate_both(minibatch, number, learns, critic_learns), len(minibatch.rows)
             )
         statistics.extend(found)
-        within = not learning.policy or self._is_within(found)
-        self._step(value_gradients, statistics, policy=learning.policy and within, critic=learning.critic)
+        within = not learns or self._is_within(found)
+        learns &= within
+        norms: dict[str, float] = {}
+        max_norm = self.training.max_grad_norm
+        self._loss_scale.unscale([*self._policy_parameters, *self._critic_parameters])
+        if learns:
+            norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
+        else:
+            for parameter in self._policy_parameters:
+                parameter.grad = None
+        if critic_learns:
+            trunk = value_gradients.parameters
+            with value_gradients:
+                self._loss_scale.unscale(trunk)
+                parameters = [*(trunk if learns else ()), *self._critic_parameters]
+                norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
+        if learns:
+            value_gradients.merge()
+        if norms:
+            self._apply_gradients(norms, statistics)
+        self._optimizer.zero_grad()
         return within
 
     def _accumulate_both(
-        self, batch: Minibatch, learning: _Learning
+        self, minibatch: Batch, number: int, policy_learns: bool, critic_learns: bool
     ) -> tuple[SeparateGradients, UpdateStatistics]:
         """The gradients of a minibatch, those of the value loss on a shared trunk apart, and statistics."""
         self._optimizer.zero_grad()
-        trunk = self._shared_trunk if learning.policy else []
+        trunk = self._shared_trunk if policy_learns else []
         value_gradients, statistics, losses = SeparateGradients(trunk), UpdateStatistics(), []
         reads = self.critic.reads_policy
-        for micro in batch.micro_batches(self._limit.size, self.policy.device):
+        for micro in minibatch.micro_batches(self._limit.size, self.policy.device):
             scores = hidden_SE = None
-            if learning.policy:
+            if policy_learns:
                 scores = micro.scores(self.policy, entropy=True, hidden=reads)
                 hidden_SE = scores.hidden_SE
             elif reads:
                 with torch.no_grad():
                     hidden_SE = self.policy.completion_hidden(micro.group_batch)
-            if learning.critic:
+            if critic_learns:
                 values_BT = self.critic(micro.group_batch, hidden_SE)
                 value = value_loss(values_BT, micro, clip=self.critic_config.clip)
                 loss = self.critic_config.loss_weight * value.loss
@@ -360,45 +363,7 @@ class PPOTrainer(RLTrainer):
                 losses.append(loss.detach())
                 statistics.add(value, micro.mask_BT)
             if scores is not None:
-                losses.append(self._backward(scores, micro, statistics, first_pass=learning.first_pass))
-        if learning.policy:
+                losses.append(self._backward(scores, micro, statistics, number))
+        if policy_learns:
             statistics.losses.append(torch.stack(losses).sum())
-        elif learning.first_pass:  # the policy's update has ended early: the metric is of all answers
-            self._measure_entropy(batch.rows, statistics)
         return value_gradients, statistics
-
-    def _step(
-        self, value_gradients: SeparateGradients, statistics: UpdateStatistics, *, policy: bool, critic: bool
-    ) -> None:
-        """Clip the gradients of those that learn, each by its own norm, and step if all are finite."""
-        norms: dict[str, float] = {}
-        max_norm = self.training.max_grad_norm
-        self._loss_scale.unscale([*self._policy_parameters, *self._critic_parameters])
-        if policy:
-            norms["policy"] = clip_gradients(self._policy_parameters, max_norm)
-        else:
-            for parameter in self._policy_parameters:
-                parameter.grad = None
-        if critic:
-            trunk = value_gradients.parameters
-            with value_gradients:
-                self._loss_scale.unscale(trunk)
-                parameters = [*(trunk if policy else ()), *self._critic_parameters]
-                norms["critic"] = clip_gradients(parameters, self.critic_config.max_grad_norm or max_norm)
-        if policy:
-            value_gradients.merge()
-        finite = all(math.isfinite(norm) for norm in norms.values())
-        if norms:
-            if finite:
-                self._optimizer.step()
-            statistics.add_step(norms, applied=finite)
-            self._loss_scale.update(finite=finite)
-        self._optimizer.zero_grad()
-
-
-class _Learning(NamedTuple):
-    """What a minibatch changes, and whether its rows are read for the first time."""
-
-    policy: bool
-    critic: bool
-    first_pass: bool

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class RewardModel(Stateful):
     }
 
     def __post_init__(self) -> None:
-        self.calibration: LogitCalibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
+        self.calibration = OnlineRecalibration(_RECALIBRATION_WINDOW)
         features = 2 * self.trunk.hidden_size
         self._head = RewardHead(
             features,
@@ -179,18 +179,6 @@ class RewardModelCallback(Callback):
         bonus = {role: reward + self.weight * chance for role, reward in episode.trained_rewards.items()}
         rewards = {**episode.rewards, **bonus}
         return replace(episode, rewards=rewards, reward_terms={**episode.reward_terms, TERM: chance})
-
-
-class LogitCalibration(Protocol):
-    """Corrects logits, and learns from what became of them."""
-
-    def correct(self, logits: Floats) -> Floats: ...
-
-    def learn(self, logits: Floats, outcomes: Floats) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class OnlineRecalibration:

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from greenward.common.errors import ConfigError
-from greenward.common.seeding import step_seed
 from greenward.config.sections import PolicyGradientConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode
 from greenward.training.advantages import Advantages, Estimator
-from greenward.training.batch import (
-    MicroBatch,
-    Minibatch,
-    RowGroup,
-    TrainingRow,
-    has_signal,
-    minibatches,
-    row_groups,
-    row_scores,
-    training_batches,
-)
+from greenward.training.batch import Batch, MicroBatch
 from greenward.training.collector import Collector
 from greenward.training.loop import StepRecord
 from greenward.training.losses import Objective, policy_loss
@@ -125,56 +112,41 @@ class RLTrainer(Stateful):
         further than that from the one before the update ends the policy's update, and no step of the policy
         is taken on it (as in Spinning Up).
         """
-        algorithm = self.algorithm
+        algorithm, statistics = self.algorithm, UpdateStatistics()
         rate = self._set_learning_rates(step)
-        statistics = UpdateStatistics()
-        groups, left_out = row_groups(episodes, advantages, mask_truncated=algorithm.overlong.mask_truncated)
-        all_groups = self._kl_in_loss or algorithm.entropy_coefficient > 0
-        trained = [group for group in groups if group and (all_groups or has_signal(group))]
-        if not all_groups:
-            left_out += [row for group in groups if not has_signal(group) for row in group]
+        # The policy's log-probabilities before the update are needed if it takes more than one step.
         off_policy = algorithm.updates_per_batch * algorithm.minibatches > 1
-        groups = self._with_fixed_logprobs(groups, off_policy=off_policy, all_groups=all_groups)
-        self._measure_entropy(left_out, statistics)
-        split = partial(
-            minibatches,
-            count=algorithm.minibatches,
+        batch = Batch.of(
+            episodes,
+            advantages if off_policy else replace(advantages, logprobs=None),
+            mask_truncated=algorithm.overlong.mask_truncated,
+            every_group=self._kl_in_loss or algorithm.entropy_coefficient > 0,
             max_completion_tokens=self.max_completion_tokens,
-            all_groups=all_groups,
         )
-        stopped_early = self._learn(groups, split, step, statistics)
+        if off_policy and any(row.old_logprobs_T is None for row in batch.rows):
+            self._add_logprobs("old_logprobs_T", self.policy, batch)
+        if self._kl_in_loss and self.reference is not None:
+            self._add_logprobs("ref_logprobs_T", self.reference, batch)
+        self._measure_entropy(batch.left_out, statistics)
+        stopped_early = False
+        for number, minibatch in batch.minibatches(
+            algorithm.minibatches, passes=self._passes(), seed=self.seed, step=step
+        ):
+            learns = number < algorithm.updates_per_batch and not stopped_early
+            stopped_early |= not self._optimizer_step(minibatch, number, statistics, learns=learns)
+            if number == 0 and not learns:  # the metric is of all answers
+                self._measure_entropy(minibatch, statistics)
         self.policy.version += statistics.policy_steps > 0
         metrics = {
             "learning_rate": rate,
-            "groups/trained": float(len(trained)),
-            "tokens/trained": float(sum(row.turn.policy_tokens for group in trained for row in group)),
+            "groups/trained": float(len(batch.trained)),
+            "tokens/trained": float(sum(row.turn.policy_tokens for row in batch.rows)),
             **advantages.metrics,
             **statistics.metrics(),
         }
         if algorithm.max_step_kl is not None:
             metrics["updates/stopped_early"] = float(stopped_early)
         return metrics | self._adapt_coefficients(metrics, sum(episode.scored for episode in episodes))
-
-    def _learn(
-        self,
-        groups: list[RowGroup],
-        split: Callable[..., list[Minibatch]],
-        step: int,
-        statistics: UpdateStatistics,
-    ) -> bool:
-        """The passes over the minibatches; whether they ended early because the policy moved too far."""
-        stopped_early = False
-        for number in range(self.algorithm.updates_per_batch):
-            if number == 0:  # in order; shuffled anew for each further pass
-                batches = split(groups)
-            elif self.algorithm.minibatches > 1:
-                batches = split(groups, shuffle_seed=step_seed(self.seed, step, f"minibatches/{number}"))
-            for minibatch in batches:
-                if not stopped_early:
-                    stopped_early = not self._optimizer_step(minibatch, statistics, first_pass=number == 0)
-                elif number == 0:
-                    self._measure_entropy(minibatch.rows, statistics)  # the metric is of all answers
-        return stopped_early
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -197,53 +169,37 @@ class RLTrainer(Stateful):
         set_learning_rates(self._optimizer, [rate * factor for rate in rates])
         return training.learning_rate * factor
 
-    def _with_fixed_logprobs(
-        self, groups: Sequence[RowGroup], *, off_policy: bool, all_groups: bool
-    ) -> list[RowGroup]:
-        """The rows with the log-probabilities that stay fixed during the update.
-
-        The policy's own are needed only if it will have moved before the last of them is used, and
-        scored only if the estimator has not done so.
-        """
-        rows = [row for group in groups if all_groups or has_signal(group) for row in group]
-        there = all(row.old_logprobs_T is not None for row in rows)
-        if off_policy and there and not self._kl_in_loss:
-            return list(groups)
-        old = self._logprobs(self.policy, rows) if off_policy and not there else {}
-        ref = self._logprobs(self.reference, rows) if self._kl_in_loss and self.reference else {}
-
-        def scored(row: TrainingRow) -> TrainingRow:
-            old_T = old.get(id(row), row.old_logprobs_T) if off_policy else None
-            return replace(row, old_logprobs_T=old_T, ref_logprobs_T=ref.get(id(row)))
-
-        return [[scored(row) for row in group] for group in groups]
-
-    def _logprobs(self, policy: Policy, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
-        """The log-probabilities (T,) of each row's tokens, by the row's id."""
+    def _add_logprobs(self, name: str, policy: Policy, batch: Batch) -> None:
+        """Give each row, as its field `name`, the log-probabilities (T,) of its tokens."""
 
         def score(micro: MicroBatch) -> dict[str, Tensor]:
-            return {"logprobs": micro.scores(policy).logprobs_BT}
+            return {name: micro.scores(policy).logprobs_BT}
 
         found = self._limit.run_within_memory(
-            lambda: row_scores(score, rows, self._limit.size, policy.device), len(rows)
+            lambda: batch.scores(score, self._limit.size, policy.device), len(batch.rows)
         )
-        return {id(row): one["logprobs"] for row, one in zip(rows, found, strict=True)}
+        for row, scores in zip(batch.rows, found, strict=True):
+            setattr(row, name, scores[name])
 
-    def _optimizer_step(self, batch: Minibatch, statistics: UpdateStatistics, *, first_pass: bool) -> bool:
-        """One step on a minibatch; False, and no step, if the policy has moved too far. PPO has its own."""
+    def _optimizer_step(
+        self, minibatch: Batch, number: int, statistics: UpdateStatistics, *, learns: bool
+    ) -> bool:
+        """One step on a minibatch in pass `number`, if the policy still `learns`.
+
+        False, and no step, if the policy has moved too far.
+        """
+        if not learns:
+            return True
         with casting_once(self.policy):
             found = self._limit.run_within_memory(
-                lambda: self._accumulate(batch, first_pass), len(batch.rows)
+                lambda: self._accumulate(minibatch, number), len(minibatch.rows)
             )
         statistics.extend(found)
         within = self._is_within(found)
         self._loss_scale.unscale(self._policy_parameters)
         if within:
             norm = clip_gradients(self._policy_parameters, self.training.max_grad_norm)
-            if math.isfinite(norm):
-                self._optimizer.step()
-            statistics.add_step({"policy": norm}, applied=math.isfinite(norm))
-            self._loss_scale.update(finite=math.isfinite(norm))
+            self._apply_gradients({"policy": norm}, statistics)
         self._optimizer.zero_grad()
         return within
 
@@ -252,24 +208,32 @@ class RLTrainer(Stateful):
         limit = self.algorithm.max_step_kl
         return limit is None or not statistics.mean("approx_kl") > limit
 
-    def _accumulate(self, batch: Minibatch, first_pass: bool) -> UpdateStatistics:
+    def _apply_gradients(self, norms: Mapping[str, float], statistics: UpdateStatistics) -> None:
+        """Step if the gradients, which have these norms by the part that learns, are finite."""
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        if finite:
+            self._optimizer.step()
+        statistics.add_step(norms, applied=finite)
+        self._loss_scale.update(finite=finite)
+
+    def _accumulate(self, minibatch: Batch, number: int) -> UpdateStatistics:
         """The gradients of a minibatch, added up over its micro-batches, and statistics."""
         self._optimizer.zero_grad()
         statistics, losses = UpdateStatistics(), []
-        for micro in batch.micro_batches(self._limit.size, self.policy.device):
+        for micro in minibatch.micro_batches(self._limit.size, self.policy.device):
             scores = micro.scores(self.policy, entropy=True)
-            losses.append(self._backward(scores, micro, statistics, first_pass=first_pass))
+            losses.append(self._backward(scores, micro, statistics, number))
         statistics.losses.append(torch.stack(losses).sum())
         return statistics
 
     def _backward(
-        self, scores: TokenScores, micro: MicroBatch, statistics: UpdateStatistics, *, first_pass: bool
+        self, scores: TokenScores, micro: MicroBatch, statistics: UpdateStatistics, number: int
     ) -> Tensor:
         """The gradient of the policy's loss on a micro-batch; the loss."""
         output = policy_loss(scores, micro, self.objective())
         self._loss_scale(output.loss).backward()
         statistics.add(output, micro.mask_BT)
-        if first_pass:
+        if number == 0:
             statistics.add_entropy(scores, micro.mask_BT)
         return output.loss.detach()
 
@@ -281,6 +245,10 @@ class RLTrainer(Stateful):
             entropy_coefficient=self._entropy_coefficient.value,
         )
 
+    def _passes(self) -> int:
+        """The number of passes over a batch."""
+        return self.algorithm.updates_per_batch
+
     def _further_parameters(self) -> list[Sequence[Tensor]]:
         """The parameters of what is trained beside the policy, with learning rates of their own."""
         return []
@@ -290,16 +258,16 @@ class RLTrainer(Stateful):
         return []
 
     @torch.no_grad()
-    def _measure_entropy(self, rows: Sequence[TrainingRow], statistics: UpdateStatistics) -> None:
+    def _measure_entropy(self, batch: Batch, statistics: UpdateStatistics) -> None:
         """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
 
         def measure() -> UpdateStatistics:
             found = UpdateStatistics()
-            for micro in training_batches(rows, self._limit.size, self.policy.device):
+            for micro in batch.micro_batches(self._limit.size, self.policy.device):
                 found.add_entropy(micro.scores(self.policy, entropy=True), micro.mask_BT)
             return found
 
-        statistics.extend(self._limit.run_within_memory(measure, len(rows)))
+        statistics.extend(self._limit.run_within_memory(measure, len(batch.rows)))
 
     def _adapt_coefficients(self, metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
         """The coefficients that this batch was used with; the next ones follow what was measured."""

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from greenward.models.policy import Policy
 from greenward.rollouts.protocols import Episode
+from greenward.training import distributed
 from greenward.training.advantages import Advantages, Estimator
-from greenward.training.batch import MicroBatch, TrainingRow, micro_batches, row_groups
+from greenward.training.batch import Batch, Row
 
 
 def role_gradients(
@@ -22,23 +23,20 @@ def role_gradients(
 
     This is the gradient of every surrogate at the policy that sampled the episodes, where the ratio is 1.
     """
-    groups, _ = row_groups(episodes, replace(advantages, needs_groups=False), mask_truncated=False)
-    by_role: dict[str, list[TrainingRow]] = {}
-    for row in (row for group in groups for row in group):
+    batch = Batch.of(episodes, replace(advantages, needs_groups=False))
+    by_role: dict[str, list[Row]] = {}
+    for row in batch.rows:
         by_role.setdefault(row.turn.role, []).append(row)
-    tokens = sum(row.turn.policy_tokens for rows in by_role.values() for row in rows)
+    tokens = sum(row.turn.policy_tokens for row in batch.rows)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     gradients = {}
     for role, rows in by_role.items():
         total_P = torch.zeros(sum(p.numel() for p in parameters), device=policy.device)
-        for sharers in micro_batches(rows, micro_batch_sequences):
-            batch = MicroBatch.build(sharers, device=policy.device)
-            objective = (
-                batch.scores(policy).logprobs_BT * batch.advantages_BT * batch.mask_BT
-            ).sum() / tokens
-            found = torch.autograd.grad(objective, parameters, materialize_grads=True)
+        for micro in Batch([rows]).micro_batches(micro_batch_sequences, policy.device):
+            values_BT = micro.scores(policy).logprobs_BT * micro.advantages_BT * micro.mask_BT
+            found = torch.autograd.grad(values_BT.sum() / tokens, parameters, materialize_grads=True)
             total_P += torch.cat([gradient.flatten() for gradient in found])
-        gradients[role] = total_P
+        gradients[role] = distributed.all_reduce(total_P)
     return gradients
 
 
