@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from greenward.tasks import TASKS
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "greenward"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -167,3 +169,32 @@ def test_the_picture_in_the_documentation_is_drawn_from_the_imports() -> None:
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     assert made.picture() in made.PAGE.read_text(encoding="utf-8")
+
+
+# Commands and adapters of one task are offered to users where they look for them.
+MAY_NAME_A_TASK = {"cli/tasks.py", "integrations/openenv.py", "integrations/verifiers.py"}
+
+
+def test_a_task_is_known_in_its_folder_and_in_the_registry_alone() -> None:
+    """Nobody else imports a task's modules, nor compares with its name (the ones that are no English words)."""
+    tasks = {entry.name for entry in (SOURCE / "tasks").iterdir() if (entry / "task.py").is_file()}
+    assert tasks == TASKS.keys()
+    told = {"vulnerability", "vulnerabilities", *(name for name in tasks if "_" in name)}
+    wrong = []
+    for file in MODULES:
+        place = file.relative_to(SOURCE).as_posix()
+        own = place.split("/")[1] if place.startswith("tasks/") and place.count("/") > 1 else ""
+        if place in {"tasks/__init__.py", "config/upgrade.py", *MAY_NAME_A_TASK}:
+            continue  # `upgrade` tells what recipes of earlier versions called the tasks
+        for line, module in imported_modules(file):
+            parts = module.split(".")
+            if parts[:2] == ["greenward", "tasks"] and len(parts) > 3 and parts[2] in tasks - {own}:
+                wrong.append(f"{place}:{line} imports {module}")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Constant)
+                and node.value in told
+                and not str(node.value).startswith(own[:5] or "?")
+            ):
+                wrong.append(f"{place}:{node.lineno} names {node.value}")
+    assert not wrong, "\n".join(wrong)

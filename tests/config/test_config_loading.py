@@ -377,6 +377,56 @@ class TestTasksAndAlgorithms:
             assert parse_recipe(dump(recipe)) == recipe
 
 
+class TestExtends:
+    def test_the_keys_of_a_shipped_recipe_hold_where_the_file_has_none(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.yaml").write_text("extends: quickstart\nname: mine\ntraining: {max_steps: 7}\n")
+        mine, base = load_recipe(tmp_path / "mine.yaml"), load_recipe("quickstart")
+        assert (mine.name, mine.training.max_steps) == ("mine", 7)
+        changed = base.model_copy(update={"name": "mine"}).model_dump()
+        changed["training"]["max_steps"] = 7
+        assert mine.model_dump() == changed
+
+    def test_files_beside_are_found_and_chains_are_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("extends: quickstart\nseed: 1\nrewards: [{name: all_tests}]\n")
+        (tmp_path / "b.yaml").write_text("extends: a.yaml\nevaluation: {samples: 16}\n")
+        recipe = load_recipe(tmp_path / "b.yaml", ["seed=2"])
+        assert (recipe.seed, recipe.evaluation.samples) == (2, 16)
+        assert [term.name for term in recipe.rewards] == ["all_tests"]  # type: ignore[attr-defined]
+
+    def test_another_algorithm_leaves_out_the_keys_of_that_of_the_base(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.yaml").write_text("extends: quickstart\nalgorithm: {name: ppo, loss: ppo}\n")
+        algorithm = load_recipe(tmp_path / "mine.yaml").algorithm
+        assert (algorithm.name, algorithm.advantage, algorithm.minibatches) == ("ppo", "gae", 2)  # type: ignore[attr-defined]
+
+    def test_mistakes_name_their_own_file(self, tmp_path: Path) -> None:
+        (tmp_path / "base.yaml").write_text("training:\n  max_stpes: 3\n")
+        (tmp_path / "mine.yaml").write_text("extends: base.yaml\nseed: x\n")
+        with pytest.raises(ConfigError) as caught:
+            load_recipe(tmp_path / "mine.yaml")
+        said = str(caught.value)
+        assert (
+            "base.yaml, line 2: unknown key training.max_stpes" in said and "mine.yaml, line 2: seed" in said
+        )
+
+    def test_circles_and_missing_recipes_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+        (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+        with pytest.raises(ConfigError, match="extends this recipe in turn"):
+            load_recipe(tmp_path / "a.yaml")
+        (tmp_path / "c.yaml").write_text("extends: quickstrt\n")
+        with pytest.raises(ConfigError, match="No recipe at quickstrt"):
+            load_recipe(tmp_path / "c.yaml")
+        (tmp_path / "d.yaml").write_text("extends: [quickstart]\n")
+        with pytest.raises(ConfigError, match="line 1: extends: expected the name or the file"):
+            load_recipe(tmp_path / "d.yaml")
+
+    def test_the_config_of_a_run_extends_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "config.yaml").write_text("extends: quickstart\n")
+        with pytest.raises(ConfigError, match="unknown key extends"):
+            load_recipe(tmp_path / "config.yaml")
+
+
 def test_the_first_of_many_mistakes_are_told() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_recipe("".join(f"wrong_{number}: 1\n" for number in range(3000)))
@@ -397,7 +447,7 @@ def test_schema_describes_the_keys() -> None:
     for (task, name), recipe in all_recipes().items():
         section = schema["$defs"][recipe.__name__]
         assert section["additionalProperties"] is False
-        assert set(section["properties"]) == {*recipe.model_fields, "pretrained"}
+        assert set(section["properties"]) == {*recipe.model_fields, "pretrained", "extends"}
         required = section.get("required", ())  # what may be left out is the usual
         assert ("task" in required) == (task != "functions")
         assert ("algorithm" in required) == (name not in ("grpo", "dqn"))

@@ -26,7 +26,7 @@ from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
 from greenward.config.upgrade import PRETRAINED, upgrade
 from greenward.tasks import DEFAULT_TASK, TASKS, recipes_of_task
 
-AUTO = "auto"
+AUTO, EXTENDS = "auto", "extends"
 _ABSENT = object()
 _BFLOAT16 = {
     "model.dtype": "bfloat16",
@@ -448,7 +448,8 @@ def load_recipe(
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
     Overrides are `a.b.c=value` with the value as YAML (`training.max_steps=50`, `evaluation.k=[1,4]`,
-    `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`.
+    `rewards.0.weight=2`); the last one for a key wins, and `model=NAME` is short for `model.id=NAME`. A
+    recipe that `extends` another, by name or file, has its keys where it gives none; lists are replaced.
     Values are taken strictly: text is no number. Where a pretrained model is named, the section
     `pretrained` of the file replaces keys before the overrides do; `pretrained=null` leaves it out, and so
     does a model that `is_from_random_weights`. Keys of a pretrained model that are not set, or `auto`, get
@@ -490,14 +491,7 @@ def parse_recipe(
 ) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
     source = RecipeText.read_recipe(text, name)
-    if recorded:
-        source = replace(source, data=upgrade(source.data))
-    elif "kind" in source.data:
-        raise ConfigError(
-            f"{source.place_of(('kind',))}: kind is of an earlier version; a recipe names its task and "
-            "algorithm.name.",
-            remedy=f"greenward config upgrade {name} rewrites the file.",
-        )
+    source = replace(source, data=upgrade(source.data)) if recorded else _with_base(source)
     validate = partial(_validate, file=None if recorded else recipe_class(source.data))
     resolved = _overridden(source, overrides)
     section = resolved.data.pop(PRETRAINED, None)
@@ -514,6 +508,42 @@ def parse_recipe(
         if _is_pretrained(resolved):
             resolved = _overridden(variant, overrides)
     return validate(with_preset(resolved, _class_of(resolved), _is_pretrained(resolved), machine))
+
+
+def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText:
+    """A recipe file with the keys of the recipe that it `extends`, where it has none of its own.
+
+    Where it names another task or algorithm, the keys that only those of the other have are left out. Raises
+    `ConfigError` for recipes that extend each other in a circle, and for those of an earlier version.
+    """
+    if "kind" in source.data:
+        raise ConfigError(
+            f"{source.place_of(('kind',))}: kind is of an earlier version; a recipe names its task and "
+            "algorithm.name.",
+            remedy=f"greenward config upgrade {source.name} rewrites the file.",
+        )
+    if EXTENDS not in source.data:
+        return source
+    place, named = source.place_of((EXTENDS,)), source.data[EXTENDS]
+    if not isinstance(named, str):
+        expected = "expected the name or the file of a recipe"
+        raise ConfigError(f"{place}: {EXTENDS}: {expected}, found {describe(named)}.")
+    beside = Path(source.name).parent / named
+    file = (beside if beside.is_file() else find_recipe(named)).resolve()
+    if file in extending:
+        raise ConfigError(f"{place}: {EXTENDS}: {named} extends this recipe in turn.")
+    extending = (*extending, Path(source.name).resolve())
+    base = _with_base(RecipeText.read_recipe(read_recipe_file(file), str(file)), extending)
+
+    def merged(base: RecipeText) -> RecipeText:
+        for path, value in leaves({key: one for key, one in source.data.items() if key != EXTENDS}):
+            base = base.with_value(path, value, source.place_of(path), {})
+        return base
+
+    made = recipe_class(merged(base).data)
+    if made is not None and made is not recipe_class(base.data):
+        base = replace(base, data=only_keys_of(made, base.data))
+    return merged(base)
 
 
 def _identity_of(data: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -606,6 +636,10 @@ def schema_json() -> str:
         definition["properties"][PRETRAINED] = {
             "type": "object",
             "description": "keys that replace the others when model.id names a pretrained model",
+        }
+        definition["properties"][EXTENDS] = {
+            "type": "string",
+            "description": "a recipe, by name or file, whose keys hold where this one has none",
         }
         if name != next(iter(recipes_of_task(task))):
             definition.setdefault("required", []).append("algorithm")
