@@ -12,7 +12,7 @@ from greenward.common.statistics import pass_at_k
 from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation import evaluate as engine
-from greenward.evaluation.evaluate import EvaluationRow, VerdictMemory, evaluate
+from greenward.evaluation.evaluate import EvaluationRow, VerdictMemory, evaluate_policy
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
@@ -55,7 +55,7 @@ class StatusGrader:
 def run(policy: Sequence[Sequence[int]] | StatusEngine, **settings: object) -> dict[str, Any]:
     """The evaluation of a script, or of an engine that has one."""
     policy = policy if isinstance(policy, StatusEngine) else StatusEngine(policy)
-    return evaluate(
+    return evaluate_policy(
         policy,
         problems(len(policy.script)),
         NumberRenderer(),  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_equal_answers_are_judged_once_over_all_evaluations_that_share_a_memory(
 
     def once(memory: VerdictMemory | None) -> dict[str, Any]:
         config = EvaluationConfig(samples=4, k=(1,), greedy=True)
-        return evaluate(
+        return evaluate_policy(
             engine_, asked, NumberRenderer(), grader, config, sampling=SamplingParams(), memory=memory
         )  # type: ignore[arg-type]
 
@@ -231,7 +231,7 @@ def double(task_id: str, starter_code: str = DOUBLE, number: int = 1) -> Problem
 def judged(policy: Bodies, problems: ProblemSet, settings: EvaluationConfig, max_tokens: int = 256):
     renderer = PromptRenderer(CodePoints(), style="completion")
     with Grader(workers=1) as grader:
-        return evaluate(
+        return evaluate_policy(
             policy, problems, renderer, grader, settings, sampling=SamplingParams(max_tokens=max_tokens)
         )
 

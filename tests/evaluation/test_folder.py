@@ -11,7 +11,7 @@ import pytest
 from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
 from greenward.common.errors import RunError
-from greenward.evaluation.evaluate import Sample, Seconds, add_given, flaky_samples, judge, sampled
+from greenward.evaluation.evaluate import PolicySource, Sample, Seconds, add_given, flaky_samples, judge
 from greenward.evaluation.store import RESULTS, SAMPLES, EvaluationFolder, read_rows
 from greenward.grading.execution import FlakyAnswer
 from greenward.grading.extraction import Extracted
@@ -76,11 +76,8 @@ class CountingGrader:
 def evaluate(path: Path, policy: CountingPolicy, grader: CountingGrader) -> EvaluationFolder:
     seconds = Seconds()
     with EvaluationFolder(path, SETTINGS, PROBLEMS) as folder:
-        source = sampled(
-            folder, policy, NumberRenderer(), PROBLEMS, PER_PROBLEM, SamplingParams(),  # type: ignore[arg-type]
-            seed=3, chunk=4, seconds=seconds,
-        )  # fmt: skip
-        judge(folder, source, grader, seconds)  # type: ignore[arg-type]
+        source = PolicySource(policy, NumberRenderer(), SamplingParams(), PER_PROBLEM, seed=3, chunk=4)  # type: ignore[arg-type]
+        judge(folder, source.samples(folder, PROBLEMS, seconds), grader, seconds)  # type: ignore[arg-type]
         return folder
 
 
@@ -191,7 +188,7 @@ def test_given_answers_may_grow_but_not_change(tmp_path):
         grader = CountingGrader()
         answers = [Sample(PROBLEMS[0], sample, code, Extracted(code)) for sample, code in enumerate(codes)]
         with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
-            add_given(folder, answers, str(folder.path))
+            add_given(folder, answers)
             judge(folder, (), grader, Seconds())  # type: ignore[arg-type]
         return grader
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from greenward import evaluate, train
-from greenward.problems import vulnerabilities
 from greenward.reports.write import report_of, write_report
 from greenward.runs.reading import read_evaluations
+from greenward.tasks.vulnerability import data
 
 TINY = {
     "model": {"shape": {"layers": 1, "hidden_size": 32, "heads": 2, "kv_heads": 2, "intermediate_size": 64,
@@ -26,7 +26,7 @@ TINY = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vulnerabilities, "TRAINING_PAIRS", 200)
+        patch.setattr(data, "TRAINING_PAIRS", 200)
         result = train("grpo_vulnerability", output=tmp_path_factory.mktemp("v") / "run", quiet=True, **TINY)
     assert result.finished
     terms = {name for name in result.metrics[-1] if name.startswith("reward/")}

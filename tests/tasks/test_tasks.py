@@ -79,7 +79,7 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr(problem_task, "evaluate", evaluate)
+    monkeypatch.setattr(problem_task, "evaluate_policy", evaluate)
     found = Functions(recipe, {"train": ProblemSet([]), "held_out": ProblemSet([])}, {})
     with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as found.grader:
         evaluators = found.evaluators(SimpleNamespace(tokenizer=train_tokenizer(["x"], 300)))

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -189,6 +189,9 @@ class EvaluationRow:
 
 class EvaluationRows:
     """Samples by their keys, and the rows of those that are judged, in memory."""
+
+    place = "this evaluation"
+    """What messages call it."""
 
     def __init__(self) -> None:
         self.samples: dict[SampleKey, Sample] = {}
@@ -386,7 +389,39 @@ class Seconds:
     grading: float = 0.0
 
 
+class Source(Protocol):
+    """Where the answers of an evaluation come from: a policy, a server, a file, a Q-network."""
+
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
+    ) -> Iterable[list[Sample]]:
+        """The answers that `store` does not hold yet, a part at a time; it has added them to `store`."""
+
+
 def evaluate(
+    source: Source,
+    problems: ProblemSet,
+    store: EvaluationRows,
+    grader: ExecutionJudge,
+    ks: Sequence[int] = (),
+    *,
+    seconds: Seconds,
+    on_row: Callable[[EvaluationRow], None] = lambda _: None,
+    memory: VerdictMemory | None = None,
+) -> dict[str, Any]:
+    """The figures of the answers of `source` to the problems, judged into `store`.
+
+    What `store` holds already is neither asked nor judged again. Without `ks`, pass@k is for the usual k.
+    """
+    judge(store, source.samples(store, problems, seconds), grader, seconds, on_row, memory=memory)
+    places = {problem.task_id: place for place, problem in enumerate(problems)}
+    rows = sorted(store.rows.values(), key=lambda row: (places[row.task_id], row.sample))
+    most = max(Counter(row.task_id for row in rows).values(), default=0)
+    figures = summarise(rows, ks or usual_ks(most), problems=len(problems))
+    return with_labels(figures, [store.samples[row.key] for row in rows])
+
+
+def evaluate_policy(
     policy: RolloutEngine,
     problems: ProblemSet,
     renderer: PromptRenderer,
@@ -415,30 +450,27 @@ def evaluate(
         raise ProblemError(f"{problems.name}: there is no problem to evaluate on.")
     seconds, memory = Seconds(), memory or VerdictMemory()
 
-    def judged(per_problem: int, temperature: float) -> tuple[EvaluationRows, list[EvaluationRow]]:
-        found = EvaluationRows()
+    def evaluated(
+        per_problem: int, temperature: float, ks: Sequence[int], *, demanded: bool = False
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         params = replace(sampling, temperature=temperature)
         make = None
         if tools is not None:
             make = agent_maker(grader.executor, renderer, params, tools, policy.max_positions)
-        source = sampled(
-            found, policy, renderer, chosen, per_problem, params,
-            seed=config.seed, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
-            make=make,
-        )  # fmt: skip
-        judge(found, source, grader, seconds, memory=memory)
-        return found, [found.rows[one.task_id, number] for one in chosen for number in range(per_problem)]
+        source = PolicySource(policy, renderer, params, per_problem, config.seed, ANSWERS_PER_CHUNK, make)
+        store = EvaluationRows()
+        figures = evaluate(source, chosen, store, grader, ks, seconds=seconds, memory=memory)
+        if demanded:
+            store.demand_any_judged(f"{problems.name}: ")
+        keys = [(one.task_id, number) for one in chosen for number in range(per_problem)]
+        rows = [store.rows[key].to_json() | {"code": store.samples[key].code or ""} for key in keys]
+        return figures, rows
 
-    found, rows = judged(config.samples, config.temperature)
-    found.demand_any_judged(f"{problems.name}: ")
-    figures = summarise(rows, config.k, problems=len(chosen))
-    figures = with_labels(figures, [found.samples[row.key] for row in rows])
-    record = {"rows": _with_code(found, rows)}
+    figures, rows = evaluated(config.samples, config.temperature, config.k, demanded=True)
+    record = {"rows": rows}
     if config.greedy:
-        greedy, greedy_rows = judged(1, 0.0)
-        metrics = summarise(greedy_rows, (1,), problems=len(chosen))["metrics"]
-        figures["metrics"]["greedy_pass@1"] = metrics["pass@1"]
-        record["greedy_rows"] = _with_code(greedy, greedy_rows)
+        greedy, record["greedy_rows"] = evaluated(1, 0.0, (1,))
+        figures["metrics"]["greedy_pass@1"] = greedy["metrics"]["pass@1"]
     return {
         "suite": problems.name,
         "step": step,
@@ -500,41 +532,75 @@ def judge(
             raise
 
 
-def sampled(
-    found: EvaluationRows,
-    policy: RolloutEngine,
-    renderer: PromptRenderer,
-    problems: ProblemSet,
-    per_problem: int,
-    params: SamplingParams,
-    *,
-    seed: int,
-    chunk: int,
-    seconds: Seconds,
-    make: MakeAgent | None = None,
-) -> Iterator[list[Sample]]:
-    """Samples answers to the problems in their order, about `chunk` at a time, but those that `found` holds.
+@dataclass(frozen=True)
+class PolicySource:
+    """A policy that answers each problem `per_problem` times, about `chunk` answers at a time.
 
-    The answers to a problem are added to `found` as soon as the last of them has ended. The seed of a
-    chunk depends on its place in the problem set only, so that what is sampled after an interruption is
-    what would have been sampled without one. With `make`, answers are what agents leave.
+    The seed of a chunk depends on `seed` and on its place in the problem set only, so that what is sampled
+    after an interruption is what would have been sampled without one. With `make`, answers are what agents
+    leave.
     """
-    size = max(1, chunk // per_problem)
-    for start in range(0, len(problems), size):
-        asked = problems[start : start + size]
-        keys = [(problem.task_id, number) for problem in asked for number in range(per_problem)]
-        new = [key for key in keys if key not in found.samples]
-        unanswered = {task_id for task_id, _ in new}
-        if new:
-            chunk_seed = int(np.random.SeedSequence((seed, start)).generate_state(1)[0])
-            began = time.perf_counter()
-            missing = [problem for problem in asked if problem.task_id in unanswered]
-            if make is not None:
-                found.add_new(agent_samples(make, policy, missing, per_problem, chunk_seed))
-            else:
-                _sample_chunk(found, policy, renderer, missing, per_problem, params, chunk_seed)
-            seconds.sampling += time.perf_counter() - began
-            yield [found.samples[key] for key in new]
+
+    engine: RolloutEngine
+    renderer: PromptRenderer
+    params: SamplingParams
+    per_problem: int
+    seed: int
+    chunk: int
+    make: MakeAgent | None = None
+
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
+    ) -> Iterator[list[Sample]]:
+        """As `Source.samples`, in the order of the problems.
+
+        The answers to a problem are added to `store` as soon as the last of them has ended.
+        """
+        size = max(1, self.chunk // self.per_problem)
+        for start in range(0, len(problems), size):
+            asked = problems[start : start + size]
+            keys = [(problem.task_id, number) for problem in asked for number in range(self.per_problem)]
+            new = [key for key in keys if key not in store.samples]
+            unanswered = {task_id for task_id, _ in new}
+            if new:
+                seed = int(np.random.SeedSequence((self.seed, start)).generate_state(1)[0])
+                began = time.perf_counter()
+                missing = [problem for problem in asked if problem.task_id in unanswered]
+                if self.make is not None:
+                    store.add_new(agent_samples(self.make, self.engine, missing, self.per_problem, seed))
+                else:
+                    self._sample(store, missing, seed)
+                seconds.sampling += time.perf_counter() - began
+                yield [store.samples[key] for key in new]
+
+    def _sample(self, store: EvaluationRows, problems: Sequence[Problem], seed: int) -> None:
+        renderer, tokens, positions = self.renderer, self.params.max_tokens, self.engine.max_positions
+        prompts: list[tuple[Problem, Sequence[int]]] = []
+        for problem in problems:
+            prompt = renderer.prompt_ids(problem)
+            if len(prompt) + tokens <= positions:
+                prompts.append((problem, prompt))
+                continue
+            reason = (
+                f"the prompt has {len(prompt)} tokens; with {tokens} for the answer that is more than "
+                f"the model's {positions} positions"
+            )
+            numbers = range(self.per_problem)
+            store.add_new(Sample(problem, number, "", Extracted(None, reason)) for number in numbers)
+
+        def read(group: int, completions: list[Completion]) -> None:
+            problem, _ = prompts[group]
+            samples = []
+            for number, completion in enumerate(completions):
+                text = renderer.completion_text(completion.token_ids.tolist())
+                extracted = renderer.extracted(problem, text)
+                truncated = completion.stop_reason is StopReason.LENGTH
+                samples.append(Sample(problem, number, text, extracted, truncated, len(completion.token_ids)))
+            store.add_new(samples)
+
+        if prompts:
+            asked = [prompt for _, prompt in prompts]
+            self.engine.sample(asked, self.per_problem, self.params, seed=seed, on_group=read)
 
 
 def agent_samples(
@@ -557,43 +623,8 @@ def agent_samples(
     return samples
 
 
-def _sample_chunk(
-    found: EvaluationRows,
-    policy: RolloutEngine,
-    renderer: PromptRenderer,
-    problems: Sequence[Problem],
-    per_problem: int,
-    params: SamplingParams,
-    seed: int,
-) -> None:
-    prompts: list[tuple[Problem, Sequence[int]]] = []
-    for problem in problems:
-        prompt = renderer.prompt_ids(problem)
-        if len(prompt) + params.max_tokens <= policy.max_positions:
-            prompts.append((problem, prompt))
-            continue
-        reason = (
-            f"the prompt has {len(prompt)} tokens; with {params.max_tokens} for the answer that is more than "
-            f"the model's {policy.max_positions} positions"
-        )
-        found.add_new(Sample(problem, number, "", Extracted(None, reason)) for number in range(per_problem))
-
-    def read(group: int, completions: list[Completion]) -> None:
-        problem, _ = prompts[group]
-        samples = []
-        for number, completion in enumerate(completions):
-            text = renderer.completion_text(completion.token_ids.tolist())
-            extracted = renderer.extracted(problem, text)
-            truncated = completion.stop_reason is StopReason.LENGTH
-            samples.append(Sample(problem, number, text, extracted, truncated, len(completion.token_ids)))
-        found.add_new(samples)
-
-    if prompts:
-        policy.sample([prompt for _, prompt in prompts], per_problem, params, seed=seed, on_group=read)
-
-
-def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> None:
-    """Adds answers from elsewhere to `found`, which messages call `place`.
+def add_given(found: EvaluationRows, samples: Sequence[Sample]) -> None:
+    """Adds answers from elsewhere to `found`.
 
     Raises `RunError` when it holds another answer under the same number.
     """
@@ -601,7 +632,7 @@ def add_given(found: EvaluationRows, samples: Sequence[Sample], place: str) -> N
         known = found.samples.get(sample.key)
         if known is not None and known.code != sample.code:
             raise RunError(
-                f"{place} holds another answer {sample.number} to {sample.problem.task_id}.",
+                f"{found.place} holds another answer {sample.number} to {sample.problem.task_id}.",
                 remedy="These are other samples than were graded there before: choose another --out.",
             )
     found.add_new(samples)
@@ -618,7 +649,3 @@ def flaky_samples(samples: Iterable[Sample], grader: ExecutionJudge, repeats: in
         }
         for flaky in grader.flaky([(sample.problem, sample.extracted.answer) for sample in judged], repeats)
     ]
-
-
-def _with_code(found: EvaluationRows, rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    return [row.to_json() | {"code": found.samples[row.key].code or ""} for row in rows]

@@ -28,16 +28,15 @@ from greenward.evaluation import suites
 from greenward.evaluation.compare import contamination
 from greenward.evaluation.evaluate import (
     EvaluationRow,
+    EvaluationRows,
+    PolicySource,
     Sample,
     Seconds,
     add_given,
     evaluate,
+    evaluate_policy,
     flaky_samples,
-    judge,
-    sampled,
-    summarise,
     usual_ks,
-    with_labels,
 )
 from greenward.evaluation.store import (
     EVALPLUS_RESULTS,
@@ -152,10 +151,10 @@ class EvaluationSession(ABC):
         """The prompt of each problem, by task id."""
 
     @abstractmethod
-    def source(
-        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
-        """Answers that `folder` does not hold yet, to the problems with all their expected values."""
+        """Answers that `store` does not hold yet, to the problems with all their expected values."""
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """What the summary says of all answers, besides the figures."""
@@ -182,17 +181,15 @@ class EvaluationSession(ABC):
                 folder.write_prompts(self.prompts)
                 show, self.grader = _progress_of(folder, self.answers, progress), grader
                 try:
-                    source = self.source(folder, problems, seconds)
                     with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
-                        judge(folder, source, grader, seconds, show)
+                        figures = evaluate(
+                            self, problems, folder, grader, grading.k, seconds=seconds, on_row=show
+                        )
                 except KeyboardInterrupt:
                     progress.message(f"{len(folder.rows)} answers are judged; the same command goes on.")
                     raise
                 folder.demand_any_judged()
-                most = max(Counter(task_id for task_id, _ in folder.rows).values(), default=0)
-                ks = grading.k or usual_ks(most)
-                figures = summarise(folder.rows.values(), ks, problems=len(problems))
-                figures = with_labels(figures, folder.samples.values())
+                ks = grading.k or usual_ks(figures["most_answers"])
                 failures, notes = _remarks(figures, ks)
                 checked = {}
                 if grading.recheck:
@@ -241,7 +238,7 @@ class SampleGrading(EvaluationSession):
         self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
         unknown: list[ProblemError] = []
         given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
-        self.samples, note = extracted(given, extract)
+        self.given, note = extracted(given, extract)
         self.notes = [note] if note else []
         if unknown:
             self.notes.append(
@@ -249,22 +246,22 @@ class SampleGrading(EvaluationSession):
                 f"skipped: {len(unknown)}. {unknown[0].message}"
             )
         self.name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
-        self.answers = len(self.samples)
-        self.most_answers = max(Counter(sample.problem.task_id for sample in self.samples).values())
+        self.answers = len(self.given)
+        self.most_answers = max(Counter(sample.problem.task_id for sample in self.given).values())
         self.facts = {"samples_file": samples.name}
         self.settings = {"data_hash": self.problems.data_hash}
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        problems = {sample.problem.task_id: sample.problem for sample in self.samples}
+        problems = {sample.problem.task_id: sample.problem for sample in self.given}
         return {task_id: problem.starter_code or problem.prompt for task_id, problem in problems.items()}
 
-    def source(
-        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
-        """Adds the answers to `folder`, whence they are judged."""
-        samples = [replace(one, problem=problems.by_id(one.problem.task_id)) for one in self.samples]
-        add_given(folder, samples, str(folder.path))
+        """Adds the answers to `store`, whence they are judged."""
+        given = [replace(one, problem=problems.by_id(one.problem.task_id)) for one in self.given]
+        add_given(store, given)
         return ()
 
 
@@ -515,27 +512,26 @@ class ModelEvaluation(EvaluationSession):
         }
         return super().run(out, grading, progress)
 
-    def source(
-        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
         from greenward.models.policy import Policy
 
         assert not isinstance(self.model, ServedModel)
         number = self.options.samples
-        if all((problem.task_id, i) in folder.samples for problem in problems for i in range(number)):
+        if all((problem.task_id, i) in store.samples for problem in problems for i in range(number)):
             return ()  # without loading the weights
         policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
         if self.tools is not None:
-            return self.agents(policy, folder, problems, seconds, ANSWERS_PER_CHUNK)
-        return sampled(
-            folder, policy, self.renderer, problems, number, self.sampling,
-            seed=self.options.seed or 0, chunk=ANSWERS_PER_CHUNK, seconds=seconds,
-        )  # fmt: skip
+            return self.agents(policy, store, problems, seconds, ANSWERS_PER_CHUNK)
+        seed = self.options.seed or 0
+        source = PolicySource(policy, self.renderer, self.sampling, number, seed, ANSWERS_PER_CHUNK)
+        return source.samples(store, problems, seconds)
 
     def agents(
         self,
         engine: RolloutEngine,
-        folder: EvaluationFolder,
+        store: EvaluationRows,
         problems: ProblemSet,
         seconds: Seconds,
         chunk: int,
@@ -553,10 +549,10 @@ class ModelEvaluation(EvaluationSession):
         make = agent_maker(
             self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
         )
-        yield from sampled(
-            folder, engine, self.renderer, problems.filter(lambda one: one.task_id not in broken),
-            len(numbers), self.sampling, seed=self.options.seed or 0, chunk=chunk, seconds=seconds, make=make,
-        )  # fmt: skip
+        source = PolicySource(
+            engine, self.renderer, self.sampling, len(numbers), self.options.seed or 0, chunk, make
+        )
+        yield from source.samples(store, problems.filter(lambda one: one.task_id not in broken), seconds)
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """Nothing; of agents, the first sample of each repository becomes a row for SWE-bench's harness."""
@@ -618,7 +614,7 @@ def evaluate_in_memory(
     options: AnswerOptions,
     grading: GradingOptions,
 ) -> dict[str, Any]:
-    """Evaluates a policy, or a model by name, on problems or a suite; the record of `evaluation.evaluate`.
+    """Evaluates a policy, or a model by name, on problems or a suite; the record of `evaluate_policy`.
 
     Raises `ConfigError` for a model behind a server, and for options that do not apply.
     """
@@ -668,7 +664,7 @@ def evaluate_in_memory(
         stop_strings=stops,
     )
     with build_grader(grading.sandbox) as grader:
-        return evaluate(
+        return evaluate_policy(
             policy, grader.complete(chosen), renderer, grader, config, sampling=sampling, tools=tools
         )
 
@@ -710,13 +706,13 @@ class EndpointEvaluation(ModelEvaluation):
         with closing(self._endpoint):
             return super().run(out, grading, progress)
 
-    def source(
-        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
     ) -> Iterator[list[Sample]]:
         if self.tools is not None:
             try:
                 yield from self.agents(
-                    EndpointEngine(self._endpoint), folder, problems, seconds, AGENTS_AT_ONCE
+                    EndpointEngine(self._endpoint), store, problems, seconds, AGENTS_AT_ONCE
                 )
             except EngineError as error:
                 raise EngineError(
@@ -724,7 +720,7 @@ class EndpointEvaluation(ModelEvaluation):
                 ) from None
             return
         numbers, seed = range(self.options.samples), self.options.seed
-        asked = [(one, n) for one in problems for n in numbers if (one.task_id, n) not in folder.samples]
+        asked = [(one, n) for one in problems for n in numbers if (one.task_id, n) not in store.samples]
         writing, began, lost = Lock(), time.perf_counter(), 0
         # The first question is asked alone, and what is wrong with the server ends the command.
         for is_first, part in ((True, asked[:1]), (False, asked[1:])):
@@ -735,7 +731,7 @@ class EndpointEvaluation(ModelEvaluation):
                 tokens = answer.completion_tokens, answer.prompt_tokens
                 sample = Sample(problem, n, answer.text, found, answer.truncated, *tokens)
                 with writing:
-                    folder.add_new([sample])
+                    store.add_new([sample])
 
             prompts = [
                 (
@@ -749,7 +745,7 @@ class EndpointEvaluation(ModelEvaluation):
                 for number, answer in batch:
                     problem, n = part[number]
                     if not isinstance(answer, RequestError):
-                        chunk.append(folder.samples[problem.task_id, n])
+                        chunk.append(store.samples[problem.task_id, n])
                         continue
                     if is_first or refuses_all(answer):
                         raise self._endpoint.explained(answer)

@@ -57,7 +57,7 @@ class EvaluationFolder(EvaluationRows, Closeable):
         self, path: Path, settings: Mapping[str, Any], problems: ProblemSet, *, overwrite: bool = False
     ) -> None:
         super().__init__()
-        self.path = path
+        self.path, self.place = path, str(path)
         check_folder(path, "evaluation")
         if not overwrite:
             refuse_other_settings(path, settings)

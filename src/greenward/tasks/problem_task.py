@@ -21,7 +21,7 @@ from greenward.environments.prompts import (
     prompt_options,
     tools_of,
 )
-from greenward.evaluation.evaluate import VerdictMemory, evaluate
+from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
 from greenward.evaluation.suites import examples_for, find_suite, renderer_for, stable_subset, without
 from greenward.grading.edits import editable_files, written_edits
 from greenward.grading.execution import ExecutionJudge
@@ -191,7 +191,7 @@ class ProblemTask(Task):
         memory = VerdictMemory()
 
         def evaluate_held_out(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
-            return evaluate(
+            return evaluate_policy(
                 policy, self.held_out, renderer, grader, recipe.evaluation,
                 sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, tools=tools_of(recipe),
                 memory=memory,
@@ -261,7 +261,7 @@ def suite_evaluator(
 
     def evaluate_suite(policy: Policy, step: int, elapsed_seconds: float) -> dict[str, Any]:
         with grader.with_limits(limits, by_suite=config.timeout_seconds is None) as own:
-            record = evaluate(
+            record = evaluate_policy(
                 policy, problems, renderer, own, settings,
                 sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, memory=memory,
             )  # fmt: skip

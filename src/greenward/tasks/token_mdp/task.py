@@ -32,7 +32,7 @@ from greenward.config.sections import (
     TrackingConfig,
 )
 from greenward.diagnostics.finding import Topic
-from greenward.evaluation.evaluate import EvaluationRow, Sample, Seconds, summarise
+from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, Seconds, summarise
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
 from greenward.grading.extraction import Extracted
@@ -639,12 +639,12 @@ class ProgramEvaluation(EvaluationSession):
     def prompts(self) -> Mapping[str, str]:
         return {one.task_id: one.problem.starter_code for one in self._mdp.problems}
 
-    def source(
-        self, folder: EvaluationFolder, problems: ProblemSet, seconds: Seconds
+    def samples(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
     ) -> Iterable[list[Sample]]:
         grading = CodeGrading(self.grader)
         for number, one in enumerate(self._mdp.problems):
-            if all((one.task_id, sample) in folder.samples for sample in range(1 + self._episodes)):
+            if all((one.task_id, sample) in store.samples for sample in range(1 + self._episodes)):
                 continue
             began = time.perf_counter()
             rng = np.random.default_rng(step_seed(self._seed, number, "evaluation"))
@@ -654,8 +654,8 @@ class ProgramEvaluation(EvaluationSession):
             seconds.sampling += time.perf_counter() - began
             problem = problems.by_id(one.task_id)
             samples = [sample_of(attempt, problem, sample) for sample, attempt in enumerate(written)]
-            folder.add_new(samples)
-            yield [folder.samples[sample.key] for sample in samples if sample.key not in folder.rows]
+            store.add_new(samples)
+            yield [store.samples[sample.key] for sample in samples if sample.key not in store.rows]
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         return {"by_problem": _by_problem(folder)}
