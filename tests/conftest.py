@@ -58,3 +58,18 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Callable[.
         return folder
 
     return make
+
+
+DATA = Path(__file__).parents[1] / "../shared/data"
+
+
+@pytest.fixture
+def public() -> Callable[[str], Path]:
+    """`public("mbpp/mbpp.jsonl")`: a file of the public suites, where this machine has them."""
+
+    def find(path: str) -> Path:
+        if not (DATA / path).exists():
+            pytest.skip(f"needs {DATA / path}")
+        return DATA / path
+
+    return find

@@ -20,21 +20,6 @@ def problems() -> ProblemSet:
     return generate(FamiliesConfig())
 
 
-DATA = Path(__file__).parents[2] / "../shared/data"
-
-
-@pytest.fixture
-def public() -> Callable[[str], Path]:
-    """`public("mbpp/mbpp.jsonl")`: a file of the public suites, where this machine has them."""
-
-    def find(path: str) -> Path:
-        if not (DATA / path).exists():
-            pytest.skip(f"needs {DATA / path}")
-        return DATA / path
-
-    return find
-
-
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[..., Path]:
     """`lines({…}, {…})`: a file of JSON lines with these rows; a text is a line as it is."""
