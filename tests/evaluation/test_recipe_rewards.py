@@ -8,14 +8,14 @@ import pytest
 
 from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe, shipped_recipes
-from greenward.config.recipe import CodeRecipe
+from greenward.config.recipe import RewardedRecipe
 from greenward.evaluation.audit import CHEATS, audit_recipe
 
 # Recipes that share their rewards are audited once. An audit grades programs, not labels.
 DISTINCT = {
     json.dumps([term.model_dump(mode="json") for term in recipe.rewards]): name
     for name, recipe in ((name, load_recipe(name)) for name in shipped_recipes())
-    if isinstance(recipe, CodeRecipe) and recipe.problems.train != "vulnerabilities"
+    if isinstance(recipe, RewardedRecipe) and recipe.problems.train != "vulnerabilities"
 }
 SLOW = ("endless", "flood", "signals", "stealing expected values")  # about the grader, not about rewards
 QUICK_CHEATS = [cheat for cheat in CHEATS if cheat.family not in SLOW]

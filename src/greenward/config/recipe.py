@@ -159,7 +159,7 @@ class ReinforcementRecipe(ModelRecipe):
             )
 
 
-class CodeRecipe(ReinforcementRecipe):
+class RewardedRecipe(ReinforcementRecipe):
     """The keys of recipes whose answers are rewarded by terms."""
 
     rewards: tuple[RewardTermConfig, ...] = (RewardTermConfig(name="tests"),)
@@ -180,7 +180,7 @@ class CodeRecipe(ReinforcementRecipe):
             )
 
 
-class PolicyGradientRecipe(CodeRecipe):
+class PolicyGradientRecipe(RewardedRecipe):
     """The keys that GRPO and PPO share."""
 
     algorithm: GRPOAlgorithmConfig | PPOAlgorithmConfig
@@ -233,7 +233,7 @@ class PPORecipe(PolicyGradientRecipe):
     algorithm: PPOAlgorithmConfig = Field(PPOAlgorithmConfig(), validate_default=True)
 
 
-class RejectionRecipe(CodeRecipe):
+class RejectionRecipe(RewardedRecipe):
     """`algorithm.name: rejection`: supervised training on the policy's own answers that pass."""
 
     algorithm: RejectionAlgorithmConfig = RejectionAlgorithmConfig()

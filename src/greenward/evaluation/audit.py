@@ -21,7 +21,7 @@ from typing import Any, Literal
 from greenward.common.errors import ConfigError, RewardError
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.loading import load_recipe
-from greenward.config.recipe import CodeRecipe, Recipe
+from greenward.config.recipe import Recipe, RewardedRecipe
 from greenward.grading.extraction import extract_code
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
@@ -575,7 +575,7 @@ def audit_recipe(given: Recipe | str | Path, **settings: Any) -> AuditReport:
     """
     recipe = load_recipe(given) if isinstance(given, str | Path) else given
     name = str(given) if isinstance(given, str | Path) else given.name
-    if not isinstance(recipe, CodeRecipe):
+    if not isinstance(recipe, RewardedRecipe):
         raise ConfigError(f"the recipe {name} has no rewards.", remedy="Name a recipe with reward terms.")
     rewards = [term.model_dump(mode="json") for term in recipe.rewards]
     report = audit(_WEIGHTED_REWARDS, signature="ours", options={"rewards": rewards}, **settings)

@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import CodeRecipe, ModelRecipe
+from greenward.config.recipe import ModelRecipe, RewardedRecipe
 from greenward.config.sections import RewardTermConfig
 from greenward.grading import quality
 from greenward.grading.edits import (
@@ -477,7 +477,7 @@ def build_rewards(
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
     imported, needs data that there is not, or fails.
     """
-    if not isinstance(recipe, CodeRecipe):
+    if not isinstance(recipe, RewardedRecipe):
         return ()
     row_columns = list(dict.fromkeys(name for problem in problems for name in problem.columns or ()))
     terms = []

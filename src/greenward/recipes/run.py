@@ -24,13 +24,13 @@ from greenward.common.errors import ConfigError, EngineError, RewardError, Train
 from greenward.common.text import load_keys
 from greenward.config.loading import convert, dump, preset_line, with_defaults
 from greenward.config.recipe import (
-    CodeRecipe,
     ModelRecipe,
     PolicyGradientRecipe,
     PPORecipe,
     Recipe,
     ReinforcementRecipe,
     RejectionRecipe,
+    RewardedRecipe,
     SupervisedRecipe,
 )
 from greenward.config.sections import (
@@ -236,7 +236,7 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         check_source(source)
     if isinstance(recipe, ReinforcementRecipe):
         check_rollouts(recipe.rollouts)
-    if isinstance(recipe, CodeRecipe):
+    if isinstance(recipe, RewardedRecipe):
         for term in recipe.rewards:
             if term.name not in functions:
                 _check_reward(term, own.rewards)
@@ -348,7 +348,7 @@ def build_reinforcement(
         *sleeps,
     ]
     frozen = reward_model = None
-    if isinstance(recipe, CodeRecipe) and recipe.reward_model is not None:
+    if isinstance(recipe, RewardedRecipe) and recipe.reward_model is not None:
         size, weight = training.micro_batch_sequences, recipe.reward_model.weight
         frozen = policy.frozen_copy()
         reward_model = RewardModel(frozen, recipe.reward_model, seed=recipe.seed, micro_batch_sequences=size)

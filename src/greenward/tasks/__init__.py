@@ -75,7 +75,7 @@ def find_task(name: Any) -> type[Task]:
         sys.path.append(os.getcwd())
     try:
         task: Any = getattr(import_module(module), attribute)
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise ConfigError(
             f"task {name} cannot be imported. {type(error).__name__}: {error}",
             remedy="Name a class of the current folder or of an installed module as module:Class.",
