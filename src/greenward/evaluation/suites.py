@@ -161,8 +161,8 @@ def find_suite(name: str, recipe: ModelRecipe | None, *, skip_bad_rows: bool = F
         if recipe is None:
             raise ConfigError(
                 "Which problems are held out is known of a run only; name a --suite.",
-                remedy="A run of a task of somebody's own (module:Class) counts as a plain model: what it was "
-                "evaluated on during training is in its report.",
+                remedy="A run of a task of somebody's own (module:Class) counts as a plain model; its report "
+                "has the evaluations of its training.",
             )
         name = recipe.problems.held_out
     load = partial(load_verified, name, recipe or GRPORecipe(), part="held_out")
