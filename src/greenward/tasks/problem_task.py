@@ -1,4 +1,7 @@
-"""Implements what the tasks that ask problems share: which are trained on and held out, suites, rewards."""
+"""Implements what the tasks that ask problems share: which are trained on and held out, suites, rewards.
+
+Recipes are read by the classes of their tasks: what a training needs is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import ModelRecipe, TurnSections
 from greenward.config.sections import EvaluationConfig, SuiteConfig
-from greenward.environments.agent import AgentPrompts
-from greenward.environments.code import CodeEnvironment
-from greenward.environments.prompts import (
-    PromptRenderer,
-    PromptTokenizer,
-    answer_form,
-    prompt_options,
-    tools_of,
-)
-from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
-from greenward.evaluation.suites import examples_for, find_suite, renderer_for, stable_subset, without
-from greenward.grading.edits import editable_files, written_edits
-from greenward.grading.execution import ExecutionJudge
-from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
-from greenward.grading.reward_terms import build_rewards
-from greenward.grading.verification import build_problems, verify_references
-from greenward.problems.problem import Problem, ProblemSet
-from greenward.rollouts.protocols import Environment, SamplingParams
-from greenward.runs.directory import RunDirectory
-from greenward.runs.trackers import tracker_name
 from greenward.tasks.task import Task
-from greenward.training.protocols import Evaluator, Example
 
 if TYPE_CHECKING:
     from greenward.config.sections import SupervisedConfig
+    from greenward.environments.prompts import PromptRenderer, PromptTokenizer
+    from greenward.grading.execution import ExecutionJudge
+    from greenward.grading.judge import Grader
     from greenward.models.policy import Policy
     from greenward.models.tokenizer import Tokenizer
+    from greenward.problems.problem import Problem, ProblemSet
+    from greenward.rollouts.protocols import Environment
+    from greenward.runs.directory import RunDirectory
+    from greenward.training.protocols import Evaluator, Example
 
 
 @dataclass(frozen=True)
@@ -58,6 +47,9 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
     Raises `ProblemError` for an unknown suite and for one that shares problems with the training set,
     `ConfigError` for two of one name.
     """
+    from greenward.evaluation.suites import examples_for, find_suite, stable_subset, without
+    from greenward.runs.trackers import tracker_name
+
     if not recipe.evaluation.enabled:
         return ()
     suites: dict[str, TrackedSuite] = {}
@@ -81,6 +73,9 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
 
 def build_renderer(recipe: ModelRecipe, tokenizer: PromptTokenizer) -> PromptRenderer:
     """How problems are presented to a policy with this tokenizer."""
+    from greenward.environments.agent import AgentPrompts
+    from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options, tools_of
+
     if (tools := tools_of(recipe)) is not None:
         return AgentPrompts(tokenizer, **prompt_options(recipe), tool_format=tools.format)
     return PromptRenderer(tokenizer, **prompt_options(recipe), answer=answer_form(recipe))
@@ -99,6 +94,8 @@ class ProblemTask(Task):
         given: Mapping[str, ProblemSet] = MappingProxyType({}),
         functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
+        from greenward.grading.reward_terms import build_rewards
+
         super().__init__(recipe)
         self.train, self.held_out = self.load(given)
         for problem in (*self.train, *self.held_out):
@@ -108,10 +105,14 @@ class ProblemTask(Task):
 
     def load(self, given: Mapping[str, ProblemSet]) -> tuple[ProblemSet, ProblemSet]:
         """The problems to train on and the held-out ones; `given` holds those of a caller."""
+        from greenward.grading.verification import build_problems
+
         return build_problems(self.recipe, given)
 
     def judge(self) -> ExecutionJudge:
         """What judges answers to its problems, until it is closed."""
+        from greenward.grading.judge import build_grader
+
         return build_grader(self.recipe.sandbox)
 
     def renderer(self, tokenizer: PromptTokenizer) -> PromptRenderer:
@@ -130,6 +131,9 @@ class ProblemTask(Task):
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
+        from greenward.grading.judge import Grader, build_grader
+        from greenward.grading.verification import verify_references
+
         self.grader = grader = stack.enter_context(self.judge())
         run.add_provenance(sandbox=grader.isolation.to_json())
         if self.suites:  # they are judged by their tests, whatever judges the task
@@ -166,10 +170,14 @@ class ProblemTask(Task):
         return max(len(renderer.prompt_ids(problem)) for problem in self.train)
 
     def environment(self, policy: Policy) -> Environment:
+        from greenward.environments.code import CodeEnvironment
+
         return self.make_environment(CodeEnvironment, policy)
 
     def make_environment(self, make: Callable[..., Environment], policy: Policy) -> Environment:
         """What `make` gives for the problems, the rewards and the settings of the recipe."""
+        from greenward.rollouts.protocols import SamplingParams
+
         recipe = self.recipe
         overlong = recipe.algorithm.overlong
         return make(
@@ -186,6 +194,10 @@ class ProblemTask(Task):
         )
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
+        from greenward.environments.prompts import tools_of
+        from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+        from greenward.rollouts.protocols import SamplingParams
+
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
         renderer, sampling = self.renderer(tokenizer), SamplingParams.of(recipe)
         memory = VerdictMemory()
@@ -206,11 +218,17 @@ class EditTask(ProblemTask):
     """Problems that are answered by a whole function or program, or by edits of the one that there is."""
 
     def check(self, problem: Problem) -> None:
+        from greenward.environments.prompts import answer_form
+        from greenward.grading.edits import editable_files
+
         super().check(problem)
         if answer_form(self.recipe) != "function":
             editable_files(problem)
 
     def texts(self) -> Iterable[str]:
+        from greenward.environments.prompts import answer_form
+        from greenward.grading.edits import written_edits
+
         yield from super().texts()
         if (form := answer_form(self.recipe)) != "function":
             yield from (written_edits(one, one.reference, form) for one in self.train if one.reference)
@@ -220,6 +238,8 @@ def open_grader(
     recipe: ModelRecipe, suites: Sequence[TrackedSuite], run: RunDirectory, stack: ExitStack
 ) -> tuple[Grader, tuple[TrackedSuite, ...]]:
     """A grader until `stack` is closed, which `run` records, and the suites with all expected values."""
+    from greenward.grading.judge import build_grader
+
     grader = stack.enter_context(build_grader(recipe.sandbox))
     run.add_provenance(sandbox=grader.isolation.to_json())
     return grader, complete_suites(suites, grader)
@@ -234,6 +254,11 @@ def suite_evaluator(
     suite: TrackedSuite, recipe: ModelRecipe, tokenizer: Tokenizer, grader: Grader
 ) -> Evaluator:
     """The record says what moves scores: data, prompts, examples, token and time limits."""
+    from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+    from greenward.evaluation.suites import renderer_for
+    from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU
+    from greenward.rollouts.protocols import SamplingParams
+
     config, problems = suite.config, suite.problems
     renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
     usual = SamplingParams.of(recipe)

@@ -7,12 +7,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from greenward.grading.rewards import RewardFunction
-from greenward.problems.problem import ProblemSet
-from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine
-from greenward.runs.directory import RunDirectory
 from greenward.runs.no_signal import NoSignalCause, cause_in_answers
-from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +16,17 @@ if TYPE_CHECKING:
     from greenward.config.sections import SupervisedConfig
     from greenward.diagnostics.finding import Topic
     from greenward.evaluation.session import GradingOptions
+    from greenward.grading.rewards import RewardFunction
     from greenward.models.policy import Policy
+    from greenward.problems.problem import ProblemSet
     from greenward.reports.document import Section
     from greenward.reports.runs import Runs
+    from greenward.rollouts.protocols import Environment, RolloutEngine
+    from greenward.runs.directory import RunDirectory
     from greenward.runs.progress import Progress
     from greenward.training.advantages import Estimator
     from greenward.training.loop import Trainer
+    from greenward.training.protocols import Callback, Evaluator, Example
 
 Say = Callable[[str], None]
 
@@ -127,6 +127,8 @@ class Task:
 
     def players(self, policy: Policy) -> Mapping[str, RolloutEngine]:
         """The players of the environment by name; `policy` is one of them."""
+        from greenward.rollouts.protocols import POLICY
+
         return {POLICY: policy}
 
     def environment(self, policy: Policy) -> Environment:

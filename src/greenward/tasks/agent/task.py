@@ -7,14 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from greenward.config.recipe import ToolSections, recipes_with
-from greenward.environments.agent import AgentEnvironment
-from greenward.grading.edits import editable_files
-from greenward.problems.problem import Problem
-from greenward.rollouts.protocols import Environment
 from greenward.tasks.problem_task import ProblemTask
 
 if TYPE_CHECKING:
     from greenward.models.policy import Policy
+    from greenward.problems.problem import Problem
+    from greenward.rollouts.protocols import Environment
 
 
 class Agent(ProblemTask):
@@ -23,6 +21,8 @@ class Agent(ProblemTask):
     recipes: ClassVar = recipes_with("agent", ToolSections)
 
     def check(self, problem: Problem) -> None:
+        from greenward.grading.edits import editable_files
+
         super().check(problem)
         editable_files(problem)
 
@@ -33,6 +33,8 @@ class Agent(ProblemTask):
         yield from (demonstration_text(one) for one in self.train if one.reference)
 
     def environment(self, policy: Policy) -> Environment:
+        from greenward.environments.agent import AgentEnvironment
+
         make = partial(AgentEnvironment, executor=self.grader.executor, tools=self.recipe.tools)
         return self.make_environment(make, policy)
 
