@@ -10,13 +10,13 @@ import pytest
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.loading import load_recipe
+from greenward.evaluation import evaluate as evaluation
 from greenward.grading.judge import Grader
 from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.recipes.run import train
 from greenward.runs.reading import read_evaluations
 from greenward.sandbox.protocol import Limits
-from greenward.tasks import problem_task
 from greenward.tasks.functions.task import Functions
 from greenward.tasks.problem_task import find_tracked_suites
 from tiny_model import REINFORCED
@@ -79,7 +79,7 @@ def test_the_time_limit_of_a_suite_is_its_own_be_it_lower_or_higher(mbpp, monkey
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr(problem_task, "evaluate_policy", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate_policy", evaluate)
     found = Functions(recipe, {"train": ProblemSet([]), "held_out": ProblemSet([])}, {})
     with Grader(Limits(cpu_seconds=1.0, memory_bytes=1 << 29), workers=1) as found.grader:
         evaluators = found.evaluators(SimpleNamespace(tokenizer=train_tokenizer(["x"], 300)))
