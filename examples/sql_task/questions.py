@@ -1,4 +1,7 @@
-"""Questions about a small database, each with a query that answers it: python questions.py"""
+"""Makes questions about a small database, each with a query that answers it.
+
+`python questions.py` writes the files of the recipe.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ TEMPLATES = (
     ("Who of {team} lives in {city}?", "SELECT name FROM people WHERE team = '{team}' AND city = '{city}'"),
     ("What is the mean {number} in {team}?", "SELECT AVG({number}) FROM people WHERE team = '{team}'"),
     ("What is the highest {number} in {city}?", "SELECT MAX({number}) FROM people WHERE city = '{city}'"),
-    ("Who has a {number} above {limit}?", "SELECT name FROM people WHERE {number} > {limit}"),
-    ("How many have a {number} below {limit}?", "SELECT COUNT(*) FROM people WHERE {number} < {limit}"),
+    ("Who has {number} above {limit}?", "SELECT name FROM people WHERE {number} > {limit}"),
+    ("How many have {number} below {limit}?", "SELECT COUNT(*) FROM people WHERE {number} < {limit}"),
     ("What is the {number} of all in {city}?", "SELECT name, {number} FROM people WHERE city = '{city}'"),
     ("Whose {number} is not known?", "SELECT name FROM people WHERE {number} IS NULL"),
 )  # fmt: skip
@@ -53,7 +56,7 @@ def read_questions(path: Path) -> ProblemSet:
 
 
 def make_questions(seed: int) -> list[dict[str, str]]:
-    """Every question once, in a random order, each about a table of its own."""
+    """Make every question once, in a random order, each about a table of its own."""
     rng = random.Random(seed)
     limits = {"salary": range(1000, 9000, 500), "age": range(20, 65, 3)}
     words = [

@@ -51,7 +51,7 @@ class SQLSections(ConfigSection):
 
 
 class SQLPrompts(PromptRenderer):
-    """Puts a question after the columns of the table, and reads the query up to its semicolon."""
+    """Puts a question after the columns of the table, and reads the query up to the first semicolon."""
 
     def prompt_text(self, problem: Any) -> str:
         table = problem.schema.partition(";")[0]
@@ -97,7 +97,7 @@ class SQLJudge(ExecutionJudge):
 
 
 def rows_of(result: RunResult) -> Counter[tuple[Any, ...]]:
-    """The rows in any order, which need not be sortable: NULL and numbers mix. Empty where a query failed."""
+    """The first `most_rows` rows in any order, since NULL and numbers mix. Empty if the query failed."""
     rows: Sequence[Sequence[Any]] = result.results[0].value or () if result.results else ()
     return Counter(tuple(round(one, 9) if isinstance(one, float) else one for one in row) for row in rows)
 

@@ -127,6 +127,17 @@ def test_a_file_is_rewritten_and_what_stays_keeps_its_comments(tmp_path: Path) -
     assert "nothing to rewrite" in CliRunner().invoke(cli, ["config", "upgrade", str(file)]).output
 
 
+@pytest.mark.parametrize(
+    "section",
+    ["vllm: {enabled: true}", "warm_start: {misconception_rate: 0.1}", "algorithm: {importance_cap: 2.0}"],
+)
+def test_a_recipe_with_one_old_key_names_the_command(section: str) -> None:
+    name = section.partition(":")[0]
+    with pytest.raises(ConfigError, match=rf"my.yaml, line 2: {name} is of an earlier version") as caught:
+        parse_recipe(f"task: functions\n{section}\n", name="my.yaml")
+    assert caught.value.remedy == "greenward config upgrade my.yaml rewrites the file."
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     file, old = tmp_path / "mine.yaml", tmp_path / "mine.yaml.old"
     file.write_text(OLD)

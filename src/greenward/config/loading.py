@@ -516,10 +516,12 @@ def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText
     Where it names another task or algorithm, the keys that only those of the other have are left out. Raises
     `ConfigError` for recipes that extend each other in a circle, and for those of an earlier version.
     """
-    if "kind" in source.data:
+    if (upgraded := upgrade(source.data)) != source.data:
+        changed = [key for key in source.data if upgraded.get(key) != source.data[key]]
+        old = "kind" if "kind" in changed else changed[0]
         raise ConfigError(
-            f"{source.place_of(('kind',))}: kind is of an earlier version; a recipe names its task and "
-            "algorithm.name.",
+            f"{source.place_of((old,))}: {old} is of an earlier version"
+            + ("; a recipe names its task and algorithm.name." if old == "kind" else "."),
             remedy=f"greenward config upgrade {source.name} rewrites the file.",
         )
     if EXTENDS not in source.data:

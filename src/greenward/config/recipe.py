@@ -58,7 +58,7 @@ Updated = TypeVar("Updated", bound=AlgorithmConfig)
 
 
 class Recipe(ConfigSection):
-    """The keys that all recipes share, beside sections of the same names."""
+    """The keys and sections that all recipes share."""
 
     task: str = "functions"
     name: str = "run"
@@ -74,7 +74,7 @@ class Recipe(ConfigSection):
 
     @classmethod
     def with_own_preset(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """The keys of a recipe with the values of a preset that this class alone has."""
+        """`data` with the values of the presets that only this class has; here there are none."""
         return data
 
 
@@ -209,7 +209,7 @@ class PolicyGradientRecipe(RewardedRecipe):
 
 
 def without_groups(training: TrainingConfig, algorithm: GRPOAlgorithmConfig) -> Iterator[str]:
-    """The mistake of groups of one answer."""
+    """Yield the mistake of an algorithm that compares answers within a group, if groups have one answer."""
     if training.num_generations < 2:
         yield (
             f"training.num_generations {training.num_generations}: {algorithm.advantage} "

@@ -1,6 +1,8 @@
 """Turns recipes, and the configs that runs recorded, of earlier versions into those of this one.
 
-Before version 0.2 a recipe had one key `kind` for what is asked and how it is learned.
+Before version 0.2 a recipe had one key `kind` in place of `task` and `algorithm.name`, and other names for
+some keys: `vllm.enabled`, `warm_start.misconception_rate`, `algorithm.importance_cap`.
+docs/configuration.md lists all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _TASKS = {"self_play": "self_play", "code_game": "code_game", "dqn": "token_mdp"
 def upgrade(config: dict[str, Any]) -> dict[str, Any]:
     """The data of a recipe or of a recorded config with the keys of this version; its other keys are kept.
 
-    What is of this version is returned as it is.
+    Data of this version is returned unchanged.
     """
     old = dict(config)
     kind = old.pop("kind", None)
@@ -40,7 +42,7 @@ def upgrade(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_present_sections(config: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """The sections of a config with the keys of this version."""
+    """A config, or its section `pretrained`, with the keys of this version in all sections."""
 
     def section(name: str) -> dict[str, Any]:
         value = config.get(name)
@@ -67,10 +69,10 @@ def _with_present_sections(config: dict[str, Any], kind: Any) -> dict[str, Any]:
         config["algorithm"] = section("algorithm") | kept
     if kind not in (None, *_TASKS) and environment:
         tools = environment.pop("tools", None)
-        if environment.get("answer") == "function":  # which it is unless edits are asked for
+        if environment.get("answer") == "function":  # the default of the tasks that still have this key
             del environment["answer"]
         del config["environment"]
-        if tools is not None:  # calls took the place of answers
+        if tools is not None:  # with tools the old version ignored the section's other keys
             config["tools"] = tools
         elif environment:
             config["environment"] = environment
@@ -116,10 +118,10 @@ def upgraded_text(text: str) -> str:
         name = "task" if name == "kind" else name
         if name in left:
             parts.append(_section(name, left.pop(name)))
-        after = _BETWEEN_SECTIONS.search(section)  # what is said of the next section
+        after = _BETWEEN_SECTIONS.search(section)  # comments before the next section
         parts.append(after[0] if after else "")
     result = "".join((*parts, *(_section(*one) for one in left.items())))
-    # A document in one line, or one with references between its sections, is written anew as a whole.
+    # A document in one line, or one with references between its sections, is dumped as a whole.
     try:
         if construct_yaml(compose_yaml(result)) == new:
             return result

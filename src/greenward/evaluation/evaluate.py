@@ -1,10 +1,10 @@
 """Evaluates sampled or given answers: judges them while the next are sampled, and computes the figures.
 
-Whoever evaluates (training, `greenward eval`, `greenward grade`) gives a place for samples and rows, a
-source of samples and a grader. What the place holds already is neither sampled nor judged again.
+A caller (training, `greenward eval`, `greenward grade`) gives a store of samples and rows (`EvaluationRows`),
+a source of samples and a grader. A sample that the store holds already is neither drawn nor judged again.
 Figures group rows by problem; arrays have the suffix _P: an entry for each problem. An answer lost by the
-infrastructure has not passed: it counts in every denominator, and in no numerator but that of the rate of
-lost ones.
+infrastructure has not passed: it counts in every denominator, and in no numerator but those of the rates
+`infrastructure` and `truncated`.
 """
 
 from __future__ import annotations
@@ -352,10 +352,10 @@ ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk 
 
 
 class VerdictMemory:
-    """The verdicts on answers to the same problem objects, by one set of limits: equal answers are run once.
+    """Keeps verdicts on answers to the same problem objects, by one set of limits: equal answers run once.
 
-    What ended by time, memory or another limit may be the machine's doing, and is run again when it comes
-    again, as is what the infrastructure failed. An answer whose verdict depends on chance keeps its first one
+    A verdict of time, memory or another limit may be caused by the machine: it is not kept, and neither is
+    one of the infrastructure. An answer whose verdict depends on chance keeps its first one
     (`ExecutionJudge.flaky` runs answers anew). At most 50,000 verdicts are kept.
     """
 
@@ -485,7 +485,7 @@ def evaluate_policy(
 
 
 def judge(
-    found: EvaluationRows,
+    store: EvaluationRows,
     source: Iterable[list[Sample]],
     grader: ExecutionJudge,
     seconds: Seconds,
@@ -493,28 +493,28 @@ def judge(
     *,
     memory: VerdictMemory | None = None,
 ) -> None:
-    """Judges the samples of `found` that have no row yet, then those of `source`, chunk by chunk.
+    """Judge the samples of `store` that have no row yet, then those of `source`, chunk by chunk.
 
-    Each chunk is graded in a thread while the next is sampled. A row is added as soon as the verdict is
-    there, never two at once; samples that were lost are rows of the infrastructure. When `source` ends early,
-    by an error or Ctrl-C, grading ends at its next verdict.
+    Each chunk is graded in a thread while the next is sampled. A row is added as soon as its verdict
+    exists, always by one thread; a lost sample becomes a row of status `INFRASTRUCTURE`. When `source` ends
+    early, by an error or Ctrl-C, grading ends at its next verdict.
     """
     leaving, memory = threading.Event(), memory or VerdictMemory()
-    waiting = [sample for key, sample in found.samples.items() if key not in found.rows]
+    waiting = [sample for key, sample in store.samples.items() if key not in store.rows]
 
     def grade(chunk: list[Sample]) -> None:
         began = time.perf_counter()
         for sample in (sample for sample in chunk if sample.lost):
-            found.samples[sample.key] = sample
+            store.samples[sample.key] = sample
             row = EvaluationRow.of(sample, Verdict(Status.INFRASTRUCTURE, error_message=sample.lost))
-            found.add_row(row)
+            store.add_row(row)
             on_row(row)
         chunk = [sample for sample in chunk if not sample.lost]
         stream = memory.grade_stream(grader, [(one.problem, one.extracted.answer) for one in chunk])
         with closing(stream) as verdicts:  # type: ignore[type-var]
             for index, verdict in verdicts:
                 row = EvaluationRow.of(chunk[index], verdict)
-                found.add_row(row)
+                store.add_row(row)
                 on_row(row)
                 if leaving.is_set():
                     return

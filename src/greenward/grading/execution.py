@@ -77,10 +77,10 @@ def run_unique(
 ) -> Iterator[tuple[int, Value]]:
     """Yields each item's position with the value of its jobs, in order of completion.
 
-    `prepare` gives the jobs of an item, or None for an item that is not ready. Then what has begun is
-    finished, `resolve` is called (it may use the executor) and the item comes again. Items are taken
-    only as workers become free. A job for which the infrastructure failed is run again, up to `RETRIES`
-    times, when what has begun is finished.
+    `prepare` gives the jobs of an item, or None for an item that is not ready. The jobs that
+    have begun are then finished, `resolve` is called (it may use the executor), and `prepare` is asked again.
+    Items are taken only as workers become free. A job for which the infrastructure failed is run again after
+    the jobs that have begun, up to `RETRIES` times.
     """
     known: dict[Hashable, _Distinct[Item, Value]] = {}
     to_start: deque[tuple[_Distinct[Item, Value], int]] = deque()
@@ -148,7 +148,7 @@ class FlakyAnswer:
     verdicts: tuple[Verdict, ...]
 
 
-# Other outcomes but `COMPLETED` have a status of their name.
+# Each other outcome, apart from `COMPLETED`, has the name of its status.
 _STATUS = {
     Outcome.LOAD_ERROR: Status.ERROR,
     Outcome.NO_ENTRY_POINT: Status.NO_CODE,
@@ -157,7 +157,7 @@ _STATUS = {
 
 
 def status_of(outcome: Outcome) -> Status:
-    """The status of an answer whose job ended so, before it was completed."""
+    """The status of an answer whose job ended with `outcome`, which is not `COMPLETED`."""
     return _STATUS.get(outcome) or Status(outcome.value)
 
 
@@ -175,7 +175,7 @@ class ExecutionJudge(Closeable):
         self._closing = threading.Event()
 
     def job(self, problem: Any, code: str) -> Job:
-        """What runs an answer."""
+        """The job that runs `code` as an answer to `problem`."""
         raise NotImplementedError
 
     def verdict(self, problem: Any, result: RunResult) -> Verdict:
@@ -218,14 +218,15 @@ class ExecutionJudge(Closeable):
         return self.executor.isolation
 
     def grade(self, answers: Sequence[Answer]) -> list[Verdict]:
-        """The verdict on each (problem, code), in order. Code None is an answer without code."""
+        """The verdict on each (problem, code), in order. A code of None means that an answer held no code."""
         return in_order(self.grade_stream(answers))
 
     def grade_stream(self, answers: Iterable[Answer]) -> Iterator[Graded]:
         """Verdicts with the answer's position, in order of completion.
 
         Answers are taken only as workers become free. Equal code for the same problem object is run
-        once. Other gradings wait until the stream has ended or is closed.
+        once. On the local executor, gradings of other threads wait until the stream has ended or is closed,
+        and one of the same thread raises `SandboxError`.
         """
         yield from self._run((0, problem, code) for problem, code in answers)
 

@@ -1,4 +1,8 @@
-"""Names the tasks that a recipe can ask for: the one place outside of its folder that knows a task."""
+"""Registers the tasks that a recipe can name.
+
+Outside of its own folder a task is known here only, but for `config/upgrade.py` (old names), `cli/tasks.py`
+(its commands) and the adapters `integrations/openenv.py` and `integrations/verifiers.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +47,13 @@ _SUMMARY_TABLES = {
 
 
 def load(place: str) -> Any:
-    """What a `module:name` of this registry names."""
+    """Import the object that `place`, a `module:name` of this registry, names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 def summary_tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(title of a section, function that gives its blocks) of what tasks put into a summary."""
+    """Yield (section title, function that gives its blocks) for each table of a task in `summary`."""
     for key, (title, place) in _SUMMARY_TABLES.items():
         if summary.get(key):
             yield title, load(place)
@@ -58,7 +62,7 @@ def summary_tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def find_task(name: Any) -> type[Task]:
     """The class of a task by its name, or by `module:Class` for one of the user's own.
 
-    Modules of the current folder are found. Raises `ConfigError` for a task that there is not.
+    Modules of the current folder are found. Raises `ConfigError` for an unknown task.
     """
     known = isinstance(name, str) and name in TASKS
     module, colon, attribute = (TASKS[name] if known else str(name)).partition(":")
@@ -91,5 +95,5 @@ def recipes_of_task(name: Any) -> Mapping[str, type[Recipe]]:
 
 
 def shipped_task(name: Any) -> type[Task] | None:
-    """The class of a task that comes with greenward; None for all else, which a stranger's run may name."""
+    """The class of a task that comes with greenward; None for any other name, which is not imported."""
     return find_task(name) if isinstance(name, str) and name in TASKS else None

@@ -1,6 +1,6 @@
-"""Implements what the tasks that ask problems share: which are trained on and held out, suites, rewards.
+"""Implements what tasks made of problems share: training and held-out problems, public suites, rewards.
 
-Recipes are read by the classes of their tasks: what a training needs is imported where it is used.
+Reading a recipe imports the module of its task, so imports that only a training needs are inside of methods.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def build_renderer(recipe: ModelRecipe, tokenizer: PromptTokenizer) -> PromptRen
 
 
 class ProblemTask(Task):
-    """Problems to train on, held-out ones, public suites, and the terms of the reward."""
+    """A task with problems to train on, held-out problems, public suites and reward terms."""
 
     labelled: ClassVar[bool] = False
     """Whether its problems are functions with a label, which no tests judge."""
@@ -253,7 +253,10 @@ def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[Tra
 def suite_evaluator(
     suite: TrackedSuite, recipe: ModelRecipe, tokenizer: Tokenizer, grader: Grader
 ) -> Evaluator:
-    """The record says what moves scores: data, prompts, examples, token and time limits."""
+    """The evaluation of a suite during training.
+
+    Its records hold what scores depend on: hashes of data and prompts, examples, token and time limits.
+    """
     from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
     from greenward.evaluation.suites import renderer_for
     from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU

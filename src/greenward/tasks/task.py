@@ -51,9 +51,9 @@ class Task:
     recipes: ClassVar[Mapping[str, type[Recipe]]]
     """The recipe class of each algorithm that it is learned by, the usual one first (`recipes_with`)."""
     label: ClassVar[str] = ""
-    """What a report calls a training on it, where that is not the name of the algorithm."""
+    """The name of its trainings in a report; empty means the name of the algorithm."""
     measured: ClassVar[str] = "held-out"
-    """What a report calls that on which its runs are evaluated."""
+    """The adjective in a report for the problems or games on which its runs are evaluated."""
     asks_problems: ClassVar[bool] = True
     """Whether it trains on the problems that the recipe names."""
     loads_sources: ClassVar[bool] = False
@@ -61,11 +61,11 @@ class Task:
     rewards: ClassVar[Mapping[str, Callable[..., RewardFunction]]] = MappingProxyType({})
     """Reward functions of its own, by the names that recipes use; as in `reward_terms.SHIPPED_REWARDS`."""
     silent: ClassVar[frozenset[str]] = frozenset()
-    """Names of findings that mean nothing in its runs."""
+    """Names of findings that are never reported for its runs."""
 
     @staticmethod
     def findings() -> Sequence[Topic]:
-        """What is tested of its runs alone."""
+        """Findings that are tested on its runs only."""
         return ()
 
     @classmethod
@@ -75,20 +75,20 @@ class Task:
 
     @classmethod
     def evaluation(cls, run: str, suite: str | None, given: Mapping[str, Any]) -> OwnEvaluation | None:
-        """What evaluates a run of it on `suite`, with the options `given`; None where that is as usual.
+        """The evaluation of a run of it on `suite` with the options `given`; None for the usual evaluation.
 
-        Raises `ConfigError` for options that it has not.
+        Raises `ConfigError` for options that this evaluation does not have.
         """
         return None
 
     @staticmethod
     def described(config: Mapping[str, Any]) -> str:
-        """What a report says of the setting in which its games are played."""
+        """The setting of its games, in words, for a report."""
         return ""
 
     @staticmethod
     def report(runs: Runs) -> Sequence[Section]:
-        """The sections that a report has of its runs alone."""
+        """The sections that a report has for its runs only."""
         return ()
 
     @staticmethod
