@@ -62,6 +62,9 @@ TAGGED = "<think>\nIt is 3.\nNot 2.\n</think>\n<answer>\n{}\n</answer>"
         (TAGGED.format("a").replace("<answer>", "0123456789\n<answer>"), 1.0 - 0.01, 0.0),
         (TAGGED.format("a").replace("<answer>", "0<answer>\n23456789\n<answer>"), 1.0 - 0.018, 0.0),
         ("a", 0.0, 0.0),
+        ("<think>\na\n</think>\n<answer>vulnerable CWE-78</answer>", 1.0, 1.0),
+        ("<think>\na\n</think>\n<answer> </answer>", 1.0, 0.0),
+        ("<think>\na\n</think>\nIt is <answer>safe</answer>", 0.75, 0.0),
     ],
 )
 def test_the_format_terms_read_tags_around_answers_of_any_number_of_lines(text, partial, strict):

@@ -92,15 +92,16 @@ MAX_COMPARED_EDITS = 30
 MAX_COMPARED_LINES = 5_000
 MOST_WITHOUT_EFFECT = 0.9  # for known lines at a wrong place
 MAX_DIFF_LINES = 5_000
-_TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+_TAGS = ("<think>\n", "\n</think>\n", "\n<answer>", "</answer>")
 
 
 @per_answer
 def format_partial(answer: GradedAnswer) -> float:
     """0.25 for each tag that occurs once, less 0.001 for each character outside of them, at least 0.
 
-    Outside is what stands before `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white
-    space behind a tag that closes does not count.
+    The answer may share a line with its tags, as the prompt for labels asks. Outside is what stands before
+    `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white space behind a
+    tag that closes does not count.
     """
     text = answer.completion
     there = [text.count(tag) == 1 for tag in _TAGS]
@@ -119,7 +120,7 @@ def format_strict(answer: GradedAnswer) -> float:
     text = answer.completion
     if any(text.count(tag.strip()) != 1 for tag in _TAGS):
         return 0.0
-    thought, _, rest = text.rstrip().partition("\n</think>\n<answer>\n")
+    thought, _, rest = text.rstrip().partition("\n</think>\n<answer>")
     start, written = _TAGS[0], rest.removesuffix(_TAGS[-1])
     is_whole = thought.startswith(start) and rest.endswith(_TAGS[-1])
     return float(is_whole and bool(thought[len(start) :].strip() and written.strip()))
