@@ -156,7 +156,7 @@ def train(
         changes.append(f"rewards={json.dumps(reward_terms(rewards, functions))}")
     changes += overrides
     if isinstance(recipe, str | Path):
-        resolved = loading.load_recipe(recipe, changes, machine=detection.this_preset, trusted=True)
+        resolved = loading.load_recipe(recipe, changes, machine=detection.this_preset)
     elif recipe is None or isinstance(recipe, Recipe):
         text = "" if recipe is None else loading.dump(recipe)
         resolved = loading.parse_recipe(text, changes, machine=detection.this_preset)

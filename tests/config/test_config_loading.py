@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -419,6 +420,63 @@ class TestExtends:
         (tmp_path / "d.yaml").write_text("extends: [quickstart]\n")
         with pytest.raises(ConfigError, match="line 1: extends: expected the name or the file"):
             load_recipe(tmp_path / "d.yaml")
+
+    @pytest.mark.parametrize(
+        ("base", "keys"), [("grpo_agent_repair", "task: repair"), ("ppo_code_fix", "algorithm: {name: grpo}")]
+    )
+    def test_keys_of_the_other_task_are_left_out_for_a_pretrained_model_too(
+        self, tmp_path: Path, base: str, keys: str
+    ) -> None:
+        (tmp_path / "mine.yaml").write_text(f"extends: {base}\n{keys}\n")
+        found = load_recipe(tmp_path / "mine.yaml")
+        assert (found.task, found.algorithm.name) == ("repair", "grpo")
+        assert load_recipe(tmp_path / "mine.yaml", ["model=any"]).name == base
+
+    def test_a_long_chain_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "0.yaml").write_text("seed: 1\n")
+        for number in range(1, 30):
+            (tmp_path / f"{number}.yaml").write_text(f"extends: {number - 1}.yaml\n")
+        assert load_recipe(tmp_path / "19.yaml").seed == 1
+        with pytest.raises(ConfigError, match="more than 20 recipes extend each other"):
+            load_recipe(tmp_path / "29.yaml")
+
+    @pytest.mark.parametrize("mark", ["checkpoints", "provenance.json"])
+    def test_no_code_is_imported_for_the_config_of_a_run(
+        self, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
+        (tmp_path / "run" / mark).mkdir(parents=True)
+        (tmp_path / "run" / "config.yaml").write_text("task: evil:T\n")
+        (tmp_path / "mine.yaml").write_text("extends: run/config.yaml\n")
+        for file in ("run/config.yaml", "mine.yaml"):
+            with pytest.raises(ConfigError, match="the run was trained on the task evil:T"):
+                load_recipe(tmp_path / file)
+
+    @pytest.mark.parametrize("name", ["[1]", "{a: 1}"])
+    def test_an_algorithm_that_is_no_text_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=r"algorithm\.name: expected 'grpo'"):
+            load_recipe("quickstart", [f"algorithm.name={name}"])
+
+    @pytest.mark.parametrize(
+        ("recipes", "message"),
+        [
+            ("3", "no subclass of greenward.tasks.task.Task that has recipes"),
+            ("{}", "no subclass of greenward.tasks.task.Task that has recipes"),
+            ('{"grpo": int}', "not made for it"),
+            ("Functions.recipes", "not made for it"),
+        ],
+    )
+    def test_a_task_of_ones_own_without_recipes_of_its_own_is_refused(
+        self, tmp_path: Path, recipes: str, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        name = "own_" + sha256(recipes.encode()).hexdigest()[:8]
+        text = f"from greenward.tasks.functions.task import Functions\nclass T:\n    recipes = {recipes}\n"
+        (tmp_path / f"{name}.py").write_text(text)
+        with pytest.raises(ConfigError, match=message) as caught:
+            load_recipe("quickstart", [f"task={name}:T"])
+        assert f"recipes_with('{name}:T')" in str(caught.value.remedy)
 
     def test_the_config_of_a_run_extends_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoints").mkdir()

@@ -55,6 +55,20 @@ def test_a_grid_that_cannot_be_meant_is_refused(overrides, message):
         grid_runs(overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "folders"),
+    [
+        ("algorithm.clip_high=0.2,0.3", ["clip_high=0.2", "clip_high=0.3"]),
+        ("model.dtype=float32,bfloat16", ["dtype=float32", "dtype=bfloat16"]),
+        ("algorithm=ppo,grpo", ["algorithm=ppo", "algorithm=grpo"]),
+        ("algorithm.name=ppo,grpo", ["algorithm=ppo", "algorithm=grpo"]),
+        ("model.id=a,b", ["model=a", "model=b"]),
+    ],
+)
+def test_a_folder_is_named_by_the_last_part_of_its_key(override, folders):
+    assert [run.folder for run in grid_runs([override])] == folders
+
+
 def test_the_grid_is_every_combination_in_order_with_the_seeds_side_by_side():
     runs = grid_runs(["seed=0..1", "training.max_steps=5", "training.learning_rate=1e-4,1e-3"])
     assert [run.folder for run in runs] == [

@@ -74,8 +74,45 @@ GRPO = {"name": "grpo"}
         ),
         (
             {"kind": "grpo", "pretrained": {"environment": {"tools": {"max_calls": 9}}}},
-            {"task": "functions", "algorithm": GRPO, "pretrained": {"tools": {"max_calls": 9}}},
+            {"task": "agent", "algorithm": GRPO, "pretrained": {"tools": {"max_calls": 9}}},
         ),
+        (
+            {
+                "kind": "ppo",
+                "problems": {"train": "mine.jsonl"},
+                "rewards": [{"name": "detection"}],
+                "environment": {"max_turns": 1},  # which this task does not have
+            },
+            {
+                "task": "vulnerability",
+                "algorithm": {"name": "ppo"},
+                "problems": {"train": "mine.jsonl"},
+                "rewards": [{"name": "detection"}],
+            },
+        ),
+        (
+            {"kind": "grpo", "pretrained": {"kind": "grpo", "problems": {"train": "modules"}}},
+            {"task": "spec", "algorithm": GRPO, "pretrained": {"problems": {"train": "modules"}}},
+        ),
+        # grpo was the default kind, and the sources of problems told the task.
+        (
+            {"problems": {"train": "bugs:families"}},
+            {"task": "repair", "algorithm": GRPO, "problems": {"train": "bugs:families"}},
+        ),
+        (
+            {"environment": {"tools": {"max_calls": 3}}},
+            {"task": "agent", "algorithm": GRPO, "tools": {"max_calls": 3}},
+        ),
+        ({"environment": {"answer": "function"}}, {"task": "functions", "algorithm": GRPO}),
+        (
+            {"extends": "mine.yaml", "problems": {"train": "bugs:families"}},
+            {"extends": "mine.yaml", "problems": {"train": "bugs:families"}},
+        ),
+        (
+            {"warm_start": {"misconception_rate": 0.5, "error_rate": 0.2}},
+            {"warm_start": {"error_rate": 0.2}},
+        ),
+        ({"kind": "grpo", "task": "repair"}, {"task": "repair", "algorithm": GRPO}),
     ],
 )
 def test_keys_of_earlier_versions_have_their_present_place(old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -136,6 +173,42 @@ def test_a_recipe_with_one_old_key_names_the_command(section: str) -> None:
     with pytest.raises(ConfigError, match=rf"my.yaml, line 2: {name} is of an earlier version") as caught:
         parse_recipe(f"task: functions\n{section}\n", name="my.yaml")
     assert caught.value.remedy == "greenward config upgrade my.yaml rewrites the file."
+
+
+@pytest.mark.parametrize(
+    "text", ["kind: grpo\n\tseed: 1\n", "kind: grpo\nkind: ppo\n", "seed: 1\n---\nseed: 2\n"]
+)
+def test_what_is_not_yaml_is_refused_and_nothing_is_written(tmp_path: Path, text: str) -> None:
+    (tmp_path / "my.yaml").write_text(text)
+    done = CliRunner().invoke(cli, ["config", "upgrade", str(tmp_path / "my.yaml")])
+    assert isinstance(done.exception, ConfigError)
+    assert "my.yaml, line" in str(done.exception) and "not valid YAML" in str(done.exception)
+    assert [one.name for one in tmp_path.iterdir()] == ["my.yaml"]
+
+
+def test_the_mode_of_a_file_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real.yaml").write_text(OLD)
+    (tmp_path / "real.yaml").chmod(0o600)
+    (tmp_path / "my.yaml").symlink_to("real.yaml")
+    assert CliRunner().invoke(cli, ["config", "upgrade", str(tmp_path / "my.yaml")]).exit_code == 0
+    assert (tmp_path / "my.yaml").is_symlink()
+    for name in ("real.yaml", "real.yaml.old"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "real.yaml.old").read_text() == OLD
+
+
+def test_a_text_that_looks_like_a_number_stays_a_text() -> None:
+    recipe = parse_recipe(upgraded_text('{kind: grpo, name: "1e5"}'))
+    assert recipe.name == "1e5"
+    assert parse_recipe(dump(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    "text", ["kind: grpo\ntask: repair\nseed: 1\n", "task: repair\nseed: 1\nkind: grpo\n"]
+)
+def test_a_task_beside_a_kind_is_kept(text: str) -> None:
+    recipe = parse_recipe(upgraded_text(text))
+    assert (recipe.task, recipe.algorithm.name, recipe.seed) == ("repair", "grpo", 1)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

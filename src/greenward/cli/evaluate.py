@@ -87,7 +87,7 @@ grading_options = with_options(
 )
 @click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
 @click.option("--n", "--num-episodes", "samples", type=COUNT, default=1, help="Answers each.")
-@click.option("--epsilon", type=FloatRange(0, 1), help="Of kind dqn: share of random tokens.")
+@click.option("--epsilon", type=FloatRange(0, 1), help="With task token_mdp: share of random tokens.")
 @click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)
 @click.option("--max-tokens", type=COUNT, help="[default: 512, or what the model has room for]")
@@ -117,8 +117,8 @@ def eval_(
 
     MODEL is a run directory (its newest checkpoint), a model folder, a Hugging Face id, or with --base-url a
     model of that server. A run of self-play is evaluated in its games, or in the one that --suite names; --n
-    is then the number of games of a match. One of kind dqn writes a greedy program for each problem, and --n
-    (50) with --epsilon.
+    is then the number of games of a match. One of task token_mdp writes a greedy program for each problem,
+    and --n (50) with --epsilon.
     All files are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 

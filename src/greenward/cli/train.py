@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -222,11 +223,13 @@ def upgrade(file: Path) -> None:
     What was there is kept as FILE.old. Sections that stay the same keep their comments.
     """
     from greenward.common.errors import ConfigError
-    from greenward.config.loading import parse_recipe, read_recipe_file
+    from greenward.config.loading import RecipeText, parse_recipe, read_recipe_file
     from greenward.config.upgrade import upgraded_text
     from greenward.runs.files import write_atomically
 
+    file = file.resolve()
     text = read_recipe_file(file)
+    RecipeText.read_recipe(text, str(file))
     upgraded = upgraded_text(text)
     if upgraded == text:
         click.echo(f"{file}: nothing to rewrite.")
@@ -235,7 +238,9 @@ def upgrade(file: Path) -> None:
     if old.exists():
         raise ConfigError(f"{old} is there already.", remedy="Move it away; it would be overwritten.")
     write_atomically(old, text.encode())
+    shutil.copymode(file, old)
     write_atomically(file, upgraded.encode())
+    shutil.copymode(old, file)
     click.echo(f"{file}: rewritten; {old} is what was there.")
     parse_recipe(upgraded, name=str(file))
 

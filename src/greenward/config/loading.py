@@ -21,12 +21,13 @@ from pydantic_core import to_jsonable_python
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
-from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml
+from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
 from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
-from greenward.config.upgrade import PRETRAINED, upgrade
+from greenward.config.upgrade import EXTENDS, PRETRAINED, upgrade
 from greenward.tasks import DEFAULT_TASK, TASKS, recipes_of_task
 
-AUTO, EXTENDS = "auto", "extends"
+AUTO = "auto"
+_MOST_BASES = 20
 _ABSENT = object()
 _BFLOAT16 = {
     "model.dtype": "bfloat16",
@@ -443,7 +444,6 @@ def load_recipe(
     overrides: Sequence[str] = (),
     *,
     machine: Callable[[], str] | None = None,
-    trusted: bool = False,
 ) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
@@ -457,18 +457,24 @@ def load_recipe(
 
     Keys that only other tasks or algorithms have are errors, with two exceptions: the `config.yaml` of a run
     may be from an earlier version (`upgrade`), and an override of `task` or `algorithm.name` leaves out what
-    the file says for its own. A task of the user's own, `module:Class`, is imported; where the `config.yaml`
-    of a run names one, which may be a stranger's, only if it is `trusted`.
+    the file says for its own. A task of the user's own, `module:Class`, is imported, unless the `config.yaml`
+    of a run names it, because the run may be a stranger's.
 
     Raises `ConfigError` naming file and line (or the override), the full dotted key, what was expected
     and what was found; for an unknown key, the nearest known ones.
     """
     file = find_recipe(path)
     text = read_recipe_file(file)
-    recorded = file.name == "config.yaml" and (file.parent / "checkpoints").is_dir()
-    if recorded and not trusted:
+    recorded = _is_recorded(file)
+    if recorded:
         refuse_code(RecipeText.read_recipe(text, str(file)).data)
     return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
+
+
+def _is_recorded(file: Path) -> bool:
+    """Whether the file is the resolved recipe of a run."""
+    marks = (file.parent / "checkpoints", file.parent / "provenance.json")
+    return file.name == "config.yaml" and any(one.exists() for one in marks)
 
 
 def read_recipe_file(file: Path) -> str:
@@ -527,7 +533,7 @@ def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText
     if EXTENDS not in source.data:
         return source
     place, named = source.place_of((EXTENDS,)), source.data[EXTENDS]
-    if not isinstance(named, str):
+    if not isinstance(named, str) or not named:
         expected = "expected the name or the file of a recipe"
         raise ConfigError(f"{place}: {EXTENDS}: {expected}, found {describe(named)}.")
     beside = Path(source.name).parent / named
@@ -535,7 +541,13 @@ def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText
     if file in extending:
         raise ConfigError(f"{place}: {EXTENDS}: {named} extends this recipe in turn.")
     extending = (*extending, Path(source.name).resolve())
-    base = _with_base(RecipeText.read_recipe(read_recipe_file(file), str(file)), extending)
+    if len(extending) > _MOST_BASES:
+        raise ConfigError(f"{place}: {EXTENDS}: more than {_MOST_BASES} recipes extend each other.")
+    base = RecipeText.read_recipe(read_recipe_file(file), str(file))
+    if _is_recorded(file):
+        refuse_code(base.data)
+        base = replace(base, data=upgrade(base.data))
+    base = _with_base(base, extending)
 
     def merged(base: RecipeText) -> RecipeText:
         for path, value in leaves({key: one for key, one in source.data.items() if key != EXTENDS}):
@@ -544,7 +556,10 @@ def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText
 
     made = recipe_class(merged(base).data)
     if made is not None and made is not recipe_class(base.data):
-        base = replace(base, data=only_keys_of(made, base.data))
+        kept = only_keys_of(made, base.data)
+        if isinstance(kept.get(PRETRAINED), dict):
+            kept[PRETRAINED] = only_keys_of(made, kept[PRETRAINED])
+        base = replace(base, data=kept)
     return merged(base)
 
 
@@ -563,7 +578,7 @@ def _class_of(source: RecipeText) -> type[Recipe]:
         raise ConfigError(f"{source.place_of(('task',))}: {error.message}", remedy=error.remedy) from None
     if name is None:
         return next(iter(recipes.values()))
-    if name in recipes:
+    if isinstance(name, str) and name in recipes:
         return recipes[name]
     elsewhere = [other for other, algorithm in all_recipes() if algorithm == name]
     hint = (
@@ -599,7 +614,7 @@ def _is_pretrained(source: RecipeText) -> bool:
 
 def dump(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every key written out. Loading it gives an equal recipe."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
+    return yaml_text(recipe.model_dump(mode="json"), width=100)
 
 
 def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
@@ -765,7 +780,8 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
     seeds = axes.pop(SEED, [])
     if (count := prod(map(len, (*axes.values(), seeds or [SEED])))) > MAX_RUNS:
         raise ConfigError(f"the grid has {count} runs; at most {MAX_RUNS} can be run as one sweep.")
-    last = [re.sub(r"^(model|algorithm)\.\w+$", r"\1", key).rpartition(".")[2] for key in axes]
+    whole = {f"{section}.{name}": str(section) for section, name in _SHORT.items()}
+    last = [whole.get(key, key.rpartition(".")[2]) for key in axes]
     short = [part if last.count(part) == 1 else key for key, part in zip(axes, last, strict=True)]
     found: dict[str, GridRun] = {}
     for *chosen, seed in product(*axes.values(), seeds or [SEED]):

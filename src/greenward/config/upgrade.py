@@ -12,9 +12,10 @@ from typing import Any
 
 import yaml
 
-from greenward.common.parsing import compose_yaml, construct_yaml
+from greenward.common.parsing import compose_yaml, construct_yaml, yaml_text
 
 PRETRAINED = "pretrained"
+EXTENDS = "extends"
 _BETWEEN_SECTIONS = re.compile(r"(?:^(?:#[^\n]*|[ \t]*)\n)*\Z", re.MULTILINE)
 _TASKS = {"self_play": "self_play", "code_game": "code_game", "dqn": "token_mdp"}
 """The tasks that had a kind of their own; other kinds are names of algorithms."""
@@ -25,34 +26,38 @@ def upgrade(config: dict[str, Any]) -> dict[str, Any]:
 
     Data of this version is returned unchanged.
     """
-    old = dict(config)
-    kind = old.pop("kind", None)
-    if kind is not None:
-        kind = str(kind)
-    sections = _with_present_sections(old, kind)
-    if isinstance(sections.get(PRETRAINED), dict):
-        sections[PRETRAINED] = _with_present_sections(sections[PRETRAINED], kind)
+    pretrained = config.get(PRETRAINED)
+    pretrained = pretrained if isinstance(pretrained, dict) else {}
+    kind = config.get("kind")
+    named = [_TASKS.get(str(kind)), _task_of(config), _task_of(pretrained)]
+    task = "agent" if "agent" in named else next(filter(None, named), None)
+    if kind is None and task and not {"task", EXTENDS} & config.keys():
+        kind = "grpo"  # the default, with which a recipe of an earlier version needed no task either
+    kind = None if kind is None else str(kind)
+    sections = _with_present_sections(config, kind, task)
+    if pretrained:
+        sections[PRETRAINED] = _with_present_sections(pretrained, kind, task)
     if kind is None:
         return sections
     name = kind if kind not in _TASKS else "dqn" if kind == "dqn" else "grpo"
     algorithm = sections.get("algorithm")
     if algorithm is None or isinstance(algorithm, dict):
         sections["algorithm"] = {"name": name, **(algorithm or {})}
-    return {"task": _TASKS.get(kind) or _task_of(old), **sections}
+    return {"task": task or "functions", **sections}
 
 
-def _with_present_sections(config: dict[str, Any], kind: Any) -> dict[str, Any]:
+def _with_present_sections(config: dict[str, Any], kind: Any, task: str | None) -> dict[str, Any]:
     """A config, or its section `pretrained`, with the keys of this version in all sections."""
 
     def section(name: str) -> dict[str, Any]:
         value = config.get(name)
         return dict(value) if isinstance(value, dict) else {}
 
-    config = dict(config)
+    config = {key: value for key, value in config.items() if key != "kind"}
     warm_start, algorithm, environment = section("warm_start"), section("algorithm"), section("environment")
     if "misconception_rate" in warm_start:
-        warm_start["error_rate"] = warm_start.pop("misconception_rate")
-        config["warm_start"] = warm_start
+        rate = warm_start.pop("misconception_rate")
+        config["warm_start"] = {"error_rate": rate} | warm_start
     if "importance_cap" in algorithm:
         cap = algorithm.pop("importance_cap")
         config["algorithm"] = algorithm | ({} if cap is None else {"importance": {"high": cap}})
@@ -72,26 +77,30 @@ def _with_present_sections(config: dict[str, Any], kind: Any) -> dict[str, Any]:
         if environment.get("answer") == "function":  # the default of the tasks that still have this key
             del environment["answer"]
         del config["environment"]
-        if tools is not None:  # with tools the old version ignored the section's other keys
+        if tools is not None:
             config["tools"] = tools
-        elif environment:
+        elif environment and task not in ("agent", "vulnerability"):  # which ignored the other keys
             config["environment"] = environment
     return config
 
 
-def _task_of(old: dict[str, Any]) -> str:
-    """The task of a recipe that had only the name of an algorithm."""
-    environment, problems = old.get("environment"), old.get("problems")
+def _task_of(old: dict[str, Any]) -> str | None:
+    """The task of a recipe that named an algorithm at most; None if nothing tells it."""
+    environment, problems, rewards = old.get("environment"), old.get("problems"), old.get("rewards")
     environment = environment if isinstance(environment, dict) else {}
     source = str(problems.get("train", "")) if isinstance(problems, dict) else ""
+    names = {str(one.get("name")) for one in rewards or () if isinstance(one, dict)}
     if environment.get("tools") is not None:
         return "agent"
-    if source.partition(":")[0] in ("vulnerabilities", "sven", "primevul"):
+    labels = source.partition(":")[0] in ("vulnerabilities", "sven", "primevul")
+    if labels or names & {"detection", "weakness", "evidence"}:
         return "vulnerability"
     if source == "modules":
         return "spec"
-    is_repair = source.startswith(("bugs:", "quixbugs"))
-    return "repair" if is_repair or environment.get("answer", "function") != "function" else "functions"
+    if source.startswith(("bugs:", "quixbugs")):
+        return "repair"
+    answer = environment.get("answer")
+    return None if answer is None else "functions" if answer == "function" else "repair"
 
 
 def upgraded_text(text: str) -> str:
@@ -108,14 +117,15 @@ def upgraded_text(text: str) -> str:
         return text
     starts = [key.start_mark.index for key, _ in node.value]
     left = dict(new)
+    present = {"kind": "task"} if "task" not in old else {}
     parts = [text[: min(starts, default=None)]]
     for (key, _), start, end in zip(node.value, starts, [*starts[1:], len(text)], strict=True):
         name, section = key.value, text[start:end]
-        if name in new and new[name] == old.get(name):
+        if name in left and new[name] == old.get(name):
             parts.append(section if section.endswith("\n") else section + "\n")
             del left[name]
             continue
-        name = "task" if name == "kind" else name
+        name = present.get(name, name)
         if name in left:
             parts.append(_section(name, left.pop(name)))
         after = _BETWEEN_SECTIONS.search(section)  # comments before the next section
@@ -127,8 +137,8 @@ def upgraded_text(text: str) -> str:
             return result
     except yaml.YAMLError:
         pass
-    return yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=100)
+    return yaml_text(new, width=100)
 
 
 def _section(name: str, value: Any) -> str:
-    return yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=100)
+    return yaml_text({name: value}, width=100)

@@ -9,10 +9,9 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
-import yaml
-
 from greenward.common.errors import RunError
 from greenward.common.files import expects
+from greenward.common.parsing import yaml_text
 from greenward.reports.document import (
     NOTHING,
     PRIMARY,
@@ -506,7 +505,7 @@ def _seconds(runs: Runs, seed: int) -> dict[str, float]:
 
 def _settings(run: RecordedRun) -> Iterator[Block]:
     if run.config:
-        text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+        text = yaml_text(dict(run.config))
         yield Code(text, "yaml", "The resolved recipe", folded=True)
     if run.sessions:
         yield session_table(run.sessions[-1])

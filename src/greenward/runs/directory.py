@@ -25,10 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import yaml
-
 from greenward.common.errors import Closeable, RunError
 from greenward.common.files import expecting
+from greenward.common.parsing import yaml_text
 from greenward.runs.files import (
     JsonRows,
     append_row,
@@ -238,7 +237,7 @@ class RunDirectory(Closeable):
                 facts["inexact_resume"] = inexact
             record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
-            text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+            text = yaml_text(resolved)
             write_atomically(path / CONFIG, text.encode())
             return cls(path, resolved, lock, inexact)
         except BaseException:
@@ -414,7 +413,7 @@ def fork_run(run: Path, step: int, target: Path, changes: Mapping[str, Any] = {}
     claim_folder(target, "run")
     try:
         with writing(str(target)):
-            text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+            text = yaml_text(config)
             write_atomically(target / CONFIG, text.encode())
             if step:
                 shutil.copytree(

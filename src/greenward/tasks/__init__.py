@@ -84,8 +84,18 @@ def find_task(name: Any) -> type[Task]:
             f"task {name} cannot be imported. {type(error).__name__}: {error}",
             remedy="Name a class of the current folder or of an installed module as module:Class.",
         ) from error
-    if not isinstance(task, type) or not hasattr(task, "recipes"):
-        raise ConfigError(f"task {name}: {attribute} is no subclass of greenward.tasks.task.Task.")
+    recipes = getattr(task, "recipes", None)
+    if not isinstance(task, type) or not isinstance(recipes, Mapping) or not recipes:
+        raise ConfigError(
+            f"task {name}: {attribute} is no subclass of greenward.tasks.task.Task that has recipes.",
+            remedy=f"Give it recipes = recipes_with({name!r}).",
+        )
+    fields = [getattr(made, "model_fields", {}).get("task") for made in recipes.values()]
+    if any(getattr(field, "default", None) != name for field in fields):
+        raise ConfigError(
+            f"task {name}: the recipes of {attribute} are not made for it.",
+            remedy=f"Give it recipes = recipes_with({name!r}).",
+        )
     return task
 
 
