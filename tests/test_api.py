@@ -164,6 +164,34 @@ def test_rewards_are_plain_functions_for_other_trainers():
     assert reward_function(["all_tests"], [bare])(["p"], [helped], task_id=["bare"]) == [1.0]
 
 
+@pytest.mark.parametrize(
+    ("answer", "scores"),
+    [
+        ("<<<<<<< SEARCH\n    return x\n=======\n    return x + 1\n>>>>>>> REPLACE", [1.0, 1.0]),
+        ("Here.\n@@ -1,2 +1,2 @@\n def f(x):\n-    return x\n+    return x + 1\n", [1.0, 1.0]),
+        (
+            "<think>It is off.</think>\n```\n<<<<<<< SEARCH\n    return x\n=======\n    return x + 1\n"
+            ">>>>>>> REPLACE\n```",
+            [1.0, 1.0],
+        ),
+        ("<<<<<<< SEARCH\n    return x\n=======\n    return x + 2\n>>>>>>> REPLACE", [0.0, 1.0]),
+        ("<<<<<<< SEARCH\n    return y\n=======\n    return x + 1\n>>>>>>> REPLACE", [0.0, 0.5]),
+        ("<<<<<<< SEARCH\n    return x\n=======\n    return x\n>>>>>>> REPLACE", [0.0, 0.0]),
+        ("```python\ndef f(x):\n    return x + 1\n```", [1.0, 0.0]),  # the whole function is no edit
+    ],
+)
+def test_rewards_for_other_trainers_apply_edits(answer, scores):
+    problem = Problem(
+        "bug", "Add 1.", "f", (Case((1,), 2), Case((5,), 6)), buggy_code="def f(x):\n    return x\n",
+        reference="def f(x):\n    return x + 1\n",
+    )  # fmt: skip
+    found = [
+        reward_function([name], [problem])(["p"], [answer], task_id=["bug"])[0]
+        for name in ("all_tests", "edit_format")
+    ]
+    assert found == scores
+
+
 def test_problems_may_come_from_a_generator(tmp_path):
     train(problems=(problem for problem in PROBLEMS), output=tmp_path / "run", dry_run=True)
 

@@ -552,13 +552,23 @@ def form_of(text: str) -> AnswerForm:
     return "search_replace" if "<<<<< SEARCH" in text else "diff"
 
 
+def edited_program(problem: Problem) -> str | None:
+    """The program that answers edit, if the problem has one; empty text is one only as a file."""
+    return problem.buggy_code or (problem.files or {}).get(problem.path or PATH)
+
+
+def holds_edits(text: str) -> bool:
+    """Whether a text holds the beginning of a block or of a hunk, on a line of its own."""
+    return any(one[1] for one in _MARKER.finditer(text)) or any(map(_HUNK.match, text.splitlines()))
+
+
 def editable_files(problem: Problem) -> dict[str, str]:
     """The files that an answer may edit, by path, its own first. Raises `ProblemError` without a program.
 
     The program is the buggy one, or the file in which a function is to be written (`placement`).
     """
     own, files = problem.path or PATH, problem.files or {}
-    program = problem.buggy_code or files.get(own)  # empty text is a program only as a file
+    program = edited_program(problem)
     if program is None:
         raise problem.error(
             "answers are edits, but the problem has no program to edit (buggy_code).",

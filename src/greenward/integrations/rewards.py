@@ -11,7 +11,8 @@ from greenward.api import load_problems
 from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
-from greenward.grading.extraction import continues_starter, extract_code
+from greenward.grading.edits import edited_program, extract_edited, form_of, holds_edits
+from greenward.grading.extraction import Extracted, continues_starter, extract_code, without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
@@ -36,7 +37,8 @@ class Scorer:
     """Scores texts of models by the tests of `problems` and the weighted `rewards`.
 
     A text with a fenced block, or one that defines the entry point itself where there is starter code, is an
-    answer in a chat; any other continues the starter code.
+    answer in a chat; any other continues the starter code. Where the problem has a program to edit, a text
+    that holds SEARCH/REPLACE blocks or a diff edits that program.
     """
 
     def __init__(
@@ -53,12 +55,16 @@ class Scorer:
     ) -> list[ScoredAnswer]:
         """One entry for each text. Raises `ProblemError` for an unknown task id."""
         asked = [self.problems.by_id(one) for one in task_ids]
-        codes = [
-            extract_code(text, problem, "completion" if continues_starter(text, problem) else "chat").code
-            for text, problem in zip(texts, asked, strict=True)
+        found = list(map(_extracted, texts, asked))
+        verdicts = self._grader.grade(
+            [(problem, one.answer) for problem, one in zip(asked, found, strict=True)]
+        )
+        answers = [
+            GradedAnswer(problem, prompt, text, one.code, verdict, files=one.files)
+            for problem, prompt, text, one, verdict in zip(
+                asked, prompts, texts, found, verdicts, strict=True
+            )
         ]
-        verdicts = self._grader.grade(list(zip(asked, codes, strict=True)))
-        answers = list(map(GradedAnswer, asked, prompts, texts, codes, verdicts))
         rewards = combine(self._terms, answers, self._grader)
         return [ScoredAnswer(one.total, verdict) for one, verdict in zip(rewards, verdicts, strict=True)]
 
@@ -123,6 +129,14 @@ def scorer_of(problems: str, rewards: tuple[str, ...]) -> Scorer:
 def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
     """Problems by name (the held-out part of generated ones), or the given ones."""
     return load_problems(problems, part="held_out") if isinstance(problems, str) else ProblemSet(problems)
+
+
+def _extracted(text: str, problem: Problem) -> Extracted:
+    """The program that an answer holds, or the one that its edits make of the problem's."""
+    answer = without_reasoning(text)
+    if edited_program(problem) is not None and holds_edits(answer):
+        return extract_edited(text, problem, "chat", form_of(answer))
+    return extract_code(text, problem, "completion" if continues_starter(text, problem) else "chat")
 
 
 def _texts(conversations: Sequence[Any]) -> list[str]:

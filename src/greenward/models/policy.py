@@ -36,8 +36,11 @@ _MEASURED_SECONDS = 0.05  # with all threads and with one
 _FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
 
 
-def resolve_device(device: torch.device | str) -> torch.device:
-    """`auto` is the first accelerator, else the CPU. Raises `ConfigError` for a device that is not there."""
+def resolve_device(device: torch.device | str, *, key: str = "model.device") -> torch.device:
+    """`auto` is the first accelerator, else the CPU.
+
+    Raises `ConfigError`, which names the `key` of the recipe, for a device that is not there.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
@@ -49,9 +52,9 @@ def resolve_device(device: torch.device | str) -> torch.device:
     if not is_there:
         build = "with" if torch.version.cuda else "without"
         raise ConfigError(
-            f"model.device is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
+            f"{key} is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
             f"{', '.join(['cpu', *cuda])} here.",
-            remedy="Set model.device to one of these, or to auto.",
+            remedy=f"Set {key} to one of these, or to auto.",
         )
     return found
 

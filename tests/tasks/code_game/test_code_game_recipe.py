@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from greenward.common.errors import ConfigError
+from greenward.common.errors import ConfigError, ProblemError
 from greenward.recipes.run import train
 from greenward.runs.reading import read_recorded_run
 from greenward.tasks.code_game.environment import GENERATOR, CodeGameEnvironment
 from greenward.tasks.code_game.task import CodeGameRecipe
+from tiny_model import DATA
 
 SMALL: dict[str, Any] = {
     "task": "code_game", "algorithm": {"name": "grpo"},
@@ -91,3 +92,24 @@ def test_a_program_and_its_prompts_that_do_not_fit_are_refused_before_training(t
     with pytest.raises(ConfigError, match="more than the model's 160 positions"):
         train(recipe, tmp_path / "run", quiet=True)
     assert not list(tmp_path.glob("run/**/metrics.jsonl"))
+
+
+def test_suites_of_code_are_evaluated_beside_the_game(tmp_path: Path) -> None:
+    suite = {"name": str(DATA / "held_out.json"), "max_tokens": 8}
+    sizes = {
+        "training": SMALL["training"] | {"max_steps": 1},
+        "warm_start": None,
+        "code_game": {"evaluation_games": 4},
+    }
+    recipe = CodeGameRecipe.model_validate(SMALL | sizes | {"evaluation": {"suites": [suite]}})
+    assert train(recipe, tmp_path / "run", quiet=True)
+    recorded = read_recorded_run(tmp_path / "run", [])
+    assert recorded.suites.keys() == {"code_game", "held_out"}
+    assert all("pass@1" in one["metrics"] for one in recorded.suites["held_out"])
+
+
+def test_an_unknown_suite_is_refused_before_the_run(tmp_path: Path) -> None:
+    recipe = CodeGameRecipe.model_validate(SMALL | {"evaluation": {"suites": [{"name": "mbppp"}]}})
+    with pytest.raises(ProblemError, match="mbppp"):
+        train(recipe, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from greenward.config.loading import load_recipe
 from greenward.config.recipe import language_model
 from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
+from greenward.recipes.run import train
 from greenward.runs.reading import read_evaluations, read_metrics, without_timing
 from greenward.tasks.token_mdp.task import PRESETS, DQNRecipe
 
@@ -150,6 +152,18 @@ def test_an_unreachable_reference_is_named_before_training(tmp_path) -> None:
             output=tmp_path / "run",
         )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_device_that_is_not_there_is_refused_before_the_run(tmp_path: Path) -> None:
+    recipe = load_recipe("dqn_code_generation", ["training.device=cuda:99"])
+    with pytest.raises(ConfigError, match=r"training\.device is 'cuda:99'"):
+        train(recipe, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("preset", "seconds"), [("fast", 900), ("standard", 900), ("production", None)])
+def test_no_limit_of_time_cuts_the_episodes_of_production_short(preset: str, seconds: float | None) -> None:
+    assert load_recipe("dqn_code_generation", [f"preset={preset}"]).training.max_seconds == seconds
 
 
 def test_presets_fill_in_what_the_recipe_leaves_out() -> None:

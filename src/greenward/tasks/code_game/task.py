@@ -36,6 +36,7 @@ from greenward.tasks.code_game.environment import (
 )
 from greenward.tasks.code_game.judge import ProgramJudge
 from greenward.tasks.league import SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
+from greenward.tasks.problem_task import find_tracked_suites, open_grader, suite_evaluator
 from greenward.tasks.task import Say, Task
 from greenward.training.protocols import Callback, Evaluator, Example
 
@@ -98,7 +99,7 @@ class CodeGameRecipe(CodeGameSections, ReinforcementRecipe):
 
 
 class CodeGame(Task):
-    """The game of code: its phases, and games on other first lines as the evaluation.
+    """The game of code: its phases, and games on other first lines and suites of code as the evaluation.
 
     It has neither problems nor reward functions of the caller's own.
     """
@@ -128,6 +129,7 @@ class CodeGame(Task):
     ) -> None:
         super().__init__(recipe)
         self._league: League | None = None
+        self.suites = find_tracked_suites(recipe, ProblemSet([]))
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         section, sandbox = self.recipe.code_game, self.recipe.sandbox
@@ -140,6 +142,8 @@ class CodeGame(Task):
         )
         self._judge = stack.enter_context(judge)
         run.add_provenance(sandbox=judge.isolation.to_json())
+        if self.suites:
+            self._grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
 
     def texts(self) -> Iterable[str]:
         for program in self._random_programs(2000):
@@ -233,7 +237,10 @@ class CodeGame(Task):
                 "rows": [],
             }
 
-        return {CODE_GAME: evaluate}
+        found: dict[str | None, Evaluator] = {
+            one.name: suite_evaluator(one, self.recipe, policy.tokenizer, self._grader) for one in self.suites
+        }
+        return {CODE_GAME: evaluate, **found}
 
     def _environment(self, policy: Policy, seed: int) -> CodeGameEnvironment:
         return CodeGameEnvironment(

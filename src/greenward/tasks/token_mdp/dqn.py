@@ -344,7 +344,7 @@ class DQNAgent(Stateful):
         config: DQNAlgorithmConfig,
         *,
         seed: int = 0,
-        device: str = "cpu",
+        device: torch.device | str = "cpu",
         encoder: Callable[[], nn.Module] | None = None,
         dtype: Any = np.float32,
     ) -> None:

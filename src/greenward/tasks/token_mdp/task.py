@@ -226,7 +226,7 @@ class DQNTrainingConfig(LoopConfig):
     log_frequency: PositiveInt = Field(1, description="rounds from one row of metrics to the next")
     verbose: bool = Field(False, description="also log the gradient norm of each layer")
     render_every: NonNegativeInt = Field(0, description="print a program every so many rounds; 0 = never")
-    device: str = Field("cpu", description="of the Q-network: cpu, cuda …")
+    device: str = Field("cpu", description="of the Q-network: cpu, cuda …, or auto")
 
     @property
     def max_steps(self) -> int:
@@ -246,9 +246,12 @@ class DQNEvaluationConfig(EvaluationConfig):
 
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "fast": {"training": {"num_episodes": 1000}, "algorithm": {"buffer_capacity": 5000, "batch_size": 32}},
+    "fast": {
+        "training": {"num_episodes": 1000, "max_seconds": 900.0},
+        "algorithm": {"buffer_capacity": 5000, "batch_size": 32},
+    },
     "standard": {
-        "training": {"num_episodes": 8000},
+        "training": {"num_episodes": 8000, "max_seconds": 900.0},
         "algorithm": {"buffer_capacity": 50_000, "batch_size": 128},
     },
     "production": {
@@ -264,7 +267,7 @@ class DQNRecipe(Recipe):
 
     task: Literal["token_mdp"] = "token_mdp"
     preset: Literal["fast", "standard", "production", "none"] = Field(
-        "none", description="episodes, memory, batch and width, where the recipe does not set them"
+        "none", description="episodes, seconds, memory, batch and width, where the recipe does not set them"
     )
     problems: TokenProblemsConfig = TokenProblemsConfig()
     algorithm: DQNAlgorithmConfig = DQNAlgorithmConfig()
@@ -316,6 +319,7 @@ def generated_problems() -> ProblemSet:
 
 def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
     """The agent at its beginning. Observations are kept in half precision."""
+    from greenward.models.policy import resolve_device
     from greenward.tasks.token_mdp.dqn import DQNAgent, TokenEncoder
 
     learned = recipe.environment.embedding == "learned"  # numbers of words need all bits
@@ -324,7 +328,7 @@ def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
         len(mdp.vocabulary),
         recipe.algorithm,
         seed=recipe.seed,
-        device=recipe.training.device,
+        device=resolve_device(recipe.training.device, key="training.device"),
         encoder=partial(TokenEncoder, len(mdp.vocabulary)) if learned else None,
         dtype=np.float32 if learned else np.float16,
     )
@@ -357,7 +361,10 @@ class TokenMDPTask(Task):
     ) -> None:
         if functions:
             raise ConfigError("task token_mdp takes its reward from reward.type, as module:function.")
+        from greenward.models.policy import resolve_device
+
         super().__init__(recipe)
+        resolve_device(recipe.training.device, key="training.device")
         self.train, self.held_out = build_problems(recipe, given)
         self.mdp = build_mdp(recipe, list(self.train), training=True)
         self.held_out_mdp = build_mdp(recipe, list(self.held_out)) if self.held_out else None
