@@ -84,6 +84,47 @@ def test_a_problem_on_both_sides_is_refused_whatever_its_bugs(problem_file, pref
         build_problems(recipe(f"{prefix}{file}", file))
 
 
+def test_other_problems_of_the_same_names_may_be_held_out(tmp_path, problem_file):
+    """Ids are made of a file's name and rows, or of the names of functions: both may be alike by chance."""
+    train = problem_file("solve")
+    row = json.loads(train.read_text())[0]
+    other = row | {
+        "docstring": "Return n squared.",
+        "test_cases": [[3, 9]],
+        "reference": "def solve(n):\n    return n * n\n",
+    }
+    (tmp_path / "other").mkdir()
+    held_out = tmp_path / "other" / "solve.json"
+    held_out.write_text(json.dumps([other]))
+    assert [[one.task_id for one in part] for part in build_problems(recipe(train, held_out))] == [
+        ["solve"]
+    ] * 2
+    build_problems(recipe(f"bugs:{train}", held_out))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"docstring": "Return  twice\nn."},
+        {"reference": "def solve(n):\n    return 2 * n\n"},
+        {"test_cases": [[1, 2], [3, 6]]},
+    ],
+)
+def test_a_problem_in_other_words_or_with_other_tests_is_the_same(tmp_path, problem_file, same):
+    train = problem_file("solve")
+    other = {
+        "function_name": "solve",
+        "docstring": "Double it.",
+        "test_cases": [[3, 6]],
+        "reference": "def solve(n):\n    return n + n\n",
+    }
+    (tmp_path / "other").mkdir()
+    held_out = tmp_path / "other" / "solve.json"
+    held_out.write_text(json.dumps([other | same]))
+    with pytest.raises(ProblemError, match=r"both trained on and held out \(first: 'solve'"):
+        build_problems(recipe(train, held_out))
+
+
 def test_parts_of_a_suite_are_trained_on_and_held_out(mbpp):
     train, held_out = build_problems(recipe("mbpp:train", "mbpp:test"))
     assert [p.task_id for p in train] == ["Mbpp/601", "Mbpp/602"]

@@ -20,7 +20,7 @@ from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.formats import refuse_test_ids
 from greenward.problems.generated import ID_PREFIX, MODULES
 from greenward.problems.mutation import bug_kind
-from greenward.problems.problem import Problem, ProblemSet, original_id
+from greenward.problems.problem import Problem, ProblemSet, original_id, shared_problems
 from greenward.problems.repositories import FIXED_FILES, PLANTED
 
 
@@ -80,7 +80,7 @@ def with_failing_tests(problems: ProblemSet, grader: Grader) -> ProblemSet:
 def build_problems(
     recipe: Recipe, given: Mapping[str, ProblemSet] = MappingProxyType({})
 ) -> tuple[ProblemSet, ProblemSet]:
-    """The problems to train on and the held-out ones; disjoint by task id, that of the original for bugs.
+    """The problems to train on and the held-out ones, which share none (`shared_problems`).
 
     `given` holds those of a caller (`train`, `held_out`), whatever the recipe names.
 
@@ -95,10 +95,9 @@ def build_problems(
     )
     if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
-    shared = set(map(original_id, train)) & set(map(original_id, held_out))
-    if shared:
+    if shared := shared_problems(train, held_out):
         raise ProblemError(
-            f"{len(shared)} problems are both trained on and held out (first: {sorted(shared)[0]!r}).",
+            f"{len(shared)} problems are both trained on and held out (first: {shared[0]!r}).",
             remedy="Give problems.train and problems.held_out different problems.",
         )
     return train, held_out

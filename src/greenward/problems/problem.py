@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -326,6 +327,35 @@ MUTANT_TAG = "mutant"
 def original_id(problem: Problem) -> str:
     """The id of the problem whose program was mutated; a problem's own id if it is no mutant."""
     return problem.task_id.rpartition("#")[0] if MUTANT_TAG in problem.tags else problem.task_id
+
+
+_SUITE_IDS = ("Mbpp/", "HumanEval/")
+"""An id that begins so names one problem of a public suite, in whichever words a file puts it."""
+
+
+def shared_problems(train: Iterable[Problem], others: Iterable[Problem]) -> list[str]:
+    """The ids of the problems that are in both; a mutant counts as the problem that it was made of.
+
+    Ids that are made of file names, rows or names of functions may be alike by chance: then the prompts, the
+    references, the programs with bugs or the tests are alike, too, if it is the same problem.
+    """
+    trained = defaultdict(list)
+    for problem in train:
+        trained[original_id(problem)].append(problem)
+    return sorted(
+        {
+            name
+            for one in others
+            if (name := original_id(one)) in trained
+            and (name.startswith(_SUITE_IDS) or any(_ask_the_same(one, other) for other in trained[name]))
+        }
+    )
+
+
+def _ask_the_same(one: Problem, other: Problem) -> bool:
+    texts = ("prompt", "reference", "buggy_code")
+    words = [[getattr(problem, name).split() for problem in (one, other)] for name in texts]
+    return any(a and a == b for a, b in words) or bool(one.tests and one.tests == other.tests)
 
 
 def data_hash(values: Iterable[Any]) -> str:

@@ -48,17 +48,17 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
     `ConfigError` for two of one name.
     """
     from greenward.evaluation.suites import examples_for, find_suite, stable_subset, without
+    from greenward.problems.problem import shared_problems
     from greenward.runs.trackers import tracker_name
 
     if not recipe.evaluation.enabled:
         return ()
     suites: dict[str, TrackedSuite] = {}
-    trained = {problem.task_id for problem in train}
     for config in recipe.evaluation.suites:
         shots = examples_for(config.name, config.fewshot)
         whole = without(find_suite(config.name, recipe), shots)
         problems = stable_subset(whole, config.num_questions or len(whole))
-        if shared := [problem.task_id for problem in problems if problem.task_id in trained]:
+        if shared := shared_problems(train, problems):
             raise ProblemError(
                 f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
                 f"(first: {shared[0]!r}).",
