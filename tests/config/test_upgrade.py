@@ -124,11 +124,13 @@ def test_keys_of_earlier_versions_have_their_present_place(old: dict[str, Any], 
 
 @pytest.mark.parametrize("wrong", [[1], "text", 3, None])
 @pytest.mark.parametrize(
-    "key", ["kind", "algorithm", "environment", "agent", "rejection", "vllm", "pretrained"]
+    "key",
+    ["kind", "algorithm", "environment", "agent", "rejection", "vllm", "pretrained", "problems", "rewards"],
 )
 def test_what_is_no_section_raises_nothing(key: str, wrong: Any) -> None:
     for kind in ("grpo", "dqn", "rejection"):
         upgrade({"kind": kind, key: wrong})
+        upgrade({"kind": kind, "pretrained": {key: wrong}})
 
 
 OLD = """\

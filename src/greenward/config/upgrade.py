@@ -89,7 +89,8 @@ def _task_of(old: dict[str, Any]) -> str | None:
     environment, problems, rewards = old.get("environment"), old.get("problems"), old.get("rewards")
     environment = environment if isinstance(environment, dict) else {}
     source = str(problems.get("train", "")) if isinstance(problems, dict) else ""
-    names = {str(one.get("name")) for one in rewards or () if isinstance(one, dict)}
+    rewards = rewards if isinstance(rewards, list) else []
+    names = {str(one.get("name")) for one in rewards if isinstance(one, dict)}
     if environment.get("tools") is not None:
         return "agent"
     labels = source.partition(":")[0] in ("vulnerabilities", "sven", "primevul")
