@@ -1,4 +1,4 @@
-"""What a report shows of Q-learning: programs beside random search, and replays of episodes (HTML)."""
+"""Reports Q-learning: programs beside random search, replays of episodes (HTML), and findings."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
 
 
 class TokenMDPTask(Task):
-    """What a Q-network trains and is evaluated on."""
+    """Programs that a Q-network writes token by token, for training and evaluation."""
 
     recipes: ClassVar = {"dqn": DQNRecipe}
     measured: ClassVar = "hidden-test"  # on the problems of the training, by tests that it never sees
