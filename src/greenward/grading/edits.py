@@ -9,24 +9,29 @@ original text, so their order makes no difference. SEARCH/REPLACE blocks (aider,
     lines in their place
     >>>>>>> REPLACE
 
-The path may stand in a heading, after `File:`, and above, inside or behind the opening of a fence; without
-one, the block is of the same file as the block before. The three markers of a block have the same length, at
-least five: where the lines themselves look like markers, longer ones are used. What stands between blocks is
-not read.
+The path may stand in a heading, after `File:`, behind SEARCH, and above, inside or behind the opening of a
+fence; without one, the block is of the same file as the block before. The words of the markers may be lower
+case, or ORIGINAL and UPDATED. The three markers of a block have the same length, at least five, and the same
+indentation: where the lines themselves look like markers, longer ones are used. A block that is indented as
+a whole, as in a list, is read without the indentation of its markers. What stands between blocks is not read.
 Unified diffs are as `diff -u` and git write them, of one file or several. A hunk's lines must be those of
-the file, at the line that its head names or at the only place where they occur. The head's counts must be
-right; a head without numbers (`@@ @@`) is allowed, and so is a diff of the only file without `---` and
-`+++`. What stands between files is not read.
+the file, at the line that its head names or at the only place where they occur. Models count wrong, so a
+hunk ends where its lines do: at the next head, or at a line that has none of the tags. The counts decide only
+whether doubtful lines at its end belong to it, and a doubt that they do not settle is an error. A head
+without numbers (`@@ @@`) is allowed, and so is a diff of the only file without `---` and `+++`. What stands
+between files is not read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
+from functools import cache
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Literal
 
 from greenward.common.errors import GreenwardError
@@ -39,6 +44,7 @@ from greenward.sandbox.inside.files import MAX_PATH_CHARS, path_error
 MAX_EDITS = 1000
 _MOST_COUNTED = 10
 _NEAR_LINES, _NEAR_CHARS = 300, 120
+_NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 
 class EditError(GreenwardError):
@@ -100,8 +106,7 @@ def apply_edits(
         if not path:
             names = ", ".join(list(files)[:10]) or "none"
             raise EditError(Status.EDIT_MALFORMED, f"Edit {number} names no file. Files: {names}.")
-        problem = path_error(path) or ("it belongs to git" if ".git" in path.split("/") else None)
-        if problem:
+        if problem := _forbidden(path):
             raise EditError(Status.EDIT_OUTSIDE, f"Edit {number}: {path[:80]!r} is not allowed: {problem}.")
         if edit.search == edit.replace and not edit.deletes and path in files:
             raise EditError(Status.EDIT_NO_OP, f"Edit {number} of {path} changes nothing.")
@@ -110,6 +115,11 @@ def apply_edits(
     if all(files.get(path) == text for path, text in changed.items()):
         raise EditError(Status.EDIT_NO_OP, "Together the edits change nothing.")
     return changed
+
+
+def _forbidden(path: str) -> str | None:
+    """Why no answer may edit a file of this path, if so."""
+    return path_error(path) or ("it belongs to git" if ".git" in path.split("/") else None)
 
 
 def _edited(path: str, files: Mapping[str, str], edits: Sequence[tuple[int, Edit]]) -> str | None:
@@ -213,49 +223,101 @@ def _nearest(body: str, search: str) -> str:
 
 
 _USUAL = 7
-_MARKER = re.compile(r"^(?:(<{5,99}) SEARCH|(={5,99})|(>{5,99}) REPLACE)[ \t]*(\r?)$", re.MULTILINE)
+_MARKER = re.compile(r"^([ \t]*)(<{5,99}(?!<)|>{5,99}(?!>)|={5,99}(?=[ \t]*\r?$))(.*)$", re.MULTILINE)
+_OPENS = re.compile(r"(?:search|original)\b[\s:]*(.*)", re.IGNORECASE)
+_CLOSES = re.compile(r"(?:replace|updated)(?:\s*(?:`{3,}|~{3,}))?", re.IGNORECASE)
 _FENCE = ("```", "~~~")
+_FENCED = re.compile(r"(`{3,}|~{3,})[^\n`]*\n((?:.*\n)*)\1[ \t]*\n")
 _PLAIN_PATH = re.compile(r"(?=.*[./\\])[\w./\\+-]*[^\W\d][\w+-]*")  # neither "Done." nor "3.11"
 _SAYS_FILE = re.compile(r"(?:file|filename|path):\s*", re.IGNORECASE)
+_BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])\s+")
 _LOOKS_AT = 3  # lines above a block that are not empty
 
 
-def parse_blocks(text: str, files: Collection[str] = ()) -> list[Edit]:
+def parse_blocks(text: str, files: Mapping[str, str] = _NO_FILES) -> list[Edit]:
     """The blocks in a text, in linear time. Raises `EditError` for a block that is not well-formed.
 
-    A line above a block that is one of `files` is its path, whatever characters it has.
+    A line above a block that is the path of one of `files` is its path, whatever characters it has. Their
+    texts decide how a block is read that is indented, or whose two sides stand in fences.
     """
     blocks: list[Edit] = []
     head: re.Match[str] | None = None
     divider: re.Match[str] | None = None
-    end = 0
+    path, end = "", 0
+
+    @cache
+    def known() -> list[str]:
+        return [f"\n{file}\n".replace("\r\n", "\n") for file in files.values()]
+
+    def malformed(problem: str) -> EditError:
+        return EditError(Status.EDIT_MALFORMED, f"Block {len(blocks) + 1} is malformed: {problem}.")
+
     for marker in _MARKER.finditer(text):
-        start, divides, ends, _ = marker.groups()
-        if head is None:
-            if ends:
-                raise _malformed_block(len(blocks), "REPLACE comes without SEARCH before it")
-            if start:
-                head, divider = marker, None
-        elif len(start or divides or ends) != len(head[1]):
-            continue  # a line of the block
-        elif divides and divider is None:
+        indent, run, rest = marker.groups()
+        if (indent, len(run)) != (head[1], len(head[2])) if head else run[0] == "=":
+            continue  # a line of the block, or of the text between
+        named = _named_behind(marker, files) if run[0] == "<" else None
+        closes = run[0] == ">" and _CLOSES.fullmatch(rest.strip()) is not None
+        if head is None and named is not None:
+            head, divider, path = marker, None, named
+        elif head is not None and run[0] == "=" and divider is None:
             divider = marker
-        elif ends and divider is not None:
-            search = text[head.end() + 1 : divider.start()]
-            replace = text[divider.end() + 1 : marker.start()]
-            if head[4]:
-                search, replace = search.replace("\r\n", "\n"), replace.replace("\r\n", "\n")
-            path = _path_above(text, end, head.start(), files, creates=not search)
-            blocks.append(Edit(path, search, replace))
+        elif head is not None and divider is not None and closes:
+            sides = text[head.end() + 1 : divider.start()], text[divider.end() + 1 : marker.start()]
+            if head[3].endswith("\r"):
+                sides = sides[0].replace("\r\n", "\n"), sides[1].replace("\r\n", "\n")
+            search, replacement = _unwrapped(*sides, indent, known) if len(blocks) < MAX_EDITS else sides
+            path = path or _path_above(text, end, head.start(), files, creates=not search)
+            blocks.append(Edit(path, search, replacement))
             head, end = None, marker.end()
         else:
-            expected = "=" if divider is None else ">"
-            problem = f"{marker[0].strip()!r} comes before {expected * len(head[1])!r}"
-            raise _malformed_block(len(blocks), f"{problem}; use longer markers if it is a line of the file")
+            line, shown = text.count("\n", 0, marker.start()) + 1, repr(marker[0].strip()[:80])
+            if run[0] != "=" and named is None and not closes:
+                problem = f"{shown} is no marker, which ends in SEARCH or REPLACE"
+            elif head is None:
+                problem = "REPLACE comes without SEARCH before it"
+            else:
+                problem = f"{shown} comes before {('=' if divider is None else '>') * len(run)!r}"
+            hint = "; use longer markers if it is a line of the file" if head else ""
+            raise malformed(f"line {line}: {problem}{hint}")
     if head is not None:
-        missing = "=" * len(head[1]) if divider is None else ">" * len(head[1]) + " REPLACE"
-        raise _malformed_block(len(blocks), f"it has no line {missing!r}")
+        missing = "=" * len(head[2]) if divider is None else ">" * len(head[2]) + " REPLACE"
+        raise malformed(f"it has no line {missing!r}")
     return blocks
+
+
+def _named_behind(marker: re.Match[str], files: Mapping[str, str]) -> str | None:
+    """The path behind SEARCH, empty without one; None if the line does not begin a block."""
+    opens = _OPENS.fullmatch(marker[3].strip()) if marker[2][0] == "<" else None
+    path = opens[1].strip("*`()") if opens else None
+    return path if not path or path in files or _is_plain_path(path) else None
+
+
+def _unwrapped(search: str, replacement: str, indent: str, files: Callable[[], list[str]]) -> tuple[str, str]:
+    """The two sides of a block without the indentation of its markers and without a fence around each.
+
+    Sides that stand in the files as they are written stay so; `EditError` if both readings stand there.
+    """
+
+    def is_there(side: str) -> bool:
+        return bool(side) and any(f"\n{side}" in file for file in files())
+
+    if indent:
+        lines = (lines_of(search), lines_of(replacement))
+        is_even = all(line.startswith(indent) or line.isspace() for side in lines for line in side)
+        bare = ["".join(line.removeprefix(indent) for line in side) for side in lines]
+        if is_even and not is_there(search):
+            search, replacement = bare
+        elif is_even and is_there(bare[0]):
+            message = (
+                "the files have its lines with the indentation of its markers and without: do not indent it"
+            )
+            raise EditError(Status.EDIT_AMBIGUOUS, f"A block can be read in two ways: {message}.")
+    if search.startswith(_FENCE) and not is_there(search):
+        inner = [_FENCED.fullmatch(side) for side in (search, replacement or "```\n```\n")]
+        if inner[0] and inner[1] and is_there(inner[0][2]):
+            return inner[0][2], inner[1][2]
+    return search, replacement
 
 
 def print_blocks(blocks: Iterable[Edit]) -> str:
@@ -299,7 +361,7 @@ def _printed(block: Edit) -> str:
     texts: Sequence[str] = (block.search, block.replace)
     if block.line is not None or any(text and not text.endswith("\n") for text in texts):
         raise ValueError("a SEARCH/REPLACE block holds whole lines and no line number")
-    taken = {len(next(filter(None, one.groups()))) for text in texts for one in _MARKER.finditer(text)}
+    taken = {len(one[2]) for text in texts for one in _MARKER.finditer(text)}
     length = next(length for length in range(_USUAL, 100) if length not in taken)
     above = f"{block.path}\n" if _is_plain_path(block.path) else f"### `{block.path}`\n" if block.path else ""
     return (
@@ -307,7 +369,7 @@ def _printed(block: Edit) -> str:
     )
 
 
-def _path_above(text: str, start: int, end: int, files: Collection[str], *, creates: bool) -> str:
+def _path_above(text: str, start: int, end: int, files: Mapping[str, str], *, creates: bool) -> str:
     """The path in the lines above a block, down from `start`; empty without one.
 
     Of a block that searches in one of the known files, a line is a path only if it has the ending of one, so
@@ -321,7 +383,7 @@ def _path_above(text: str, start: int, end: int, files: Collection[str], *, crea
             line = re.split(r"[\s:]", line.strip("`~"))[-1]
         elif line.startswith("### `") and line.endswith("`"):
             return line[5:-1]
-        bare = line.lstrip("#").strip().rstrip(":").strip("*`")
+        bare = _BULLET.sub("", line, count=1).lstrip("#").strip().rstrip(":").strip("*`")
         bare = bare[found.end() :].strip("*`") if (found := _SAYS_FILE.match(bare)) else bare
         path = next((one for one in (line, bare) if one in files or _is_plain_path(one)), "")
         has_ending = os.path.splitext(path)[1] in endings
@@ -336,15 +398,20 @@ def _is_plain_path(text: str) -> bool:
     return len(text) <= MAX_PATH_CHARS and _PLAIN_PATH.fullmatch(text) is not None
 
 
-def _malformed_block(blocks: int, problem: str) -> EditError:
-    return EditError(Status.EDIT_MALFORMED, f"Block {blocks + 1} is malformed: {problem}.")
-
-
 CONTEXT = 3
 _NO_FILE = "/dev/null"
 _NO_NEWLINE = "\\ No newline at end of file\n"
-_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@|@@(?: \.\.\.)?(?: @@)?\s*$")
+_HUNK = re.compile(
+    r"@@(?!@)(?:[ \t]*-(\d{1,9})(?:,(\d{1,9}))?(?:[ \t]+\+(\d{1,9})(?:,(\d{1,9}))?)?(?=[ \t]*(?:@@|$)))?"
+)
 _REFUSED = re.compile(r"Binary files |GIT binary patch|(?:rename|copy) from |new (?:file )?mode 1[26]0000")
+_OTHER_FORM = re.compile(r"\*\*\* (?:Begin Patch|(?:Add|Update|Delete) File:)|[ \t]+@@ -\d|@@@")
+_BOUNDARY = (*_FENCE, "@@", "diff --git ", "--- ", "+++ ")
+_PROSE = re.compile(
+    r"[-+] \S|-- ?\r?$|---+\r?$"
+)  # what a list, a signature or a rule of Markdown begins with
+_GIT = re.compile(r"diff --git a/(.{1,200}) b/\1\r?$")
+_TIME = re.compile(r"\t|(?<! ) +\d{4}-\d\d-\d\d[ T]\d\d:")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\(?:[0-3][0-7]{2}|[abfnrtv"\\]))*)"')
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _ESCAPED = dict(zip(b'abfnrtv"\\', b'\a\b\f\n\r\t\v"\\', strict=True))
@@ -389,17 +456,30 @@ class FileDiff:
             yield Edit(path, "".join(hunk.old), "".join(hunk.new), line, self.new is None)
 
 
-def parse_diff(text: str) -> list[FileDiff]:
-    """The files in a diff, in linear time. Raises `EditError` for what is not well-formed."""
-    files: list[FileDiff] = []
+def parse_diff(text: str, files: Mapping[str, str] = _NO_FILES) -> list[FileDiff]:
+    """The files in a diff, in linear time. Raises `EditError` for what is not well-formed.
+
+    The lines of `files` decide whether doubtful lines at the end of a hunk are lines that it deletes.
+    """
+    diffs: list[FileDiff] = []
     names: tuple[str | None, str | None] = ("", "")
     hunks: list[Hunk] = []
+    is_indented = not re.search("^@@", text, re.MULTILINE) and re.search(r"^([ \t]+)@@", text, re.MULTILINE)
+    if is_indented:  # as a whole, in the item of a list
+        text = re.sub(f"^{is_indented[1]}", "", text, flags=re.MULTILINE)
     lines = lines_of(text)
     at, count = 0, len(lines)
 
+    @cache
+    def known() -> set[str]:
+        return {line.rstrip("\r") for text in files.values() for line in text.split("\n")}
+
+    def is_known(line: str) -> bool | None:
+        return line[1:].rstrip("\r\n") in known() if files else None
+
     def finish() -> None:
         if hunks or None in names:
-            files.append(FileDiff(*names, tuple(hunks)))
+            diffs.append(FileDiff(*names, tuple(hunks)))
 
     while at < count:
         line = lines[at]
@@ -407,21 +487,38 @@ def parse_diff(text: str) -> list[FileDiff]:
             finish()
             names, hunks = _names(line, lines[at + 1]), []
             at += 2
-            if at < count and lines[at].startswith((" ", "+", "-")) and not lines[at].startswith("--- "):
-                raise _malformed_diff(f"{lines[at].strip()[:80]!r} comes before the head of a hunk")
-        elif line.startswith("diff --git ") and (empty := _EMPTY.match("".join(lines[at : at + 4]))):
+            while at < count and _is_bare(lines[at]):
+                at += 1
+            is_line = (
+                at < count and lines[at].startswith((" ", "+", "-")) and not lines[at].startswith("--- ")
+            )
+            if is_line or (None not in names and not (at < count and lines[at].startswith("@@"))):
+                behind = repr(lines[at].strip()[:80]) if at < count else "the end of the answer"
+                raise _malformed_diff(f"{behind} comes before the head of a hunk of {names[1] or names[0]}")
+        elif line.startswith(("--- ", "+++ ")) and at + 1 < count and lines[at + 1].startswith("@@"):
+            raise _malformed_diff(f"line {at + 1}, {line.strip()[:80]!r}, is one of '---' and '+++' alone")
+        elif line.startswith("diff --git "):
             finish()
-            names, hunks = ((None, empty[1]) if empty[2] == "new" else (empty[1], None)), []
-            at += 2
-        elif line.startswith("@@"):
-            hunk, at = _read_hunk(lines, at, len(hunks) + 1)
+            hunks = []
+            if empty := _EMPTY.match("".join(lines[at : at + 4])):
+                names = (None, empty[1]) if empty[2] == "new" else (empty[1], None)
+            else:
+                names = (same[1], same[1]) if (same := _GIT.match(line)) else ("", "")
+            at += 1
+        elif line.startswith("@@") and not line.startswith("@@@"):
+            hunk, at = _read_hunk(lines, at, len(hunks) + 1, is_known)
+            if names[0] is not None and hunk.start is None and not hunk.old:
+                no_place = "has no line of the file, and its head names no line behind which it inserts"
+                raise _malformed_diff(f"hunk {len(hunks) + 1} {no_place}")
             hunks.append(hunk)
         elif _REFUSED.match(line):
             raise _malformed_diff(f"{line.strip()[:80]!r}: binary files, links and renames cannot be applied")
+        elif _OTHER_FORM.match(line):
+            raise _malformed_diff(f"line {at + 1}, {line.strip()[:80]!r}, is not as `diff -u` writes it")
         else:
             at += 1
     finish()
-    return files
+    return diffs
 
 
 def print_diff(files: Iterable[FileDiff]) -> str:
@@ -467,52 +564,130 @@ def diff_between(before: str | None, after: str | None, path: str, context: int 
     return FileDiff(None if before is None else path, None if after is None else path, tuple(hunks))
 
 
-def _read_hunk(lines: list[str], at: int, number: int) -> tuple[Hunk, int]:
+def _read_hunk(
+    lines: Sequence[str], at: int, number: int, is_known: Callable[[str], bool | None]
+) -> tuple[Hunk, int]:
+    """The hunk whose head is line `at`, and the line behind it."""
     head = _HUNK.match(lines[at])
-    if head is None:
-        raise _malformed_diff(f"the head of hunk {number}, {lines[at].strip()[:80]!r}, is not a hunk's")
-    is_crlf = lines[at].endswith("\r\n")
-    has_counts = head[1] is not None
-    counts = tuple(1 if one is None else int(one) for one in head.group(2, 3)) if has_counts else (-1, -1)
-    found, old, new, count = list[str](), 0, 0, len(lines)
-    at += 1
-    while at < count and not (old == counts[0] and new == counts[1]):
-        line = lines[at]
-        tag = line[0]
-        if tag in "\r\n" and line in ("\n", "\r\n"):
-            tag, line = " ", f" {line}"  # editors strip the space of an empty line
-        if tag not in " +-" or (not has_counts and line.startswith(("--- ", "+++ "))):
+    assert head is not None  # the caller looks for heads
+    first = stop = at + 1
+    while stop < len(lines) and (lines[stop].startswith((" ", "+", "-", "\\ ")) or _is_bare(lines[stop])):
+        stop += 1
+    counts = (int(head[2] or 1), int(head[4] or 1)) if head[3] else None
+    fits = _announced_end(lines, first, stop, counts) if counts else -1
+    end = _end_of_hunk(lines, first, stop, fits, is_known)
+    is_crlf, found = lines[at].endswith("\r\n"), list[str]()
+    for line in lines[first:end]:
+        if line[0] == "\\":
+            found[-1:] = [one.removesuffix("\n") for one in found[-1:]]
+        else:
+            line = f" {line}" if _is_bare(line) else line  # editors strip the blank of an empty line
+            found.append(line.replace("\r\n", "\n") if is_crlf else line)
+    if not found:
+        raise _malformed_diff(f"hunk {number} has no lines")
+    old, new = (sum(line[0] != tag for line in found) for tag in "+-")
+    if end == len(lines) and not lines[-1].endswith("\n"):
+        if counts and (old < counts[0] or new < counts[1]):  # it may have been cut off
+            announced = f"announces {counts[0]} old and {counts[1]} new lines and has {old} and {new}"
+            raise _malformed_diff(f"the answer ends within hunk {number}, which {announced}")
+        if lines[-1][0] != "\\":
+            found[-1] += "\n"  # where the answer ends, the file need not
+    # A head that announces old lines names the first of them, and else the line before the new ones.
+    has_start = head[1] and (old or (counts and not counts[0] and end in (stop, fits)))
+    return Hunk(int(head[1]) if has_start else None, tuple(found)), end
+
+
+def _is_bare(line: str) -> bool:
+    return line in ("\n", "\r\n")
+
+
+def _announced_end(lines: Sequence[str], first: int, stop: int, counts: tuple[int, int]) -> int:
+    """The line behind those that a head announces, -1 if they cannot be so many."""
+    old = new = 0
+    for at in range(first, stop):
+        if lines[at][0] != "\\":
+            if (old, new) == counts:
+                return at
+            old += lines[at][0] != "+"
+            new += lines[at][0] != "-"
+    return stop if (old, new) == counts else -1
+
+
+def _end_of_hunk(
+    lines: Sequence[str], first: int, stop: int, fits: int, is_known: Callable[[str], bool | None]
+) -> int:
+    """The line behind a hunk, whose tagged lines end before `stop` and its announced ones before `fits`.
+
+    `is_known` says whether a file has the line, None without files. Raises `EditError` where changes may
+    belong to the hunk or not.
+    """
+
+    def doubtful(at: int) -> EditError:
+        line = f"Line {at + 1} of the diff, {lines[at].strip()[:80]!r},"
+        message = f"{line} may belong to the hunk above or not, and the counts in its head do not say which."
+        return EditError(Status.EDIT_AMBIGUOUS, message)
+
+    # A line that has lost its tag may stand in the middle of a hunk.
+    for at in range(stop, len(lines)):
+        if lines[at].startswith(_BOUNDARY):
             break
-        old += tag != "+"
-        new += tag != "-"
-        found.append(line.replace("\r\n", "\n") if is_crlf else line)
-        at += 1
-        if at < count and lines[at][0] == "\\":
-            found[-1] = found[-1].removesuffix("\n")
-            at += 1
-    if has_counts and (old, new) != counts:
-        announced = f"it announces {counts[0]} old and {counts[1]} new lines and has {old} and {new}"
-        raise _malformed_diff(f"hunk {number}: {announced}")
-    if found and not found[-1].endswith("\n") and lines[at - 1][0] != "\\":
-        found[-1] += "\n"  # where the answer ends, the file need not
-    while not has_counts and found and found[-1] == " \n":
-        found.pop()  # an empty line between the diff and what follows
-    return Hunk(int(head[1]) if has_counts else None, tuple(found)), at
+        if lines[at][0] in "+-" and not _PROSE.match(lines[at]):
+            raise doubtful(at)
+    end = stop
+    if end > first and stop < len(lines) and lines[stop].startswith("@@"):
+        if lines[end - 2].startswith("--- ") and lines[end - 1].startswith("+++ "):
+            # Either the head of the next file, or a line "-- x" that is deleted and "++ y" that is added.
+            is_line = fits == end if (known := is_known(lines[end - 2])) is None else known
+            is_head = _are_names(*lines[end - 2 : end])
+            if is_line and is_head and fits not in (end - 2, end):
+                raise doubtful(end - 2)
+            if not is_line or (is_head and fits != end):
+                end -= 2
+        elif lines[end - 1].startswith(("--- ", "+++ ")) and fits != end:
+            raise doubtful(end - 1)
+    written = end
+    while end > first and _is_bare(lines[end - 1]):
+        end -= 1
+    prose = end
+    while prose > first and (_is_bare(lines[prose - 1]) or _PROSE.match(lines[prose - 1])):
+        prose -= 1
+    while prose < end and lines[prose][0] == "+":  # an added line, as no empty one stands above
+        prose += 1
+    fits = fits if first < fits <= written else first
+    # Of doubtful empty lines alone it is not known whether they stand before or behind what is added.
+    has_place = any(line[0] in " -" for line in lines[first : min(prose, fits)])
+    begins_list = prose < end and _is_bare(lines[prose])
+    if (fits == end and not begins_list) or (end < fits and has_place):
+        return fits
+    if prose < end:
+        item = next(at for at in range(prose, end) if not _is_bare(lines[at]))
+        deleted = (line for line in lines[item:end] if line[0] == "-")
+        if (fits == prose or (prose < fits <= item and has_place)) and not any(map(is_known, deleted)):
+            return fits
+        raise doubtful(item)
+    rest = lines[fits:end] if has_place else ()
+    changes_nothing = not any(line[0] in "+-" for line in rest)
+    return fits if rest and changes_nothing and not all(map(is_known, rest)) else end
+
+
+def _are_names(old_line: str, new_line: str) -> bool:
+    try:
+        return bool(_names(old_line, new_line))
+    except EditError:
+        return False
 
 
 def _names(old_line: str, new_line: str) -> tuple[str | None, str | None]:
     old, new = (_name(line[4:]) for line in (old_line, new_line))
-    if old.startswith("a/") and new in (_NO_FILE, f"b/{old[2:]}"):
-        old, new = old[2:], new.removeprefix("b/")
-    elif old == _NO_FILE:
-        new = new.removeprefix("b/")
+    if old != new:
+        old, new = old.removeprefix("a/"), new.removeprefix("b/")
     if old != new and _NO_FILE not in (old, new):
         raise _malformed_diff(f"it renames {old[:80]!r} to {new[:80]!r}")
     return None if old == _NO_FILE else old, None if new == _NO_FILE else new
 
 
 def _name(text: str) -> str:
-    name = text.rstrip("\r\n").partition("\t")[0]  # after a tab stands the time
+    name = _TIME.split(text.rstrip("\r\n"))[0]
     if not name.startswith('"'):
         return name
     quoted = _QUOTED.fullmatch(name)  # git's way to write other characters: the escapes of C
@@ -538,18 +713,31 @@ PATH = "solution.py"
 MAX_ANSWER_CHARS = 1 << 20
 
 
-def parse_edits(text: str, form: AnswerForm, files: Collection[str] = ()) -> list[Edit]:
-    """The edits in a text of this form; `files` are the paths that are there. Raises `EditError`."""
+def parse_edits(text: str, form: AnswerForm, files: Mapping[str, str] = _NO_FILES) -> list[Edit]:
+    """The edits in a text of this form; `files` are those that are there. Raises `EditError`.
+
+    Edits of another name are those of the only file, where that is the program of a problem without a path.
+    """
     if len(text) > MAX_ANSWER_CHARS:
         raise EditError(Status.EDIT_MALFORMED, f"It is longer than {MAX_ANSWER_CHARS} characters.")
     if form == "diff":
-        return [edit for file in parse_diff(text) for edit in file.edits()]
-    return parse_blocks(text, files)
+        edits = [edit for file in parse_diff(text, files) for edit in file.edits()]
+    else:
+        edits = parse_blocks(text, files)
+    named = {edit.path.removeprefix("./") for edit in edits if edit.path}
+    are_changes = all(edit.search or edit.line is not None for edit in edits)
+    if list(files) == [PATH] and len(named) == 1 and are_changes and not any(map(_forbidden, named)):
+        edits = [replace(edit, path=PATH) for edit in edits]
+    return edits
 
 
 def form_of(text: str) -> AnswerForm:
     """The form of the edits in a text: blocks if it begins one, else a diff."""
-    return "search_replace" if "<<<<< SEARCH" in text else "diff"
+    return "search_replace" if _begins_block(text) else "diff"
+
+
+def _begins_block(text: str) -> bool:
+    return any(_named_behind(one, _NO_FILES) is not None for one in _MARKER.finditer(text))
 
 
 def edited_program(problem: Problem) -> str | None:
@@ -559,7 +747,7 @@ def edited_program(problem: Problem) -> str | None:
 
 def holds_edits(text: str) -> bool:
     """Whether a text holds the beginning of a block or of a hunk, on a line of its own."""
-    return any(one[1] for one in _MARKER.finditer(text)) or any(map(_HUNK.match, text.splitlines()))
+    return _begins_block(text) or any(line.lstrip(" \t").startswith("@@") for line in text.split("\n"))
 
 
 def editable_files(problem: Problem) -> dict[str, str]:

@@ -25,7 +25,9 @@ class Status(str, Enum):
     NO_CODE = "no_code"  # nothing to run, or the entry point is not defined
     EDIT_MALFORMED = "edit_malformed"  # edits that cannot be read
     EDIT_NOT_FOUND = "edit_not_found"  # lines to replace that are not in the file
-    EDIT_AMBIGUOUS = "edit_ambiguous"  # lines to replace that occur more than once
+    EDIT_AMBIGUOUS = (
+        "edit_ambiguous"  # lines to replace that occur more than once, or two readings of one edit
+    )
     EDIT_OVERLAP = "edit_overlap"
     EDIT_NO_OP = "edit_no_op"  # edits that change nothing
     EDIT_OUTSIDE = "edit_outside"  # of a file outside the problem's folder

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
+import random
+import re
+import shutil
 import subprocess
+from collections import Counter
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from greenward.grading.edits import (
+    PATH,
     Edit,
+    EditError,
     FileDiff,
     Hunk,
     apply_edits,
@@ -16,6 +24,7 @@ from greenward.grading.edits import (
     diff_between,
     parse_blocks,
     parse_diff,
+    parse_edits,
     print_blocks,
     print_diff,
 )
@@ -92,3 +101,102 @@ def test_git_applies_what_we_print(tmp_path_factory, before, after):
     diff = print_diff([diff_between(before, after, "x.py")]).encode(errors="surrogatepass")
     subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], cwd=folder, input=diff, check=True)
     assert (folder / "x.py").read_bytes() == after.encode(errors="surrogatepass")
+
+
+# Lines of code, and lines which look like the heads, ends and surroundings of hunks.
+CODE = ["", "a", "  a", "def f():", "    return 1", "    return 2", "x = 1", "y = 2", '    """', "\tb"]
+MARKS = [
+    " y",
+    "- z",
+    "-- b",
+    "++ b",
+    "-- f.py",
+    "++ f.py",
+    "-- a/g.py",
+    "++ b/g.py",
+    "@@ -1 +1 @@",
+    "\\ No",
+    "```",
+    "-",
+    "+",
+    "--",
+    "=======",
+]
+BEHIND = ["```\n", "\nThis fixes it.\n", "\n- I changed it.\n- No more.\n", "- I changed it.\n", "\n+ I added it.\n", "-- \n2.39.5\n", "  It is indented.\n", "\n\n"]  # fmt: skip
+HEAD = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+
+
+def edited_text(rng: random.Random, lines: list[str]) -> tuple[str, str]:
+    """A text of such lines, and the same with some inserted, replaced and deleted."""
+    before = [rng.choice(lines) + "\n" for _ in range(rng.randint(1, 30))]
+    after = list(before)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(after) + 1)
+        after[at : at + rng.randint(0, 2)] = [rng.choice(lines) + "\n" for _ in range(rng.randint(0, 2))]
+    return "".join(before), "".join(after)
+
+
+def unified(before: str, after: str, path: str, context: int) -> str:
+    """The diff as Python's `difflib` writes it."""
+    sides = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    return "".join(difflib.unified_diff(*sides, f"a/{path}", f"b/{path}", n=context))
+
+
+def miscounted(rng: random.Random, diff: str) -> str:
+    """The diff with other counts in the heads of its hunks, as models write them."""
+
+    def other(head: re.Match[str]) -> str:
+        old, new = (max(0, int(one or 1) + rng.randint(-3, 3)) for one in head.group(2, 4))
+        return f"@@ -{head[1]},{old} +{head[3]},{new} @@"
+
+    return HEAD.sub(other, diff)
+
+
+@pytest.mark.parametrize("is_nameless", [False, True])
+@pytest.mark.parametrize("behind", ["", *BEHIND])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_diff_with_wrong_counts_gives_the_true_text_or_an_error(seed, behind, is_nameless):
+    rng, seen = random.Random(seed), Counter()
+    for _ in range(250):
+        names = [PATH] if is_nameless else ["f.py", "g.py"][: rng.randint(1, 2)]
+        has_marks, is_miscounted, is_stripped = (rng.random() < share for share in (0.5, 0.7, 0.3))
+        texts = {name: edited_text(rng, CODE + MARKS * has_marks) for name in names}
+        before = {name: old for name, (old, _) in texts.items()}
+        after = {name: new for name, (_, new) in texts.items()}
+        shown = "f.py" if is_nameless else ""
+        context = rng.randint(0, 3)
+        diff = "".join(unified(before[name], after[name], shown or name, context) for name in names)
+        if not diff:
+            continue
+        diff = miscounted(rng, diff) if is_miscounted else diff
+        if is_stripped:
+            diff = re.sub("^ $", "", diff, flags=re.MULTILINE)  # as editors do with empty lines
+        try:
+            found = {**before, **apply_edits(before, parse_edits(diff + behind, "diff", before), names[0])}
+        except EditError:
+            assert has_marks or is_miscounted or is_stripped or not context, diff + behind
+        else:
+            assert found == after, diff + behind
+            seen["right"] += 1
+    assert seen["right"] > (40 if behind.strip(" \n`") else 180)
+
+
+@pytest.mark.skipif(not (shutil.which("git") and shutil.which("patch")), reason="needs git and patch")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_diff_gives_what_git_and_patch_make_of_it(tmp_path, seed):
+    """`git apply --recount` of wrong counts, and `patch` of right ones."""
+    rng, file = random.Random(seed), tmp_path / "f.py"
+    recounting = ["git", "apply", "--recount", "--whitespace=nowarn", "-"]
+    for _ in range(25):
+        before, after = edited_text(rng, CODE)
+        if not (diff := unified(before, after, "f.py", 3)):
+            continue
+        for command, text in ((recounting, miscounted(rng, diff)), (["patch", "-p1", "--force"], diff)):
+            file.write_text(before)
+            done = subprocess.run(
+                command, cwd=tmp_path, input=text, text=True, capture_output=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            theirs = file.read_text() if file.exists() else ""  # patch deletes a file that is left empty
+            ours = apply_edits({"f.py": before}, parse_edits(text, "diff", {"f.py": before}))
+            assert ours == {"f.py": theirs}
