@@ -173,12 +173,43 @@ def test_an_empty_file_can_be_repaired(fix: Callable[..., Result], shop: Path) -
 
 
 def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -> None:
-    found = json.loads(fix([WRONG, RIGHT], "--json").output)
+    found = json.loads(fix([WRONG, RIGHT, MISSING], "--json").output)
+    verdicts = found.pop("verdicts")
+    assert [(one["status"], one["tests_passed"], one["tests"]) for one in verdicts] == [
+        ("failed", 0, 2), ("passed", 2, 2), ("edit_not_found", 0, 2),
+    ]  # fmt: skip
+    assert verdicts[0]["reason"] == "test_prices.Prices.test_empty: AssertionError: -0.2 != 0"
+    assert verdicts[1]["reason"] == "" and verdicts[0]["edit_error"] is verdicts[1]["edit_error"] is None
+    assert "This line is not there: '    return max(prices)'" in verdicts[2]["edit_error"]
     assert found.pop("diff").startswith("--- a/shop/prices.py\n+++ b/shop/prices.py\n")
     assert found == {
         "passed": True, "before": "failed", "tests": 2, "tests_passed_before": 1, "tests_passed": 2,
-        "answers": 2, "answers_passed": 1, "applied": False,
+        "answers": 3, "answers_passed": 1, "applied": False,
     }  # fmt: skip
+
+
+def test_why_no_answer_is_better_is_said_once_for_each_reason(fix: Callable[..., Result]) -> None:
+    typo = RIGHT.replace("REPLACE", "REPLACE1")
+    broken = block("shop/prices.py", "    return sum(prices) * RATE", "    return sum(prices) *")
+    shown = fix([MISSING, WRONG, MISSING, typo, "I do not know.", broken, MISSING]).output.splitlines()
+    at = shown.index("No answer passes more tests than the file itself:")
+    assert shown[at + 1].startswith(
+        "  3 x edit_not_found: Edit 1: the lines to replace are not in shop/prices.py."
+    )
+    rest = "\n".join(shown[at + 2 :])
+    assert len(shown) == at + 6
+    assert "1 x failed, 0 of 2 tests pass: test_prices.Prices.test_empty: AssertionError: -0.2 != 0" in rest
+    assert "1 x edit_malformed: Block 1 is malformed: line 6: '>>>>>>> REPLACE1' is no marker" in rest
+    assert "1 x edit_malformed: There is no edit in the answer." in rest
+    assert "1 x syntax_error, 0 of 2 tests pass: " in rest and "SyntaxError: invalid syntax" in rest
+
+
+def test_many_and_hostile_reasons_are_cut(fix: Callable[..., Result]) -> None:
+    missing = [block("shop/prices.py", f"    return {at}\x1b[2J\u202e" + "x" * 2000, "") for at in range(14)]
+    shown = fix([*missing, missing[0]]).output
+    lines = shown.split("No answer passes more tests than the file itself:\n")[1].splitlines()
+    assert len(lines) == 11 and lines[0].startswith("  2 x ") and lines[-1] == "  and 4 more"
+    assert max(map(len, lines)) < 400 and "\x1b" not in shown and "\u202e" not in shown
 
 
 def test_tests_of_pytest_are_run_with_fixtures_and_parameters(fix: Callable[..., Result], shop: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -28,7 +29,7 @@ from greenward.cli.options import (
     quiet_option,
 )
 from greenward.common.errors import EngineError
-from greenward.common.text import visible
+from greenward.common.text import MAX_MESSAGE_CHARS, visible
 
 if TYPE_CHECKING:
     from greenward.tasks.self_play.evaluation import Contestant, RoleResult
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 EXIT_NOT_FIXED = 1
+MOST_REASONS = 10
 
 
 @click.command()
@@ -90,6 +92,7 @@ def fix(
             "tests_passed": sum((best or repair.before).tests_passed),
             "answers": len(verdicts),
             "answers_passed": answers_passed,
+            "verdicts": repair.outcomes(),
             "diff": repair.diff(),
             "applied": bool(repair.changes) and yes,
         }
@@ -102,7 +105,14 @@ def fix(
         click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
         click.echo(f"{answers_passed} of {len(verdicts)} answers pass all tests.")
         if best is None or not repair.changes:
-            click.echo("No answer passes more tests than the file itself.")
+            click.echo("No answer passes more tests than the file itself:")
+            counted = Counter(tuple(one.values()) for one in repair.outcomes()).most_common()
+            for (status, reason, passed, _, edit_error), count in counted[:MOST_REASONS]:
+                shown = visible(str(reason), MAX_MESSAGE_CHARS).replace("\n", " ")
+                ran = "" if edit_error else f", {passed} of {total} tests pass"
+                click.echo(f"  {count} x {status}{ran}: {shown}")
+            if left := sum(count for _, count in counted[MOST_REASONS:]):
+                click.echo(f"  and {left} more")
         else:
             click.echo(f"\n{visible(repair.diff(), 1 << 20)}")
             click.echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")

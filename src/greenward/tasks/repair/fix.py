@@ -18,7 +18,7 @@ from greenward.evaluation.compare import Selection, best_of_n
 from greenward.grading.edits import AnswerForm
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
-from greenward.grading.verdict import Family, Status, Verdict
+from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy, resolve_device
 from greenward.problems.mining import (
@@ -92,6 +92,24 @@ class Repair:
         if self.selection is None:
             return self.before.passed
         return bool(self.changes) and self.selection.verdict is not None and self.selection.verdict.passed
+
+    def outcomes(self) -> list[dict[str, str | int | None]]:
+        """Of each answer: its status, why it does not pass, the tests that pass, the error of its edits."""
+        if self.selection is None:
+            return []
+        found: list[dict[str, str | int | None]] = []
+        for answer, verdict in zip(self.selection.answers, self.selection.verdicts, strict=True):
+            refused = answer.reason if isinstance(answer, Extracted) and answer.code is None else ""
+            found.append(
+                {
+                    "status": verdict.status.value,
+                    "reason": "" if verdict.passed else refused or without_runner(verdict.failure),
+                    "tests_passed": sum(verdict.tests_passed),
+                    "tests": len(verdict.tests_passed),
+                    "edit_error": refused if verdict.status in EDIT_ERRORS else None,
+                }
+            )
+        return found
 
     def diff(self) -> str:
         parts: list[str] = []
