@@ -223,7 +223,11 @@ def _nearest(body: str, search: str) -> str:
 
 
 _USUAL = 7
-_MARKER = re.compile(r"^([ \t]*)(<{5,99}(?!<)|>{5,99}(?!>)|={5,99}(?=[ \t]*\r?$))(.*)$", re.MULTILINE)
+_MARKER = re.compile(
+    r"^([ \t]*)(<{5,99}(?!<)|>{5,99}(?!>)|={5,99}(?=[ \t]*\r?$)"
+    r"|<{2,4}(?= ?SEARCH\b)|>{2,4}(?= ?REPLACE\b))(.*)$",  # too short to be one
+    re.MULTILINE,
+)
 _OPENS = re.compile(r"(?:search|original)\b[\s:]*(.*)", re.IGNORECASE)
 _CLOSES = re.compile(r"(?:replace|updated)(?:\s*(?:`{3,}|~{3,}))?", re.IGNORECASE)
 _FENCE = ("```", "~~~")
@@ -257,7 +261,7 @@ def parse_blocks(text: str, files: Mapping[str, str] = _NO_FILES) -> list[Edit]:
         if (indent, len(run)) != (head[1], len(head[2])) if head else run[0] == "=":
             continue  # a line of the block, or of the text between
         named = _named_behind(marker, files) if run[0] == "<" else None
-        closes = run[0] == ">" and _CLOSES.fullmatch(rest.strip()) is not None
+        closes = run[:5] == ">>>>>" and _CLOSES.fullmatch(rest.strip()) is not None
         if head is None and named is not None:
             head, divider, path = marker, None, named
         elif head is not None and run[0] == "=" and divider is None:
@@ -273,7 +277,7 @@ def parse_blocks(text: str, files: Mapping[str, str] = _NO_FILES) -> list[Edit]:
         else:
             line, shown = text.count("\n", 0, marker.start()) + 1, repr(marker[0].strip()[:80])
             if run[0] != "=" and named is None and not closes:
-                problem = f"{shown} is no marker, which ends in SEARCH or REPLACE"
+                problem = f"{shown} is no marker: at least five characters and SEARCH or REPLACE"
             elif head is None:
                 problem = "REPLACE comes without SEARCH before it"
             else:
@@ -288,7 +292,7 @@ def parse_blocks(text: str, files: Mapping[str, str] = _NO_FILES) -> list[Edit]:
 
 def _named_behind(marker: re.Match[str], files: Mapping[str, str]) -> str | None:
     """The path behind SEARCH, empty without one; None if the line does not begin a block."""
-    opens = _OPENS.fullmatch(marker[3].strip()) if marker[2][0] == "<" else None
+    opens = _OPENS.fullmatch(marker[3].strip()) if marker[2][:5] == "<<<<<" else None
     path = opens[1].strip("*`()") if opens else None
     return path if not path or path in files or _is_plain_path(path) else None
 

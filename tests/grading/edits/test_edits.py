@@ -135,6 +135,8 @@ def test_a_heading_is_no_path_where_the_files_are_known(heading):
         (block("a\n", "b\n").replace("SEARCH", "HEAD"), "line 1: '<<<<<<< HEAD' is no marker"),
         (block("a\n", "b\n").replace("SEARCH", "SEARCH and"), "line 1: '<<<<<<< SEARCH and' is no marker"),
         (block("a\n", "b\n").replace("REPLACE", "REPLACE x") * 2, "line 5: '>>>>>>> REPLACE x' is no marker"),
+        (markers(4), "line 1: '<<<< SEARCH' is no marker: at least five characters and SEARCH or REPLACE"),
+        (block("a\n", "b\n") + markers(3), "Block 2 is malformed: line 6: '<<< SEARCH' is no marker"),
         (block("a\n", ">>>>>>> main\n"), "line 4: '>>>>>>> main' is no marker"),
         (block("a\n", "b\n").replace(">>>>>>>", "  >>>>>>>"), "it has no line '>>>>>>> REPLACE'"),
         (
