@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,13 @@ import yaml
 
 from greenward.common.errors import CheckpointError, ConfigError, GreenwardError, ProblemError, RunError
 from greenward.common.files import lines, open_file, read_file
-from greenward.common.parsing import MAX_NESTING, MAX_YAML_CHARS, parse_json_text, parse_yaml_text
+from greenward.common.parsing import (
+    MAX_DIGITS,
+    MAX_NESTING,
+    MAX_YAML_CHARS,
+    parse_json_text,
+    parse_yaml_text,
+)
 from greenward.config.loading import load_recipe, parse_recipe
 from greenward.evaluation.store import read_samples
 from greenward.models.tokenizer import read_json as read_model_json
@@ -29,7 +37,7 @@ DEEP = {
     "objects": '{"a":' * 5000 + "1" + "}" * 5000,
     "unclosed": "[" * 100_000,
     "below the limit of Python's stack": "[" * 600 + "]" * 600,
-    "digits": "9" * 5000,
+    "digits": "9" * (MAX_DIGITS + 1),
 }
 CYCLES = {
     "a list in itself": "a: &a [*a]",
@@ -111,6 +119,24 @@ def test_what_is_not_too_deep_is_read_as_the_parsers_read_it():
         parse_json_text("[1,")
     with pytest.raises(UnicodeDecodeError):
         parse_json_text(b'"\xff"')
+
+
+@pytest.mark.parametrize("digits", [4301, MAX_DIGITS])
+def test_integers_are_read_up_to_the_limit_which_the_error_names(digits):
+    text, value = "7" * digits, 7 * (10**digits - 1) // 9
+    assert parse_json_text(f"[-{text}]") == [-value]
+    assert parse_yaml_text(f"a: {text}") == {"a": value}
+    for longer in ("7" * (MAX_DIGITS + 1), "7" * 3_000_000):
+        with pytest.raises(json.JSONDecodeError, match=str(MAX_DIGITS)):
+            parse_json_text(f'{{"a": {longer}}}')
+
+
+@pytest.mark.parametrize(("set_before", "after"), [("4300", str(MAX_DIGITS)), ("0", "0"), ("90000", "90000")])
+def test_a_higher_limit_of_digits_that_a_user_has_set_stays(set_before, after):
+    code = "import greenward.grading.judge, sys; print(sys.get_int_max_str_digits())"
+    environment = {**os.environ, "PYTHONINTMAXSTRDIGITS": set_before}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert found.stdout.strip() == after, found.stderr
 
 
 @pytest.mark.parametrize("kind", ["symbolic link", "dangling link", "hard link", "folder", "pipe"])

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from greenward.common.errors import ProblemError
+from greenward.common.parsing import MAX_DIGITS
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import Relation, parse_assertion
 from greenward.grading.verdict import Status
-from greenward.problems.problem import Assertion, Problem
+from greenward.problems.problem import Assertion, Case, Problem
 from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 
@@ -53,6 +54,12 @@ def test_what_cannot_be_taken_apart_says_so(source):
 def test_a_test_that_is_not_python_is_an_error(source):
     with pytest.raises(ProblemError, match="the test"):
         parse_assertion(source, "f")
+
+
+def test_an_integer_that_is_too_long_to_be_read_is_an_error_that_names_the_limit():
+    with pytest.raises(ProblemError, match=str(MAX_DIGITS)) as raised:
+        parse_assertion(f"assert f(1) == {'9' * 3_000_000}", "f")
+    assert len(raised.value.message) < 500
 
 
 def grade(grader, tests, code, **fields):
@@ -274,3 +281,29 @@ def test_setup_code_that_needs_the_answer_is_an_error_where_tests_run_apart_from
     assert grade(grader, ["assert f(1) == 1"], "h = 1\ndef f(x): return x", **fields).passed
     with pytest.raises(ProblemError, match="in_process_tests"):
         grade(grader, ["assert f(1) > 0"], "h = 1\ndef f(x): return x", **fields)
+
+
+@pytest.mark.parametrize("digits", [4301, MAX_DIGITS])
+def test_long_integers_are_compared_in_every_form_of_a_test(grader, digits):
+    value = 10**digits - 1
+    tests = [
+        f"assert f({digits}) == {'9' * digits}",
+        f"assert {'9' * digits} == f({digits})",
+        f"assert f({digits}) == {value:#x}",
+        f"assert f({digits}) == 10**{digits} - 1",
+        f"assert f({digits}) % {'9' * digits} == 0",
+        f"assert str(f({digits})) == '{'9' * digits}'",
+        f"assert f({2 * MAX_DIGITS}) == {10 ** (2 * MAX_DIGITS) - 1:#x}",
+        f"assert f({2 * MAX_DIGITS:#0{MAX_DIGITS}x}) == 10**{2 * MAX_DIGITS} - 1",
+    ]
+    assert grade(grader, tests, "def f(n): return 10**n - 1").passed
+    assert grade(grader, tests, "def f(n): return int(str(10**n - 1))").passed
+    for test in tests:
+        assert grade(grader, [test], "def f(n): return 10**n - 2").status is Status.FAILED
+    literal = f"def f(n): return {'9' * digits}"
+    assert grade(grader, tests[:4], literal).passed
+    problem = Problem("p", "", "f", tests=(Case((digits, value), value),))
+    (right, wrong) = grader.grade(
+        [(problem, f"def f(n, m): return {one}") for one in ("int(str(m))", "m + 1")]
+    )
+    assert (right.status, wrong.status) == (Status.PASSED, Status.FAILED)

@@ -252,7 +252,7 @@ BAD_FILES = {
     "a row is a list": (b"[[1, 2]]", r"row 1 \(line 1\): expected an object, found a list"),
     "not a number": (b'[{"test_cases": [[NaN]]}]', "NaN is not a JSON value"),
     "not text": (b"\xff\xfe\x00", "not UTF-8 text"),
-    "endless integer": (b"[" + b"9" * 10_000 + b"]", "not JSON"),
+    "endless integer": (b"[" + b"9" * 60_000 + b"]", "50000 digits"),
     "bottomless": (b"[" * 100_000, "not JSON"),
 }
 

@@ -152,18 +152,21 @@ def parse_assertion(source: str, entry_point: str) -> ParsedAssertion | None:
     try:
         body = ast.parse(clean_test(source)).body
     except UNREADABLE as error:
-        raise ProblemError(f"the test {source!r} is not Python: {error}.") from None
+        raise ProblemError(f"the test {visible(source, 80)!r} is not Python: {error}.") from None
     if not body:
         raise ProblemError(f"the test {source!r} is empty.")
-    match body:
-        case [ast.Assert(ast.UnaryOp(ast.Not(), operand))]:
-            return _assertion(entry_point, Relation.FALSE, operand)
-        case [ast.Assert(ast.Compare(left, [ast.Lt() | ast.LtE()], [right]))]:
-            return _near(left, right, entry_point)
-        case [ast.Assert(ast.Compare(left, [operator], [right]))] if type(operator) in _RELATIONS:
-            return _assertion(entry_point, _RELATIONS[type(operator)], left, right)
-        case [ast.Assert(ast.Call() as test)]:
-            return _assertion(entry_point, Relation.TRUE, test) or _is_close(test, entry_point)
+    try:
+        match body:
+            case [ast.Assert(ast.UnaryOp(ast.Not(), operand))]:
+                return _assertion(entry_point, Relation.FALSE, operand)
+            case [ast.Assert(ast.Compare(left, [ast.Lt() | ast.LtE()], [right]))]:
+                return _near(left, right, entry_point)
+            case [ast.Assert(ast.Compare(left, [operator], [right]))] if type(operator) in _RELATIONS:
+                return _assertion(entry_point, _RELATIONS[type(operator)], left, right)
+            case [ast.Assert(ast.Call() as test)]:
+                return _assertion(entry_point, Relation.TRUE, test) or _is_close(test, entry_point)
+    except ValueError:  # a hexadecimal integer with too many digits to be written in decimal
+        pass
     return None
 
 

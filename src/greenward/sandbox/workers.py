@@ -349,6 +349,7 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "PYTHONHASHSEED": "0",
+    "PYTHONINTMAXSTRDIGITS": "0",  # the time of an answer is limited, not the length of its integers
     "LD_BIND_NOW": "1",  # looking up functions of libraries once, not in every answer
 }
 # Modules register functions to run after a fork (new locks, new seeds). Every answer would spend time on
