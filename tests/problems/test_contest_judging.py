@@ -200,14 +200,27 @@ def upstream(printed: str, expected: str) -> bool:
     return True
 
 
-WORDS = st.sampled_from(["1", "1.0", "1.00", "01", "1e0", "-0", "0", "a", "A", "2", "inf", "Infinity", "١"])
-OUTPUTS = st.lists(st.one_of(WORDS, st.sampled_from([" ", "\n", "\t", "\r\n"])), max_size=6).map("".join)
+WORDS = st.sampled_from(["1", "1.0", "1.00", "1e0", "10", "-0", "0", "a", "A", "2", "inf", "1e01", "NaN"])
+TEXTS_HERE = st.sampled_from(["01", "1_0", "١", "Infinity", "-00", "01.0"])  # upstream, numbers
+SPACES = st.sampled_from([" ", "\n", "\t", "\r\n"])
+
+
+def outputs(words):
+    """Words that stand apart, some lines of them."""
+    pairs = st.tuples(words, SPACES).map("".join)
+    return st.lists(st.one_of(pairs, SPACES), max_size=6).map("".join)
 
 
 @settings(max_examples=300, deadline=None)
-@given(OUTPUTS, OUTPUTS)
+@given(outputs(WORDS), outputs(WORDS))
 def test_output_is_compared_as_upstream(printed, expected):
     assert same_output(printed, expected) is upstream(printed, expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(outputs(WORDS | TEXTS_HERE), outputs(WORDS | TEXTS_HERE))
+def test_nothing_passes_that_fails_upstream(printed, expected):
+    assert upstream(printed, expected) or not same_output(printed, expected)
 
 
 def test_values_of_functions_are_compared_exactly(grader, function):

@@ -14,6 +14,7 @@ comparison ends before it walks through a value that is longer, deeper or wider.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from dataclasses import replace
 from datetime import datetime, time, timedelta
@@ -79,7 +80,9 @@ def same_output(printed: str, expected: str) -> bool:
 
     Spaces at both ends of the output and of each line do not count. There must be as many lines as
     expected, and each must be the expected one or consist of the same numbers, compared as exact
-    decimals: `1.50` is `1.5`, and `2.0000000001` is not `2.00000000`.
+    decimals: `1.50` is `1.5`, and `2.0000000001` is not `2.00000000`. Stricter than that judge, which takes
+    all that `Decimal` reads for a number, a number is a decimal literal in ASCII without leading zeros, so
+    that `007`, `1_000` and `Infinity` are texts: where such a text is expected, a number is a wrong answer.
     """
     ours, theirs = printed.strip().split("\n"), expected.strip().split("\n")
     return len(ours) == len(theirs) and all(
@@ -88,12 +91,16 @@ def same_output(printed: str, expected: str) -> bool:
     )
 
 
+_is_number = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
+
+
 def _same_numbers(words: list[str], wanted: list[str]) -> bool:
     try:
         return len(words) == len(wanted) and all(
-            Decimal(word) == Decimal(other) for word, other in zip(words, wanted, strict=True)
+            _is_number(word) and _is_number(other) and Decimal(word) == Decimal(other)
+            for word, other in zip(words, wanted, strict=True)
         )
-    except InvalidOperation:  # a word that is no number, or a signalling NaN
+    except InvalidOperation:  # an exponent of more digits than a decimal can have
         return False
 
 
