@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
-from greenward.sandbox.isolation import Level
+from greenward.api import load_problems
+from greenward.grading.judge import Grader
+from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import CallResult, Job, Limits, Outcome, RunResult
 from greenward.sandbox.workers import Attempt, WorkerProcess
@@ -31,6 +36,18 @@ def outputs(executor, code, texts, **fields):
     result = run(executor, Job(code, stdins=texts, **fields))
     assert result.outcome is Outcome.COMPLETED, result
     return [one.value for one in result.results]
+
+
+def run_natively(folder, code, text):
+    """Runs a file by the interpreter itself, with a file as its standard input."""
+    program, stdin = folder / "program.py", folder / "stdin"
+    program.write_text(code, encoding="utf-8")
+    stdin.write_bytes(text.encode())
+    command, environment = [sys.executable, "-I", program], {"LC_ALL": "C.UTF-8"}
+    with stdin.open() as file:
+        return subprocess.run(
+            command, stdin=file, capture_output=True, env=environment, cwd=folder, timeout=60
+        )
 
 
 @pytest.fixture
@@ -103,16 +120,624 @@ APART = {
 
 
 @pytest.mark.parametrize("name", [*SHARING, *APART])
-def test_a_run_prints_what_the_interpreter_prints(executor, name):
+def test_a_run_prints_what_the_interpreter_prints(executor, tmp_path, name):
     code = (SHARING | APART)[name]
+    printed = [run_natively(tmp_path, code, text).stdout for text in TEXTS]
+    assert [one.encode() for one in outputs(executor, code, TEXTS)] == printed
 
-    def printed(text):
-        environment = {"LC_ALL": "C.UTF-8"}
-        command = [sys.executable, "-s", "-S", "-c", code]
-        found = subprocess.run(command, input=text.encode(), capture_output=True, env=environment, timeout=60)
-        return found.stdout
 
-    assert [one.encode() for one in outputs(executor, code, TEXTS)] == list(map(printed, TEXTS))
+# Programs that write through every kind of stream, and that end in every way.
+ENDS = dict(
+    re.findall(
+        r"#: (.*)\n([^#]*)",
+        r"""
+#: dunder stdout
+import sys, io
+sys.stdout = io.StringIO()
+print('lost')
+sys.__stdout__.write('kept\n')
+print(input(), file=sys.__stdout__)
+#: saved
+import sys, io
+out = sys.stdout
+sys.stdout = io.StringIO()
+print('a')
+out.write(sys.stdout.getvalue().upper())
+#: open1w print
+import sys
+print('first')
+f = open(1, 'w')
+print('second', file=f)
+print('third')
+#: open1wb closefd
+f = open(1, 'wb')
+f.write(b'x')
+f.close()
+#: fdopen
+import os
+f = os.fdopen(1, 'wb')
+f.write(b'hey')
+#: fdopen w
+import os, sys
+sys.stdout = os.fdopen(1, 'w', 1 << 16)
+for line in sys.stdin: print(line, end='')
+#: bufwriter
+import io
+b = io.BufferedWriter(io.FileIO(1))
+b.write(b'never flushed')
+#: bufrw
+import io
+b = io.BufferedWriter(io.FileIO(1, 'w', closefd=False), 100000)
+for i in range(1000): b.write(b'%d\n' % i)
+#: oswrite
+import os
+print('a')
+os.write(1, b'b\n')
+print('c')
+#: writev
+import os
+os.writev(1, [b'a', b'b'])
+#: dup
+import os
+d = os.dup(1)
+os.write(d, b'x')
+f = os.fdopen(d, 'w')
+f.write('tail')
+#: dup2
+import os, sys
+s = os.dup(1)
+r, w = os.pipe()
+os.dup2(w, 1)
+print('through', flush=True)
+os.dup2(s, 1)
+print(os.read(r, 100))
+#: devstdout
+print('hi', file=open('/dev/stdout', 'w'))
+#: devstdout a
+with open('/dev/stdout', 'a') as f: print('hi', file=f)
+#: devstdout os
+import os
+fd = os.open('/dev/stdout', os.O_WRONLY)
+os.write(fd, b'x')
+#: devstdout swap
+import sys
+sys.stdout = open('/dev/stdout', 'w', buffering=1)
+print('a')
+print(input())
+#: devstdout unflushed
+import sys
+sys.stdout = open('/dev/stdout', 'w', buffering=65536)
+print('a')
+print(input())
+#: devfd1
+open('/dev/fd/1', 'w').write('x\n')
+#: procfd1
+open('/proc/self/fd/1', 'w').write('x\n')
+#: devstdin
+print(open('/dev/stdin').read())
+#: devstdin b
+print(open('/dev/stdin', 'rb').read())
+#: devfd0
+print(open('/dev/fd/0').read())
+#: procfd0
+print(open('/proc/self/fd/0').read())
+#: pathlib
+from pathlib import Path
+print(Path('/dev/stdin').read_text().split())
+#: open0 twice
+print(open(0).readline())
+print(open(0).readline())
+#: dunder stdin
+import sys, io
+sys.stdin = io.StringIO('zz')
+print(input(), sys.__stdin__.readline())
+#: stdin raw all
+import sys
+print(sys.stdin.buffer.raw.readall(), sys.stdin.buffer.raw.readall())
+#: fileinput
+import fileinput
+for line in fileinput.input(): print(line, end='')
+#: fileinput files
+import fileinput
+for line in fileinput.input(files=['-']): print(fileinput.filename(), line, end='')
+#: osreadall
+import os
+data = b''
+while chunk := os.read(0, 3): data += chunk
+print(data)
+#: mmap stdin
+import mmap
+try:
+    print(mmap.mmap(0, 0, access=mmap.ACCESS_READ)[:])
+except Exception as e: print(type(e).__name__)
+#: sendfile
+import os
+try:
+    print(os.sendfile(1, 0, None, 100))
+except OSError as e: print(e.errno)
+#: redirect
+import contextlib, io
+b = io.StringIO()
+with contextlib.redirect_stdout(b): print('in')
+print('out', b.getvalue())
+#: redirect stderr to out
+import contextlib, sys
+with contextlib.redirect_stderr(sys.stdout): print('in', file=sys.stderr)
+print('out')
+#: logging
+import logging, sys
+logging.basicConfig(stream=sys.stdout, level=20, format='%(message)s')
+logging.info('one')
+print('two')
+#: logging mem
+import logging, logging.handlers, sys
+h = logging.handlers.MemoryHandler(100, target=logging.StreamHandler(sys.stdout))
+logging.getLogger().addHandler(h)
+logging.getLogger().warning('held')
+#: del two
+class A:
+    def __init__(self, n): self.n = n
+    def __del__(self): print('gone', self.n)
+a = A(1)
+b = A(2)
+c = A(3)
+print('end')
+#: del underscore
+class A:
+    def __init__(self, n): self.n = n
+    def __del__(self): print('gone', self.n)
+b = A('b')
+_a = A('_a')
+c = A('c')
+#: del cycle
+class A:
+    def __init__(self, n): self.n = n; self.me = self
+    def __del__(self): print('gone', self.n)
+a = A(1)
+b = A(2)
+#: del class attr
+class A:
+    kept = []
+    def __del__(self): print('gone')
+A.kept.append(A())
+#: del in sys
+import sys
+class A:
+    def __del__(self): print('gone')
+sys.kept = A()
+#: del in builtins
+import builtins
+class A:
+    def __del__(self): print('gone')
+builtins.kept = A()
+#: del in module
+import json
+class A:
+    def __del__(self): print('gone')
+json.kept = A()
+#: del lru
+import functools
+class A:
+    def __del__(self): print('gone')
+@functools.lru_cache
+def f(): return A()
+f()
+#: del raises
+class A:
+    def __del__(self): print('a'); raise ValueError
+a = A()
+print('end')
+#: del exit
+class A:
+    def __del__(self): print('a'); raise SystemExit(3)
+a = A()
+print('end')
+#: del osexit
+import os
+class A:
+    def __del__(self): print('a', flush=True); os._exit(0)
+a = A()
+print('end')
+#: weakref order
+import weakref
+class A: pass
+a, b = A(), A()
+weakref.finalize(a, print, 'a')
+weakref.finalize(b, print, 'b')
+f = weakref.finalize(b, print, 'never'); f.atexit = False
+print('end')
+#: weakref callback
+import weakref
+class A: pass
+a = A()
+r = weakref.ref(a, lambda r: print('cb'))
+print('end')
+#: atexit order
+import atexit
+atexit.register(print, 1)
+atexit.register(print, 2)
+print(0)
+#: atexit exc
+import atexit
+atexit.register(print, 1)
+atexit.register(lambda: 1/0)
+atexit.register(print, 2)
+print(0)
+#: atexit exit
+import atexit, sys
+atexit.register(print, 1)
+atexit.register(sys.exit, 5)
+atexit.register(print, 2)
+print(0)
+#: atexit nested
+import atexit
+def f():
+    print('f')
+    atexit.register(print, 'g')
+atexit.register(f)
+#: atexit and del
+import atexit
+class A:
+    def __del__(self): print('del')
+a = A()
+atexit.register(print, 'atexit')
+print('end')
+#: atexit osexit
+import atexit, os
+atexit.register(os._exit, 0)
+print('lost')
+#: atexit osexit flush
+import atexit, os, sys
+atexit.register(lambda: (sys.stdout.flush(), os._exit(0)))
+print('kept')
+#: atexit unregister
+import atexit
+atexit.register(print, 'a')
+atexit.register(print, 'a')
+atexit.unregister(print)
+print('end')
+#: atexit after exc
+import atexit
+atexit.register(print, 'bye')
+print('x')
+raise ValueError('oops')
+#: atexit import
+import atexit
+def f():
+    import json, bisect, colorsys
+    print(json.dumps([1]))
+atexit.register(f)
+#: atexit input
+import atexit
+atexit.register(lambda: print(input()))
+#: thread daemon
+import threading, time
+def f():
+    time.sleep(60); print('late')
+threading.Thread(target=f, daemon=True).start()
+print('main done')
+#: thread atexit order
+import threading, time, atexit
+def f():
+    time.sleep(0.1); print('thread')
+atexit.register(print, 'atexit')
+threading.Thread(target=f).start()
+#: thread exit
+import threading, sys
+def f(): print('a'); sys.exit(3); print('b')
+t = threading.Thread(target=f); t.start(); t.join()
+print('main')
+#: thread exc
+import threading
+def f(): print('a'); 1/0
+t = threading.Thread(target=f); t.start(); t.join()
+print('main')
+#: thread after exc
+import threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()
+raise ValueError
+#: thread after exit
+import threading, time, sys
+threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()
+sys.exit(0)
+#: timer
+import threading
+threading.Timer(0.1, print, ['timer']).start()
+print('main')
+#: pool
+from concurrent.futures import ThreadPoolExecutor
+e = ThreadPoolExecutor(2)
+e.submit(lambda: print('in pool'))
+print('main')
+#: exit text
+import sys
+print(1)
+sys.exit('text')
+#: exit false
+import sys
+print(1)
+sys.exit(False)
+#: exit 1
+import sys
+print(1)
+sys.exit(1)
+#: exit 256
+import sys
+print(1)
+sys.exit(256)
+#: exit zero float
+import sys
+print(1)
+sys.exit(0.0)
+#: exit tuple
+print(1)
+raise SystemExit(0, 1)
+#: raise exit sub
+class E(SystemExit): pass
+print(1)
+raise E(0)
+#: osexit unflushed
+import os
+print(1)
+os._exit(0)
+#: osexit thread
+import os, threading
+def f(): print('x', flush=True); os._exit(0)
+threading.Thread(target=f).start()
+import time; time.sleep(5)
+#: exc
+print(1)
+raise ValueError('x')
+#: excepthook
+import sys
+sys.excepthook = lambda *a: print('hook', a[0].__name__)
+1/0
+#: excepthook exit
+import sys, os
+def h(*a):
+    print('hook', flush=True); os._exit(0)
+sys.excepthook = h
+1/0
+#: gen finally local
+def g():
+    try: yield 1
+    finally: print('finally')
+def main():
+    x = g()
+    next(x)
+    print('end')
+main()
+#: exit gen finally
+import sys
+def g():
+    try: yield 1
+    finally: print('fin')
+for x in g(): sys.exit(0)
+#: asyncgen
+import asyncio
+async def g():
+    try:
+        yield 1
+    finally: print('fin')
+async def main():
+    async for x in g():
+        print(x); break
+asyncio.run(main())
+#: close then print
+import sys
+print(1)
+sys.stdout.close()
+try: print(2)
+except ValueError as e: print(e, file=sys.stderr)
+#: osclose1 flushed
+import os
+print(1, flush=True)
+os.close(1)
+#: detach flush
+import sys, io
+sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')
+print(3)
+#: detach stdin
+import sys, io
+sys.stdin = io.TextIOWrapper(sys.stdin.detach(), encoding='utf-8')
+print(input())
+#: reconf err
+import sys
+sys.stdout.reconfigure(encoding='ascii', errors='xmlcharrefreplace')
+print('é')
+#: stdout none
+import sys
+print(1)
+sys.stdout = None
+print(2)
+#: stdout del
+import sys
+print(1)
+del sys.stdout
+#: dunder stdout swap
+import sys, io
+print(1)
+sys.__stdout__ = io.StringIO()
+print(2)
+#: dunder stdout none held
+import sys
+out = sys.stdout
+print(1)
+sys.__stdout__ = sys.stdout = None
+#: codecs
+import sys, codecs
+sys.stdout = codecs.getwriter('utf-8')(sys.stdout.buffer)
+print('é')
+#: custom flush at exit
+import sys
+class B:
+    def __init__(self, f): self.f = f; self.t = []
+    def write(self, s): self.t.append(s)
+    def flush(self): self.f.write(''.join(self.t)); self.t = []; self.f.flush()
+sys.stdout = B(sys.stdout)
+print('a', 'b')
+#: print order
+import os, sys
+sys.stdout.write('1')
+sys.stdout.buffer.write(b'2')
+os.write(1, b'3')
+sys.stdout.flush()
+#: shutil copyfileobj
+import shutil, sys
+shutil.copyfileobj(sys.stdin, sys.stdout)
+#: module del
+import sys, types
+class A:
+    def __del__(self): print('del')
+m = types.ModuleType('m')
+m.a = A()
+sys.modules['m'] = m
+del m
+#: contextmanager gen
+import contextlib
+@contextlib.contextmanager
+def c():
+    print('in')
+    try: yield
+    finally: print('out')
+x = c()
+x.__enter__()
+print('end')
+#: held in sysmod
+import sys
+sys.out = open(1, 'w', closefd=False)
+sys.out.write('x')
+#: held in builtins
+import builtins
+builtins.out = open(1, 'w', closefd=False)
+out.write('x')
+#: held in module
+import os
+os.out = open(1, 'w', closefd=False)
+os.out.write('x')
+#: held in partial
+import functools, builtins
+builtins.print = functools.partial(print, file=open(1, 'w', closefd=False))
+print('x')
+#: held in atexit noop
+import atexit
+atexit.register(open(1, 'w', closefd=False).write, 'x')
+#: held cycle
+import io
+class O:
+    def __init__(self): self.out = open(1, 'w', closefd=False); self.me = self
+O().out.write('x')
+#: displayhook underscore
+import sys
+class A:
+    def __repr__(self): return 'A'
+    def __del__(self): print('gone')
+sys.displayhook(A())
+#: exc holds
+class A:
+    def __del__(self): print('gone')
+def f():
+    a = A()
+    raise ValueError
+f()
+#: signal held
+import signal
+class A:
+    def __del__(self): print('gone')
+a = A()
+signal.signal(signal.SIGUSR1, lambda *x, a=a: None)
+print('end')
+#: contextvar
+import contextvars
+class A:
+    def __del__(self): print('gone')
+v = contextvars.ContextVar('v')
+v.set(A())
+print('end')
+#: buffered file del order
+import sys
+class W:
+    def __init__(self): self.f = open(1, 'w', closefd=False)
+    def __del__(self): self.f.write('bye\n')
+w = W()
+print('end')
+#: print to stdout buffered two
+import sys
+a = open(1, 'w', closefd=False)
+b = open(1, 'w', closefd=False)
+a.write('a')
+b.write('b')
+sys.stdout.write('s')
+""",
+    )
+)
+UNABLE_TO_FLUSH = 120  # the status where the end itself has failed, after all that could be written was
+
+
+@pytest.fixture(scope="module", params=[ALL_LAYERS, CORE_LAYERS], ids=["all layers", "no namespaces"])
+def contained(request):
+    with LocalExecutor(1, layers=request.param) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_program_ends_as_the_interpreter_ends_it(contained, tmp_path, name):
+    text = "3 4\nünï\n"
+    wanted = run_natively(tmp_path, ENDS[name], text)
+    result = run(contained, Job(ENDS[name], stdins=(text,)))
+    assert result.stdout.encode() == wanted.stdout
+    assert (result.outcome is Outcome.COMPLETED) is (wanted.returncode in (0, UNABLE_TO_FLUSH)), wanted.stderr
+    in_a_contest = run(contained, Job(ENDS[name], stdins=(text,), preamble="import sys"))
+    assert in_a_contest.stdout.encode() == wanted.stdout
+    may_end = wanted.returncode in (0, UNABLE_TO_FLUSH) or name.startswith("exit ")
+    assert (in_a_contest.outcome is Outcome.COMPLETED) is may_end
+
+
+FIELD = Path(__file__).parents[3] / "shared" / "data" / "field_inputs" / "stdin_programs"
+
+
+@pytest.mark.skipif(not FIELD.is_dir(), reason="the shared data is not here")
+def test_programs_of_the_field_that_are_right_under_cpython_pass():
+    problems = load_problems(str(FIELD / "problem.jsonl"))
+    answers = [json.loads(line) for line in (FIELD / "answers.jsonl").read_text().splitlines()]
+    with Grader(workers=1) as grader:
+        verdicts = grader.grade([(problems[0], answer["solution"]) for answer in answers])
+    failed = [one["name"] for one, verdict in zip(answers, verdicts, strict=True) if not verdict.passed]
+    assert (len(answers), failed) == (25, [])
+
+
+@pytest.mark.parametrize("digits", [4301, 50_001])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(7 ** int(input()))",
+        "import os\nprint(7 ** int(input()))",
+        "import sys\nsys.set_int_max_str_digits(0)\nprint(int(str(7 ** int(input()))))",
+        "import sys\nprint(int('7' * int(input())) // 7 * 7)",
+        "import json\nprint(json.loads('1' * int(input())))",
+    ],
+)
+def test_no_integer_of_a_program_is_too_long_for_it(executor, tmp_path, code, digits):
+    unlimited = "import sys\nsys.set_int_max_str_digits(0)\n"
+    wanted = run_natively(tmp_path, unlimited + code, str(digits)).stdout.decode()
+    assert len(wanted) > 0.8 * digits
+    texts = (str(digits),) * 2
+    assert outputs(executor, code, texts, limits=Limits(10.0, 30.0, output_bytes=200_000)) == [wanted] * 2
+
+
+def test_an_integer_that_takes_too_long_is_a_matter_of_time(executor):
+    limits = Limits(cpu_seconds=0.5, wall_seconds=10.0)
+    result = run(executor, Job("int('7' * 10**8)", stdins=("",), limits=limits))
+    assert (result.outcome, result.error_class) == (Outcome.TIMEOUT, "CPUTimeLimit")
+
+
+@pytest.mark.parametrize("setting", [0, 9000])
+def test_a_limit_of_digits_that_a_program_sets_holds(executor, setting):
+    code = (
+        f"import sys\nsys.set_int_max_str_digits({setting})\n"
+        "try: print(len(str(10**10000)))\nexcept ValueError: print('refused')"
+    )
+    assert outputs(executor, code, ("",) * 2) == ["refused\n" if setting else "10001\n"] * 2
 
 
 @pytest.mark.parametrize("code", (SHARING | APART).values(), ids=SHARING | APART)

@@ -180,41 +180,47 @@ class _Harness:
         """
         compiled = self._compiled(partial(programs.compile_program, code, may_return=bool(preamble)))
         state = programs.RunState(preamble + code) if len(self._stdins) > 1 else None
+        last = ["done"]
         for position, stdin in enumerate(self._stdins or [0]):
             if state is not None and position > 0:
                 state.open_streams(stdin)
-            self._run_once(compiled, preamble, setup_code)
+            failure = self._run_once(compiled, preamble, setup_code)
             if state is not None:
                 state.reset()
             programs.finish(self._files)
+            if failure is not None:
+                last = failure
+                break
             if state is not None:
+                programs.close_streams()
                 for stream in (1, 2):
                     _write(stream, self._nonce)
             if self._stdins:
                 self._send(f'["value",{position},{_process_time():.6f}]')
+        self._send(_dumps(last))
+        programs.leave()
 
-    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> None:
-        """What goes wrong ends the process."""
+    def _run_once(self, compiled: types.CodeType, preamble: str, setup_code: str) -> list[str] | None:
+        """Runs a program up to its last statement. The message of what has ended it, None if that is fine."""
         namespace = _new_module("__main__")
         if preamble:
             _execute(preamble, "<preamble>", namespace)
-
         try:
             try:
                 _exec(compiled, namespace)
                 if setup_code:
                     _execute(setup_code, "<setup>", namespace)
-            except SystemExit as error:
-                if not preamble and error.code not in (None, 0):
-                    raise
-            except MemoryError:
-                raise
-            except BaseException as error:
-                below_us = error.__traceback__ and error.__traceback__.tb_next
-                sys.__excepthook__(type(error), BaseException.with_traceback(error, below_us), below_us)
-                raise
+            finally:
+                programs.flush()  # as the interpreter does, before a hook or an exit function leaves
+        except SystemExit as error:
+            is_fine = programs.exit_status(error.code) == 0 or preamble
+            return None if is_fine else _ended_by(error)
         except BaseException as error:
-            self._end_at(error)
+            below_us = error.__traceback__ and error.__traceback__.tb_next
+            with contextlib.suppress(BaseException):
+                sys.excepthook(type(error), BaseException.with_traceback(error, below_us), below_us)
+            return _ended_by(error)
+        return None
 
     def _load(
         self,
@@ -243,7 +249,7 @@ class _Harness:
             if setup_code:
                 _execute(setup_code, "<setup>", namespace)
         except BaseException as error:
-            self._end_at(error, "exited" if answer and answer.was_called else "load_error")
+            self.end(_ended_by(error, "exited" if answer and answer.was_called else "load_error"))
         return namespace
 
     def _compiled(self, compiled: Callable[[], types.CodeType]) -> types.CodeType:
@@ -252,12 +258,14 @@ class _Harness:
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
             self.end(["ended", "syntax_error", *_describe(error)])
 
-    def _end_at(self, error: BaseException, outcome: str = "load_error") -> NoReturn:
-        if issubclass(type(error), SystemExit):
-            outcome = "exited"
-        elif issubclass(type(error), MemoryError):
-            outcome = "memory"
-        self.end(["ended", outcome, *_describe(error)])
+
+def _ended_by(error: BaseException, outcome: str = "load_error") -> list[str]:
+    """The message that an exception has ended the answer."""
+    if issubclass(type(error), SystemExit):
+        outcome = "exited"
+    elif issubclass(type(error), MemoryError):
+        outcome = "memory"
+    return ["ended", outcome, *_describe(error)]
 
 
 def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:

@@ -189,6 +189,7 @@ def enter_private_root(root: str, readable: Sequence[str], workspace: str, works
     os.makedirs(root + "/dev", exist_ok=True)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.symlink(f"/proc/self/fd/{number}", f"{root}/dev/{name}")
+    os.symlink("/proc/self/fd", f"{root}/dev/fd")
     os.makedirs(root + "/proc")
     # The kernel refuses this where the host's own is masked (containers); the worker does not need it.
     with contextlib.suppress(OSError):
