@@ -157,6 +157,29 @@ def test_files_of_text_are_detected_and_read(tmp_path, name):
     assert set(signals.values["grad_norm"]) == {1.0}
 
 
+@pytest.mark.parametrize("form", ["{}/124", "{}/124 [00:12<01:00,  2.10it/s]", " {} / 124"])
+@pytest.mark.parametrize("key", ["global_step/max_steps", "step"])
+def test_a_step_of_all_steps_is_a_step(tmp_path, key, form):
+    """ms-swift writes it so."""
+    rows = [{key: form.format(row["step"]), "reward": row["reward"], "grad_norm": 1.0} for row in ROWS]
+    steps = [row["step"] for row in ROWS]
+    assert read_run_signals(written(tmp_path, "logging.jsonl", jsonl(rows))).steps.tolist() == steps
+    if "[" not in form and form[0] != " ":
+        printed = read_run_signals(written(tmp_path, "run.log", "".join(f"{row}\n" for row in rows)))
+        assert printed.steps.tolist() == steps and printed.notes == ()
+
+
+def test_printed_lines_that_name_their_step_have_it_and_others_are_counted(tmp_path):
+    rows = [{"reward": row["reward"], "step": 10 * row["step"]} for row in ROWS]
+    text = "".join(f"{row}\n{{'eval_reward': 0.5}}\n" for row in rows)
+    signals = read_run_signals(written(tmp_path, "run.log", text))
+    assert (
+        signals.steps.tolist() == [row["step"] for row in rows] and signals.recorded["evaluation/score"].all()
+    )
+    counted = read_run_signals(written(tmp_path, "b.log", trl_stdout(ROWS)))
+    assert any("40 printed lines name no step" in note for note in counted.notes)
+
+
 def test_event_files_written_by_tensorboard_read_back(tmp_path):
     writers = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     protos = pytest.importorskip("tensorboard.compat.proto.event_pb2")

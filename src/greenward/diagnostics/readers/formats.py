@@ -49,6 +49,7 @@ MAX_CELL = 10_000_000  # characters of one row
 STEP_KEYS = (
     "step", "global_step", "train/global_step", "trainer/global_step", "training/global_step", "_step",
     "training_step", "iteration", "progress/batch", "update", "Step",
+    "global_step/max_steps", "current_steps",
 )  # fmt: skip
 _MAX_DEPTH = 8
 
@@ -196,7 +197,7 @@ _LINE = 100_000  # bytes that are looked at
 
 
 def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
-    step = 0
+    step = counted = 0
     for path in files:
         with open_file(path, MAX_LOG_BYTES) as file:
             for line in lines(file, _LINE):
@@ -210,11 +211,15 @@ def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
                         row = {name: number_in(value) for name, value in _TRL.findall(text[start:])}
                         if not row or "train_runtime" in row:
                             continue
+                        named = next((row.pop(key) for key in STEP_KEYS if key in row), None)
+                        if named is not None and named.is_integer():
+                            step = int(named)
                         # Evaluations are printed after the step that they follow.
-                        step += not all(name.startswith(("eval_", "epoch")) for name in row)
-                        yield {"step": step, **row}
-    if step:
-        log.notes.append("the printed lines name no steps; lines are counted")
+                        elif not all(name.startswith(("eval_", "epoch")) for name in row):
+                            step, counted = step + 1, counted + 1
+                        yield {**row, "step": step}
+    if counted:
+        log.notes.append(f"{counted} printed lines name no step; lines are counted")
 
 
 STDOUT = Format("printed lines", r".*\.(log|out|txt)", _printed_rows, ("step",), whole_folder=False)

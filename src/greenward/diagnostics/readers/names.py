@@ -1,7 +1,7 @@
 """Gives greenward's names and scales to what other trainers log, and aligns their series by step.
 
 The names are those of TRL (`GRPOTrainer`, transformers' Trainer), verl (`metric_utils.py`, `rollout_corr`),
-OpenRLHF, prime-rl, Tinker cookbook and Stable-Baselines3.
+OpenRLHF, prime-rl, Tinker cookbook, Stable-Baselines3 and CleanRL.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _THEIRS: Mapping[str, str] = {
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
     "actor/reward_kl_penalty",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
-    "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl",
+    "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl",
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm",
     "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
-    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction",
+    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
-    "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance",
+    "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance "
+    "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean rollout/ep_len_mean num_total_tokens/mean",
@@ -182,7 +183,7 @@ class Columns(NamedTuple):
                 counted += 1
                 step: Any = counted
             else:
-                step = row.pop(key, None)
+                step = _of_all(row.pop(key, None))
                 if not _is_step(step):
                     left_out += 1
                     continue
@@ -293,9 +294,18 @@ class _WholeRows:
 def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None]:
     """The rows, and the first of the keys under which the most of the first rows have a step."""
     first = list(itertools.islice(rows, _PEEKED))
-    counts = [sum(_is_step(row.get(key)) for row in first) for key in keys]
+    counts = [sum(_is_step(_of_all(row.get(key))) for row in first) for key in keys]
     best = max(counts, default=0)
     return itertools.chain(first, rows), keys[counts.index(best)] if best else None
+
+
+_OF_ALL = re.compile(r"\s*(\d{1,18})\s*/\s*\d+\s*(?:\[.*)?")
+
+
+def _of_all(step: Any) -> Any:
+    """The step of a text such as "17/124", with a bar's times behind it or not; anything else as it is."""
+    found = _OF_ALL.fullmatch(step) if isinstance(step, str) and len(step) <= MAX_NAME else None
+    return int(found[1]) if found else step
 
 
 def as_number(value: Any) -> float | None:
