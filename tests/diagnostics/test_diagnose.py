@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from synthetic_runs import healthy, predictions, with_explosion, write_run
-from test_readers import RUNS, fixture, needs_fixtures
+from test_readers import FIXTURES, RUNS, fixture, needs_fixtures
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
+from greenward.common.errors import DiagnosticsError
 from greenward.config.loading import all_recipes
-from greenward.diagnostics.diagnose import diagnose_run, diagnosis_report
+from greenward.diagnostics.diagnose import _SETTING, _THEIRS, diagnose_run, diagnosis_report
 from greenward.diagnostics.finding import causes_of
 from greenward.diagnostics.findings import CAUSES, FINDINGS
 from greenward.diagnostics.monitor import LiveTests
@@ -457,6 +459,177 @@ def test_the_advice_for_another_trainer_uses_its_names(tmp_path):
     text = " ".join(diagnose_run(tmp_path).causes[0].finding.actions)
     assert "training.learning_rate" not in text and "learning_rate" in text
     assert 'resume_from_checkpoint="' in text and "checkpoint-200" in text
+
+
+def logged(folder, rows, name="trainer_state.json"):
+    """The log of another trainer."""
+    folder.mkdir()
+    text = json.dumps({"log_history": rows}) if name.endswith(".json") else "".join(map(dump_line, rows))
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def dump_line(row):
+    return json.dumps(row) + "\n"
+
+
+def trl(step, **changed):
+    rng = np.random.default_rng(step)
+    usual = {"reward": 0.5 + 0.1 * rng.random(), "grad_norm": 1 + rng.random(), "learning_rate": 1e-6}
+    return {"step": step, **usual, **changed}
+
+
+def texts(found):
+    for one in found.findings:
+        yield from (one.title, one.measured, one.brief, one.confirm, *one.actions)
+    for gap in found.gaps:
+        yield f"{gap.subject}: {gap.reason}. {gap.enable}"
+
+
+def logs(folder):
+    """Logs of other trainers and own runs, each with another fault."""
+    nan, steps = float("nan"), range(1, 61)
+    yield logged(folder / "nan", [trl(i, loss=nan) for i in steps])
+    yield logged(folder / "late", [trl(i, loss=nan if i > 40 else 0.1) for i in steps])
+    yield logged(folder / "no kl", [trl(i, kl=nan) for i in steps])
+    yield logged(folder / "passed", [{**trl(i), "status/passed": 0.5} for i in steps], "log.jsonl")
+    yield logged(folder / "failed", [{**trl(i), "status/error": 0.5} for i in steps], "log.jsonl")
+    groups = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail")
+    yield logged(
+        folder / "groups",
+        [{**trl(i), **dict.fromkeys(groups[: 1 + 2 * (i > 40)], 4.0)} for i in steps],
+        "a.jsonl",
+    )
+    yield logged(
+        folder / "none", [{**trl(i), **dict.fromkeys(groups, 1.0 * (i > 50))} for i in steps], "a.jsonl"
+    )
+    yield logged(folder / "memory", [{**trl(i), "rss_mb": 900.0 + i} for i in steps[:32]], "a.jsonl")
+    yield logged(folder / "short", [trl(i, entropy=1.0) for i in range(10, 200, 10)])
+    yield logged(folder / "verl", [{"step": i, "critic/score/mean": 0.5 - 0.4 * (i > 30), "actor/grad_norm": 1.0,
+                                    "actor/kl_loss": -0.1, "actor/entropy": 1.0 / i} for i in steps], "v.jsonl")  # fmt: skip
+    yield logged(folder / "fell", [trl(i, **dict.fromkeys(("reward", "rewards/f/mean"),
+                                       0.8 * (i < 30) + 0.01 * (i % 3))) for i in steps])  # fmt: skip
+    for name, changed in FAULTS.items():
+        yield write_run(folder / name, {**healthy(3, STEPS), **changed})
+    shared = FIXTURES.parent
+    yield from (*shared.glob("field_inputs/kl/*/*"), *shared.glob("real_logs/*/log/*"))
+    for run in RUNS if FIXTURES.is_dir() else ():
+        yield from (fixture(form, run)[0] for form in ("hf", "tensorboard", "wandb", "verl"))
+
+
+# Names of greenward's files, settings and signals, as they stand in texts.
+_FILES = re.compile(r"[\w.-]+\.(?:jsonl?|csv|log)\b|\b(?:rollouts|checkpoints)/(?!\w)")
+_SETTINGS = re.compile(
+    r"(?<![\w.])(?:training|algorithm|sampling|model|sandbox|warm_start|problems)\.[a-z_]+"
+)
+_SIGNALS = re.compile(
+    r"(?<![\w./])(?:(?:reward|status|time|updates|groups|importance|rollouts|completion|clip)/[a-z_]+|grad_norm|"
+    r"approx_kl|explained_variance|pass_rate)(?![\w/])(?! \(not logged\)| is not in)"
+)
+
+
+def test_no_text_names_what_is_not_there(tmp_path):
+    """Files, signals, settings and findings of a text are those of its log, and what is missing is said to be."""
+    looked_at = 0
+    for path in logs(tmp_path):
+        try:
+            found = diagnose_run(path)
+        except DiagnosticsError:
+            continue
+        looked_at += 1
+        run, names = found.run, [one.name for one in found.findings]
+        known = {*map(run.logged_as, run.values)}
+        assert len(names) == len(set(names)) or any(name.startswith("held-out") for name in names)
+        assert {one.name for cause in found.causes for one in (cause.finding, *cause.consequences)} <= {
+            *names
+        }
+        for one in texts(found):
+            for file in _FILES.findall(one):
+                assert file in (run.log, "predictions.jsonl") or run.is_own, one
+                assert file != "rollouts/" or run.rollouts, one
+            if not one.startswith(("reward/", "status/")) and "Log " not in one:
+                assert known.issuperset(_SIGNALS.findall(one)), one
+            if run.format != "greenward":
+                assert not [name for name in _SETTINGS.findall(one) if not path_of_verl(name)], one
+            assert "finding about" not in one, one
+            for other in re.findall(r"\b[a-z]+(?:-[a-z]+)+\b", one):
+                assert other not in FINDINGS or other in names, one
+            if (match := re.search(r"has (\d+) values?(?: above 0)?, a test needs (\d+)", one)) is not None:
+                assert int(match[1]) < int(match[2]), one
+    assert looked_at >= 11 + len(FAULTS)
+
+
+def test_every_setting_in_a_text_has_a_name_in_other_trainers():
+    named = {
+        name
+        for one in FINDINGS.values()
+        for text in (*one.actions, one.confirm)
+        for name in re.findall(_SETTING, text)
+    }
+    assert named and named <= _THEIRS.keys()
+
+
+def path_of_verl(name):
+    return name.startswith(("algorithm.adv_", "algorithm.filter_", "algorithm.kl_ctrl"))
+
+
+def advice(found, name):
+    return " ".join(next(one for one in found.findings if one.name == name).actions)
+
+
+def test_what_is_not_finite_from_the_first_step_on_has_no_checkpoint_before_it(tmp_path):
+    nan = float("nan")
+    at_once = diagnose_run(logged(tmp_path / "once", [trl(i, loss=nan) for i in range(10, 400, 10)]))
+    assert "Train anew" in advice(at_once, "non-finite") and "checkpoint" not in advice(at_once, "non-finite")
+    rows = [trl(i, loss=nan if i > 200 else 0.1) for i in range(10, 400, 10)]
+    later = diagnose_run(logged(tmp_path / "later", rows))
+    assert "Go on from the last checkpoint before the onset" in advice(later, "non-finite")
+    excerpt = diagnose_run(logged(tmp_path / "excerpt", [trl(i, loss=nan) for i in range(300, 340)]))
+    assert "Go on from the last checkpoint" in advice(excerpt, "non-finite")  # what was before is not known
+    own = {"loss": np.where(LATE, np.nan, 0.1)}
+    assert "Train anew" in advice(diagnosed(tmp_path / "none", own), "non-finite")  # it saved none
+    run = write_run(tmp_path / "run", {**healthy(3, STEPS), **own})
+    (run / "checkpoints/step_000100").mkdir(parents=True)
+    assert "step_000100" in advice(diagnose_run(run), "non-finite")
+
+
+def test_gaps_say_why_and_in_which_file(tmp_path):
+    def gaps(path):
+        return {gap.subject: f"{gap.reason}. {gap.enable}" for gap in diagnose_run(path).gaps}
+
+    trl_log = gaps(logged(tmp_path / "trl", [trl(i) for i in range(1, 61)]))
+    assert "completion/truncated is not in trainer_state.json" in trl_log["truncated answers"]
+    names = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail")
+    counts = [
+        {**trl(i), names[0]: 4.0, **dict.fromkeys(names[1:] if i < 9 else (), 1.0)} for i in range(1, 61)
+    ]
+    assert "dead_all_pass has 8 values, a test needs 30. Log it at each step" in " ".join(
+        gaps(logged(tmp_path / "counts", counts, "log.jsonl")).values()
+    )
+    none = [{**trl(i), **dict.fromkeys(names, 0.0)} for i in range(1, 61)]
+    assert (
+        "at 0 of the same steps"
+        in gaps(logged(tmp_path / "none", none, "log.jsonl"))["groups without signal"]
+    )
+    passed = [{**trl(i), "status/passed": 0.5} for i in range(1, 61)]
+    assert "how answers fail" not in gaps(logged(tmp_path / "passed", passed, "log.jsonl"))
+
+
+def test_a_reward_of_one_term_falls_once(tmp_path):
+    rng = np.random.default_rng(2)
+    level = np.where(np.arange(120) < 60, 0.7, 0.3) + 0.02 * rng.standard_normal(120)
+    for name, factor in (("one", 1.0), ("weighted", 2.0)):
+        rows = [trl(i + 1, reward=factor * v, **{"rewards/f/mean": v}) for i, v in enumerate(level)]
+        found = diagnose_run(logged(tmp_path / name, rows))
+        assert [one.name for one in found.findings].count("reward-drop") == 1
+        (drop,) = (one for one in found.findings if one.name == "reward-drop")
+        assert drop.signals == ("reward/mean",)
+    two = [trl(i + 1, reward=v + 0.1, **{"rewards/f/mean": v, "rewards/g/mean": 0.1 + 0.01 * (i % 2)})
+           for i, v in enumerate(level)]  # fmt: skip
+    (drop,) = (
+        one for one in diagnose_run(logged(tmp_path / "two", two)).findings if one.name == "reward-drop"
+    )
+    assert drop.signals == ("reward/mean", "reward/f")
 
 
 def test_the_command_prints_writes_and_exits(tmp_path):

@@ -20,7 +20,10 @@ from greenward.diagnostics.diagnose import diagnose_reward_health
 
 FILES = {
     f"{name}.{suffix}"
-    for name in ("compute_profile", "calibration_report", "gradient_drift_card", "reward_card", "policy_card")
+    for name in (
+        *("compute_profile", "calibration_report", "gradient_drift_card", "reward_card", "policy_card"),
+        "values_card",
+    )
     for suffix in ("md", "json")
 } | {"training_metrics.jsonl", "reward_health.html", "reward_health.md", "reward_health.json"}
 

@@ -249,6 +249,7 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
     seen = -1
     for signals in _followed(run, pid=pid, **how):
         watching.tests.algorithm, watching.tests.silent = signals.algorithm, signals.silent
+        watching.ranges = signals.possible_ranges
         for place in (signals.steps > seen).nonzero()[0].tolist():
             watching.log(int(signals.steps[place]), signals.row(place))
         seen = int(signals.steps[-1])

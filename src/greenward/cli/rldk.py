@@ -65,18 +65,26 @@ def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> No
 
 def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
     """What `card` and the commands of one check show of a diagnosis."""
+    from greenward.diagnostics.finding import selected
     from greenward.diagnostics.findings import FINDINGS
+    from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
 
-    names = {name for name, finding in FINDINGS.items() if view in finding.views}
-    found = [one for one in diagnosis.findings if one.name in names]
+    by_name = {name: finding for name, finding in FINDINGS.items() if view in finding.views}
+    values = by_name.pop(IMPOSSIBLE_VALUE.name)  # of the signals that the view is about
+    signals = {name for one in by_name.values() for name in selected(one.signals, diagnosis.run)}
+    found = [
+        one
+        for one in diagnosis.findings
+        if one.name in by_name or (one.name == values.name and not signals.isdisjoint(one.signals))
+    ]
     for one in found:
         since = f" from step {one.onset}" if one.onset else ""
         click.echo(f"{one.severity.upper()}: {one.title}{since}. {one.measured}")
     if not found:
-        made = (
-            check.partition(" (")[0].replace(" ", "-") for card in diagnosis.cards for check in card.checked
-        )
-        checked = not names.isdisjoint(made)
+        made = {check for card in diagnosis.cards for check in card.checked}
+        names = {check.partition(" (")[0].replace(" ", "-") for check in made}
+        ranged = {f"{values.name.replace('-', ' ')} ({name})" for name in signals}
+        checked = not names.isdisjoint(by_name) or not made.isdisjoint(ranged)
         click.echo(
             "Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs."
         )
@@ -134,6 +142,7 @@ def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) 
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
     monitor = Monitor(rules, say=lambda text: None, algorithm=signals.algorithm, silent=signals.silent)
+    monitor.ranges = signals.possible_ranges
     for place, step in enumerate(signals.steps.tolist()):
         monitor.log(step, signals.row(place))
     for alarm in monitor.found:

@@ -25,13 +25,13 @@ from greenward.diagnostics.finding import (
     Finding,
     Result,
     SignalChart,
-    Signals,
     Thresholds,
     Topic,
-    by_severity,
     causes_of,
     gap_of,
+    merged,
     not_made,
+    selected,
 )
 from greenward.diagnostics.findings import CAUSES, REWARD_HEALTH, topics_of
 from greenward.diagnostics.findings.answers import ANSWERS, answers_around
@@ -94,15 +94,21 @@ def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tup
         for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
             found = outcome.result.found and p_value <= limits.alpha
             outcome.result = replace(outcome.result, found=found, p_value=p_value)
-    return tuple(_card(topic, run, limits, one) for topic, one in zip(topics, cards, strict=True))
+    return tuple(
+        filled_in(_card(topic, run, limits, one), run) for topic, one in zip(topics, cards, strict=True)
+    )
 
 
 def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Outcome]:
     for finding in topic.findings:
         if not finding.applies(run.algorithm, run.silent):
             continue
-        for signal in _selected(finding.signals, run):
-            short = [name for name in (*finding.needs, signal) if name and run.too_short(name)]
+        for signal in selected(finding.signals, run):
+            short = [
+                name
+                for name in (*finding.needs, signal)
+                if name and len(run.series(name)[1]) < finding.fewest
+            ]
             if not short:
                 yield _Outcome(finding, signal, finding.test(run, signal, limits))
             elif run.algorithm == "sft" and short[0] not in run.values:
@@ -114,7 +120,7 @@ def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Ou
 def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[_Outcome]) -> Card:
     results = [one.result for one in outcomes]
     made = [one for one in outcomes if one.result.made]
-    findings = [one.finding.occurrence(one.result) for one in made if one.result.found]
+    findings = merged(one.finding.occurrence(one.result, one.signal) for one in made if one.result.found)
     onsets = {one.finding.name: one.result.onset for one in made}
     tested: dict[str, ChangePoint | None] = {}
     for one in made:
@@ -132,7 +138,7 @@ def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[
         topic.name,
         topic.title,
         tuple(one.finding.name.replace("-", " ") + f" ({one.signal})" * bool(one.signal) for one in made),
-        by_severity(findings),
+        findings,
         tuple(dict.fromkeys(gap for result in results for gap in result.gaps)),
         (*(topic.facts(run) if topic.facts else ()), *(fact for result in results for fact in result.facts)),
         (*(table for result in results for table in result.tables), *_signals_table(run, tested, limits)),
@@ -144,12 +150,8 @@ def _card(topic: Topic, run: RunSignals, limits: Thresholds, outcomes: Sequence[
     )
 
 
-def _selected(signals: Signals, run: RunSignals) -> Sequence[str]:
-    return signals(run) if callable(signals) else signals
-
-
 def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | None:
-    signals = _selected(plan.signals, run)
+    signals = selected(plan.signals, run)
     series: list[Series] = []
     for signal, role in zip(signals, ROLES, strict=False):
         steps, values = run.series(signal)
@@ -250,7 +252,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     return Diagnosis(f"evals --suite {suite}", run, cards, alpha, {}, unanswered)
 
 
-# greenward's setting -> (TRL's, verl's).
+# greenward's setting -> (TRL's, verl's); in words where they have none, empty where it says nothing there.
 _THEIRS: Mapping[str, tuple[str, str]] = {
     "training.learning_rate": ("learning_rate", "actor_rollout_ref.actor.optim.lr"),
     "training.max_grad_norm": ("max_grad_norm", "actor_rollout_ref.actor.grad_clip"),
@@ -262,44 +264,118 @@ _THEIRS: Mapping[str, tuple[str, str]] = {
     "sampling.temperature": ("temperature", "actor_rollout_ref.rollout.temperature"),
     "sampling.max_tokens": ("max_completion_length", "data.max_response_length"),
     "algorithm.kl.coefficient": ("beta", "actor_rollout_ref.actor.kl_loss_coef"),
+    "algorithm.kl.target": ("a target", "algorithm.kl_ctrl.target_kl"),
     "algorithm.clip_high": ("epsilon_high", "actor_rollout_ref.actor.clip_ratio_high"),
     "algorithm.updates_per_batch": ("num_iterations", "actor_rollout_ref.actor.ppo_epochs"),
+    "algorithm.max_step_kl": ("a limit on the KL of a step", "a limit on the KL of a step"),
     "algorithm.overlong.mask_truncated": (
         "mask_truncated_completions",
         "reward_model.overlong_buffer.enable",
     ),
+    "algorithm.overlong.penalty": ("get_soft_overlong_punishment", "reward_model.overlong_buffer.enable"),
     "algorithm.dynamic_sampling": ("a filter of groups in the data", "algorithm.filter_groups.enable"),
     "algorithm.loss": ("loss_type", "actor_rollout_ref.actor.loss_agg_mode"),
+    "algorithm.advantage": ("the advantage", "algorithm.adv_estimator"),
     "algorithm.entropy_coefficient": ("an entropy term", "actor_rollout_ref.actor.entropy_coeff"),
+    "algorithm.critic.learning_rate": ("the learning rate of the critic", "critic.optim.lr"),
+    "algorithm.critic.loss_weight": ("vf_coef", "critic.ppo_epochs"),
+    "algorithm.critic.trunk": ("", "critic.model.path"),
     "model.dtype": ("bf16", "actor_rollout_ref.model.dtype"),
-    "rewards": ("reward_weights", "custom_reward_function"),
+    "sandbox.workers": ("the number of graders at once", "the number of graders at once"),
+    "sandbox.require": ("the isolation of the grader", "the isolation of the grader"),
+    "evaluation.enabled": ("eval_strategy", "trainer.test_freq"),
+    "evaluation.at_start": ("eval_on_start", "trainer.val_before_train"),
+    "evaluation.eval_interval_steps": ("eval_steps", "trainer.test_freq"),
+    "problems.train": ("", "data.train_files"),
+    "problems.families": ("", ""),
+    "problems.families.limit": ("", ""),
+    "problems.families.max_depth": ("", ""),
+    "warm_start.max_steps": ("", ""),
 }
-_SETTING = re.compile(r"\b(?:training|algorithm|sampling|model|sandbox|evaluation|warm_start)(?:\.[a-z_]+)+")
+_SETTING = r"\b(?:training|algorithm|sampling|model|sandbox|evaluation|warm_start|problems)(?:\.[a-z_]+)+"
+_SIGNAL = (
+    r"(?<![\w./])(?:(?:reward|status|time|perf|updates|groups|importance|ratio|rollouts|completion|clip)/[a-z_]+|"
+    r"grad_norm|approx_kl|explained_variance|learning_rate|pass_rate)(?![\w/])"
+)
+_NAMES = re.compile(f"(?P<setting>{_SETTING})|{_SIGNAL}")
+_IN_BRACKETS = re.compile(r" \(([^()]*)\)")
 _VERL = re.compile(r"(critic|actor|response_length|rollout_corr)/")
-_GO_ON = re.compile(r"^(Go on from|Use) (the|a) (last )?checkpoint")
+_GO_ON = re.compile("Go on from the last checkpoint before the onset")
+_BEST = re.compile("Use the checkpoint of")
 
 
-def filled_in(finding: Occurrence, run: RunSignals) -> Occurrence:
-    """The finding with advice for this run."""
-    actions = [_with_settings(one, run) for one in finding.actions if _applies(one, finding, run)]
+def filled_in(card: Card, run: RunSignals) -> Card:
+    """The card with advice for this run."""
+    gaps = (replace(gap, enable=_named(gap.enable, run, only_settings=True)) for gap in card.gaps)
+    return replace(
+        card, findings=tuple(_advised(one, run) for one in card.findings), gaps=tuple(dict.fromkeys(gaps))
+    )
+
+
+def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
+    actions = [
+        _named(_back(one, finding, run), run) for one in finding.actions if _applies(one, finding, run)
+    ]
     if any(map(_GO_ON.match, finding.actions)):
         actions += filter(None, [_checkpoint_command(finding, run)])
-    return replace(finding, actions=tuple(actions), measured=finding.measured + _rate_there(finding, run))
+    measured, brief = (
+        _NAMES.sub(lambda found: run.logged_as(found[0]), text) for text in (finding.measured, finding.brief)
+    )
+    return replace(
+        finding,
+        actions=tuple(actions),
+        measured=measured + _rate_there(finding, run),
+        brief=brief,
+        confirm=_named(finding.confirm, run),
+    )
 
 
-def _with_settings(action: str, run: RunSignals) -> str:
-    """The action with the present value of each setting, under the name that the trainer of the run uses."""
-    text = re.sub(r" \(1\.0\)", "", action) if "training.max_grad_norm" in run.settings else action
+def _back(action: str, finding: Occurrence, run: RunSignals) -> str:
+    """The action without a checkpoint that cannot be there. Those of another trainer may lie elsewhere."""
+    at_once = finding.onset is not None and finding.onset.step <= _beginning(run)
+    known = run.is_own or bool(run.checkpoints)
+    earlier = any(finding.onset is None or step < finding.onset.low for step, _ in run.checkpoints)
+    if at_once or (known and not earlier):
+        action = _GO_ON.sub("Train anew", action)
+    return _BEST.sub("Train anew up to", action) if run.is_own and not run.checkpoints else action
+
+
+def _beginning(run: RunSignals) -> int:
+    """The first logged step where the log begins with the training, else -1."""
+    first, every = int(run.steps[0]), int(run.steps[1] - run.steps[0]) if len(run.steps) > 1 else 1
+    return first if first <= every else -1
+
+
+def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
+    """The text with the present value of each setting, and with the names of settings and signals that the
+    trainer of the run uses. A signal that was not logged is said to be none, or left out in brackets.
+    """
+    text = re.sub(r" \(1\.0\)", "", text) if "training.max_grad_norm" in run.settings else text
 
     def shown(match: re.Match[str]) -> str:
-        key = match[0]
-        value = run.settings.get(key)
+        name = match[0]
+        if not match["setting"]:
+            return name if only_settings else run.logged_as(name) + " (not logged)" * (name not in run.values)
+        value = run.settings.get(name)
         if run.format == "greenward":
             known = isinstance(value, (int, float, str))
-            return f"{key} (now {visible(str(value), 40)})" if known else key
-        return _THEIRS.get(key, (key, key))[_is_verl(run)]
+            return f"{name} (now {visible(str(value), 40)})" if known else name
+        return _THEIRS.get(name, (name, name))[_is_verl(run)]
 
-    return _SETTING.sub(shown, text)
+    def bracket(match: re.Match[str]) -> str:
+        signals = [one[0] for one in _NAMES.finditer(match[1]) if not one["setting"]]
+        if signals and not only_settings and run.values.keys().isdisjoint(signals):
+            return ""
+        inner = _NAMES.sub(shown, match[1])
+        return f" ({inner})" if inner.strip(" ,") else ""
+
+    # Brackets first: what they become holds brackets of its own.
+    parts, end = [], 0
+    for found in _IN_BRACKETS.finditer(text):
+        parts += [_NAMES.sub(shown, text[end : found.start()]), bracket(found)]
+        end = found.end()
+    place = f" in {run.rollouts[0][1].parent.name}/" if run.rollouts else " (none were kept)"
+    return ("".join(parts) + _NAMES.sub(shown, text[end:])).replace(" in rollouts/", place)
 
 
 def _is_verl(run: RunSignals) -> bool:
@@ -310,7 +386,16 @@ def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     """Whether the run does not already exclude what the action is about."""
     if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False
-    lowered = re.match(rf"Lower ({_SETTING.pattern})", action)
+    if action.startswith("For a KL") and not any("kl" in name for name in finding.signals):
+        return False
+    if "self-play" in action and not run.is_own:
+        return False
+    if "diff-ckpt" in action and run.is_own and len(run.checkpoints) < 2:
+        return False
+    signals = {one[0] for one in _NAMES.finditer(_IN_BRACKETS.sub("", action)) if not one["setting"]}
+    if signals and signals.isdisjoint(run.values) and len(finding.actions) > 1:
+        return False
+    lowered = re.match(rf"Lower ({_SETTING})", action)
     if lowered and run.settings.get(lowered[1]) == 0:
         return False
     changed = _rates_around(finding, run)
@@ -338,7 +423,7 @@ def _rate_there(finding: Occurrence, run: RunSignals) -> str:
 
 def _checkpoint_command(finding: Occurrence, run: RunSignals) -> str:
     """How to go on from the last checkpoint before the onset."""
-    if finding.onset is None or not run.checkpoints:
+    if finding.onset is None or not run.checkpoints or finding.onset.step <= _beginning(run):
         return ""
     earlier = [one for one in run.checkpoints if one[0] < finding.onset.low]
     if not earlier:
@@ -536,9 +621,6 @@ def diagnose_run(
 def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:
     """Diagnose signals that were read before."""
     suites = evaluated_suites(run.path) if run.path.is_dir() else []
-    cards = tuple(
-        replace(card, findings=tuple(filled_in(finding, run) for finding in card.findings))
-        for card in examine(topics_of(suites, (run.config or {}).get("task")), run, limits)
-    )
+    cards = examine(topics_of(suites, (run.config or {}).get("task")), run, limits)
     causes = causes_of([finding for card in cards for finding in card.findings], len(run.steps), CAUSES)
     return Diagnosis("diagnose", run, cards, limits.alpha, limits.to_json(), unanswered_question(run), causes)

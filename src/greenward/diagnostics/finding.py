@@ -9,7 +9,7 @@ explains is a cause; where several could explain a finding, it is the consequenc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
@@ -19,6 +19,7 @@ from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_
 from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
 
 ALPHA = 0.05
+_SHOWN = 4  # signals of a finding
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 HealthVerdict = Literal["healthy", "findings", "cannot tell"]
 # What happens to a policy that was damaged or taught the wrong thing.
@@ -93,6 +94,11 @@ Test: TypeAlias = Callable[[RunSignals, str, Thresholds], Result]
 Signals: TypeAlias = tuple[str, ...] | Callable[[RunSignals], Sequence[str]]
 
 
+def selected(signals: Signals, run: RunSignals) -> Sequence[str]:
+    """The signals of a finding or of a chart in a run."""
+    return signals(run) if callable(signals) else signals
+
+
 @dataclass(frozen=True)
 class Watched:
     """A change of a signal that a monitor looks for in the newest steps, with limits of its own.
@@ -123,9 +129,9 @@ class Finding:
     """Something that can be wrong with a run: how it is tested, what is said of it, and what it may explain.
 
     `test` is made of each of `signals`, and each that fails is an occurrence. An `optional` finding is not
-    missed where its signal was not logged. Where a signal in `needs`, or the one that is tested, has too few
-    values, the test is left out, which is said. A test of the run as a whole has the signal "". `critical`
-    tests are corrected for their number apart from the others.
+    missed where its signal was not logged. Where a signal in `needs`, or the one that is tested, has fewer
+    than `fewest` values, the test is left out, which is said. A test of the run as a whole has the signal "".
+    `critical` tests are corrected for their number apart from the others.
 
     `measured` and `brief` (the title where it is empty) are filled with the numbers of the test; `confirm` is
     what would confirm the finding. For its page in docs/findings, `limit` says when it is found, `weight`
@@ -145,6 +151,7 @@ class Finding:
     critical: bool = False
     needs: tuple[str, ...] = ()
     optional: bool = False
+    fewest: int = MIN_POINTS
     measured: str
     brief: str = ""
     actions: tuple[str, ...]
@@ -162,8 +169,8 @@ class Finding:
         """Whether it means something for an algorithm, where the names in `silent` do not."""
         return algorithm not in self.not_for and self.name not in silent
 
-    def occurrence(self, result: Result) -> Occurrence:
-        """What `result` of the test means."""
+    def occurrence(self, result: Result, signal: str) -> Occurrence:
+        """What `result` of the test of a signal means."""
         return Occurrence(
             self.name,
             result.severity or self.severity,
@@ -174,6 +181,7 @@ class Finding:
             result.onset,
             result.p_value,
             (self.brief or self.title).format(**result.numbers),
+            (signal,) if signal else (),
         )
 
 
@@ -292,20 +300,39 @@ class Diagnosis:
         return 0 if self.unanswered is None else 2
 
 
-def gap_of(run: RunSignals, name: str) -> Gap:
-    """Why the signal could not be checked: not logged, never finite, or too short."""
+def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
+    """Why the signal could not be checked: not logged, never finite, or at fewer than `needed` steps."""
     subject = TITLES.get(name, short_name(name))
-    if count := len(run.testable(name)[1]):
-        reason = f"{name} has {count} value{'s' if count > 1 else ''}, a test needs {MIN_POINTS}"
-        return Gap(subject, reason, f"Train at least {MIN_POINTS} steps.")
-    if name in run.values:
-        usable = "positive" if len(run.series(name)[1]) else "finite"
-        enable = "See the finding about values that are not finite."
-        return Gap(subject, f"{name} has no {usable} value", enable)
-    near = get_close_matches(name, run.values, n=2, cutoff=0.75)
-    similar = f" (there is {' and '.join(near)})" if near else ""
-    enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
-    return Gap(subject, f"{name} is not in metrics.jsonl{similar}", enable)
+    if name not in run.values:
+        near = get_close_matches(name, run.values, n=2, cutoff=0.75)
+        similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
+        enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
+        return Gap(subject, f"{name} is not in {run.log}{similar}", enable)
+    logged, finite, usable = run.logged_as(name), len(run.series(name)[1]), len(run.testable(name)[1])
+    if not finite:
+        return Gap(subject, f"all values of {logged} are NaN or infinite", "Find the first part that is.")
+    kind = "" if usable == finite else " above 0"
+    reason = f"{logged} has {usable or 'no'} value{'' if usable == 1 else 's'}{kind}, a test needs {needed}"
+    if finite >= needed:
+        return Gap(subject, reason, "A change of what is 0 or less cannot be measured as a ratio.")
+    if len(run.steps) >= needed:
+        return Gap(subject, reason, f"Log it at each step: the log has {len(run.steps)} steps.")
+    return Gap(subject, reason, f"Log at least {needed} steps.")
+
+
+def merged(findings: Iterable[Occurrence]) -> tuple[Occurrence, ...]:
+    """Each finding once, the most severe first: of several signals that of the worst, with all evidence."""
+    groups: dict[str, list[Occurrence]] = {}
+    for one in by_severity(findings):
+        groups.setdefault(one.name, []).append(one)
+    found = []
+    for head, *others in groups.values():
+        left = len(others) + 1 - _SHOWN
+        more = f" {_count(left, 'more signal')}." if left > 0 else ""
+        measured = " ".join(one.measured for one in (head, *others[: _SHOWN - 1])) + more
+        signals = tuple(name for one in (head, *others) for name in one.signals)
+        found.append(replace(head, measured=measured, signals=signals))
+    return tuple(found)
 
 
 def by_severity(findings: Iterable[Occurrence]) -> tuple[Occurrence, ...]:

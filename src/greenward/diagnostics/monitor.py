@@ -34,11 +34,22 @@ from greenward.config.sections import ConfigSection
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.finding import Finding, Watched
 from greenward.diagnostics.findings import FINDINGS
+from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
 from greenward.diagnostics.readers.names import as_number, renamed
-from greenward.diagnostics.signal_tests import measure_memory_growth
-from greenward.diagnostics.signals import CPU_SPEED, DEVICE_MEMORY, OWN_SPEED, RSS, THROUGHPUT, own_speed
+from greenward.diagnostics.signal_tests import find_impossible, measure_memory_growth
+from greenward.diagnostics.signals import (
+    CPU_SPEED,
+    DEVICE_MEMORY,
+    OWN_SPEED,
+    RSS,
+    THROUGHPUT,
+    Range,
+    own_speed,
+    possible_ranges,
+)
 from greenward.reports.document import Severity
 from greenward.runs.files import append_line, dump_json
+from greenward.runs.reading import flattened
 
 WINDOW = 128  # steps that are looked at
 EVERY = 3  # logged steps between looks
@@ -69,12 +80,14 @@ class LiveTests:
     """The newest values of the watched signals, and the level that is left for looks at them.
 
     Some changes mean nothing for the `algorithm` of the training, and none that are `silent` for its task.
+    `possible` are the ranges of the signals.
     """
 
     def __init__(
         self, alpha: float = 0.05, *, algorithm: str | None = None, silent: Collection[str] = ()
     ) -> None:
         self.alpha, self.algorithm, self.silent = alpha, algorithm, silent
+        self.possible: Mapping[str, Range] = {}
         self.looks = 0
         self._step, self._logged = -1, 0  # the newest step, and how many there were
         self._values: dict[str, deque[tuple[int, float]]] = {}
@@ -93,21 +106,39 @@ class LiveTests:
             if not math.isfinite(value):
                 text = f"non-finite: {name} is {value} at step {step}"
                 found.append(Alarm(step, "non-finite", "critical", text, step, "test", value))
-            elif name in _SIGNALS:
+                continue
+            if name in _SIGNALS or name in self.possible:
                 self._values.setdefault(name, deque(maxlen=WINDOW)).append((step, value))
-            elif name in (RSS, DEVICE_MEMORY):
+            if name in (RSS, DEVICE_MEMORY):
                 self._memory.setdefault(name, []).append((step, value))
+            possible = self.possible.get(name)
+            if possible and possible.visible is None and possible.beyond(np.array(value)):
+                found += self._impossible(step, name, self.alpha)
         if step == self._step:
             return self._untold(found)
         self._step, self._logged = step, self._logged + 1
         if self._logged % EVERY == 0:
             self.looks += 1
-            level = self.alpha / (self.looks * (self.looks + 1)) / len(WATCHED)
+            estimates = [name for name, one in self.possible.items() if one.visible is not None]
+            tests = len(WATCHED) + len(estimates)
+            level = self.alpha / (self.looks * (self.looks + 1)) / tests
             told = [one for one in WATCHED if one[0].applies(self.algorithm, self.silent)]
             found += [seen for one in told if (seen := self._look(*one, level))]
+            found += [seen for name in estimates for seen in self._impossible(step, name, level)]
         if self._logged % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
         return self._untold(found)
+
+    def _impossible(self, step: int, signal: str, level: float) -> list[Alarm]:
+        """An alarm where the newest values are outside of the range of a signal."""
+        held = self._values.get(signal, ())
+        seen = find_impossible(np.array([value for _, value in held]), self.possible[signal], level)
+        if seen is None:
+            return []
+        onset, far = held[seen.first][0], seen.farthest
+        text = f"{IMPOSSIBLE_VALUE.name}: {signal} is {far:.4g}, which can be {self.possible[signal]} only"
+        severity: Severity = "critical" if signal == "kl" else "warning"
+        return [Alarm(step, IMPOSSIBLE_VALUE.name, severity, text, onset, "test", far)]
 
     def _untold(self, found: list[Alarm]) -> list[Alarm]:
         new = [one for one in found if one.name not in self._told]
@@ -304,8 +335,9 @@ class Monitor:
     `rules` is a preset, a YAML file or `Rules`. `say` gets each alarm as a line of text, `alarms` is a file
     to which each is appended as JSON. `stop` is what the action `stop` does, `pid` the process that it ends
     otherwise; `stopped` says that a rule asked for it. `algorithm` is that of the training (`ppo`, `sft`, …),
-    for which some changes mean nothing, and so do findings whose names are `silent`. A value that is NaN
-    counts as one.
+    for which some changes mean nothing, and so do findings whose names are `silent`. `config` is that of a
+    run of our trainer. The attribute `ranges` has those of signals of which more than the name is known. A
+    value that is NaN counts as one.
     """
 
     def __init__(
@@ -319,7 +351,10 @@ class Monitor:
         on_alarm: Callable[[Alarm], object] = lambda alarm: None,
         algorithm: str | None = None,
         silent: Collection[str] = (),
+        config: Mapping[str, Any] | None = None,
     ) -> None:
+        self.ranges: Mapping[str, Range] | None = None
+        self._config = config
         self.rules = rules if isinstance(rules, Rules) else load_rules(str(rules))
         self.tests = LiveTests(self.rules.alpha, algorithm=algorithm, silent=silent)
         self.stopped = False
@@ -340,6 +375,11 @@ class Monitor:
         numbers = {name: value for name, value in found.items() if value is not None}
         if not numbers.keys() <= self._names.keys():
             self._names = renamed([*self._names, *(numbers.keys() - self._names.keys())], {})[0]
+            theirs = {ours: name for name, (ours, _, _) in self._names.items()}
+            settings, is_own = dict(flattened(self._config or {})), self._config is not None
+            self.tests.possible = possible_ranges(theirs, settings, is_own=is_own)
+        if self.ranges is not None:
+            self.tests.possible = self.ranges
         ours = {}
         for name, number in numbers.items():
             known, scale, shift = self._names[name]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from greenward.diagnostics.change_points import (
     onset_at,
 )
 from greenward.diagnostics.finding import Result, Test, Thresholds, gap_of, not_made
-from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, RunSignals
+from greenward.diagnostics.signals import PASS_RATE, RATIO_SCALE, Bools, Floats, Range, RunSignals
 from greenward.reports.document import Onset, Role, Series, Severity, Table
 
 ALPHA = 0.05
@@ -37,6 +38,10 @@ _LATER_PARTS = (0.33, 0.5, 0.67)
 _PLAIN_SD = 8.0  # of the noise between neighbours; a plain change is larger
 _PLAIN_FROM = (0.0, 0.25, 0.5)
 _AROUND = 20  # steps that are averaged
+_PARTS = (1, 2, 4, 8)  # of a run, whose means are tested
+_FEWEST_OF_MEAN = 3  # values
+HUGE = 1e100  # squares of larger values are no numbers
+_MOST_OF_WHOLE = 0.7  # a jump looks like an autocorrelation, too
 
 
 def table_of(
@@ -270,6 +275,82 @@ def late_mean(*, above: float) -> Test:
     return test
 
 
+@dataclass(frozen=True)
+class Impossible:
+    """Values that a signal cannot have: the place of the first, how many, and the one that is farthest off.
+
+    Of an estimate that crosses its bound by noise, `farthest` is the mean that is, `first` the place from
+    which on most values are beyond the noise, and `sigmas` by how many standard errors the mean is.
+    """
+
+    first: int
+    count: int
+    farthest: float
+    sigmas: float | None = None
+
+
+def find_impossible(values: Floats, possible: Range, level: float = 0.01) -> Impossible | None:
+    """What is outside the range; None: nothing. `level` is the chance of a finding where the true value of an
+    estimate is its bound: means of the whole, of halves, quarters and eighths are tested.
+    """
+    if possible.in_another_unit(values):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = np.maximum(possible.low - values, values - possible.high)
+        if possible.visible is None or np.abs(values).max(initial=0.0) > HUGE:
+            bad = np.flatnonzero(possible.beyond(values))
+            return (
+                Impossible(int(bad[0]), len(bad), float(values[bad[off[bad].argmax()]])) if len(bad) else None
+            )
+        counts = [count for count in _PARTS if len(values) >= count * _FEWEST_OF_MEAN]
+        limit = -NormalDist().inv_cdf(level / max(sum(counts), 1))
+        found = []
+        # Short parts hide how much neighbours resemble each other, a whole run shows it beside its trend.
+        x = np.linspace(-1, 1, len(values))
+        trend = x * float(x @ values) / max(float(x @ x), 1.0)
+        least = min(autocorrelation(values - trend), _MOST_OF_WHOLE) if counts else 0.0
+        for count in counts:
+            parts = np.array_split(values, count)
+            error, start = error_of_means(parts, least), 0
+            for part in parts:
+                mean = float(part.mean())
+                distance = max(possible.low - mean, mean - possible.high)
+                if distance > max(possible.visible, limit * error):
+                    found.append((distance, mean, distance / max(error, 1e-12), start))
+                start += len(part)
+        if not found:
+            return None
+        _, mean, sigmas, _ = max(found)
+        noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+        first = first_frequent(off > max(possible.visible, noise))
+    return Impossible(
+        min(start for *_, start in found) if first is None else first, int((off > 0).sum()), mean, sigmas
+    )
+
+
+def autocorrelation(values: Floats) -> float:
+    """That of neighbours. The plain estimate is too small by (1 + 3 φ) / n (Marriott & Pope 1954, Biometrika
+    41).
+    """
+    residual = values - values.mean()
+    total = float(residual @ residual)
+    phi = float(residual[1:] @ residual[:-1]) / total if total else 0.0
+    return phi + (1 + 3 * phi) / len(values)
+
+
+def error_of_means(parts: Sequence[Floats], least: float) -> float:
+    """The standard error of the means of parts of equal noise, whose neighbours resemble each other as in an
+    AR(1), by `least` or more.
+    """
+    length = len(parts[-1])
+    total = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    phi = float(np.mean([autocorrelation(part) for part in parts]))
+    phi = min(max(phi, least, 0.0), 0.95)
+    of_mean = (1 + phi) / (1 - phi) / length  # its variance, to that of a value
+    variance = total / (length * len(parts)) / max(1 - of_mean, 0.2)
+    return math.sqrt(variance * of_mean)
+
+
 def moves_to(*, below: float = -np.inf, above: float = np.inf) -> Test:
     """A move from the first to the last tenth, to less than `below` or more than `above` times it. Entropies
     have little noise and look like random walks to a test of change, which only dates the move.
@@ -302,6 +383,7 @@ _BEGINNING = 5  # steps
 _SUSTAINED_SHARE = 0.5
 _LASTING_SHARE = 0.05  # of the steps, for which the memory of two runs must differ up to the end
 _WARM_UP = 0.1  # of the run: allocators and caches fill up
+MEMORY_POINTS = math.ceil(MIN_POINTS / (1 - _WARM_UP))  # values, with those of the warm-up
 _ENVELOPE_POINTS = 60
 _QUARTER_SHARE = 0.12  # of the growth, which each quarter after the onset must add to the one before
 _MIDWAY = 0.15  # of the run; what begins to grow earlier grows from the start

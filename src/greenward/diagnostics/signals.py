@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +79,201 @@ RATIO_SCALE = re.compile(rf"{NORM.pattern}|perf/.*|time/.*|completion/(mean|max)
 SCHEDULED = frozenset({"step", "learning_rate", "time/training"})
 
 
+@dataclass(frozen=True)
+class Range:
+    """The values that a signal can have, from `low` to `high`, why, and what may cause others.
+
+    `above` excludes `low` itself, `whole` all but whole numbers. `slack` is what rounding may add. A share
+    may be logged in per cent or as a count. Where `visible` is given, the signal is an estimate whose noise
+    crosses a bound: only a mean that is beyond it by that much, and by more than its error, is impossible.
+    """
+
+    reason: str
+    causes: str
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    whole: bool = False
+    is_share: bool = False
+    slack: float = 1e-6
+    visible: float | None = None
+
+    def __str__(self) -> str:
+        """The range in words."""
+        kind = "a whole number, " if self.whole else ""
+        if self.low == self.high:
+            return f"{kind}{self.low:g} on average"
+        if math.isinf(self.high):
+            return f"{kind}{f'above {self.low:g}' if self.above else f'{self.low:g} or more'}"
+        return (
+            f"{kind}{f'{self.high:g} or less' if math.isinf(self.low) else f'{self.low:g} to {self.high:g}'}"
+        )
+
+    def beyond(self, values: Floats) -> Bools:
+        """Where values are outside the range by more than rounding explains."""
+        low, high = (bound + side * self.slack * max(1.0, abs(bound)) if math.isfinite(bound) else bound
+                     for bound, side in ((self.low, -1), (self.high, 1)))  # fmt: skip
+        found = (values < low) | (values > high)
+        if self.above:
+            found |= values <= self.low
+        return found | (np.abs(values - np.round(values)) > self.slack) if self.whole else found
+
+    def in_another_unit(self, values: Floats) -> bool:
+        """Whether a share was logged in per cent, or as a count, throughout."""
+        if not self.is_share or not len(values) or values.min() < 0 or values.max() <= 1:
+            return False
+        if np.array_equal(values, np.round(values)):
+            return True
+        top, above_1 = values.max(), (values > 1).mean()
+        return bool(2 < top <= 100 + self.slack and (above_1 > 0.5 or (top > 10 and above_1 > 0.2)))
+
+
+_SCALE = "a factor or a unit that is wrong, or a name under which something else is logged"
+_NO_SIGN = f"a difference or a loss in its place, a sign, {_SCALE}"
+_AVERAGED = f"sums over processes or micro-batches in place of means, {_SCALE}"
+_PROBABILITIES = (
+    "other sampling parameters (temperature, top-p, a least length) than those by which the probabilities "
+    "are computed, probabilities that are computed otherwise on one side, padding that is counted"
+)
+_SHARE = Range("it is a share", _AVERAGED, 0, 1, is_share=True)
+_SIZE = Range("a size has no sign", _NO_SIGN, 0)
+_COUNT = Range("it counts", _AVERAGED, 0)
+_WHOLE = replace(_COUNT, whole=True)
+_DIVERGENCE = Range(
+    "a KL divergence is 0 or more, and so is each value of its estimators k2 and k3",
+    f"a wrong reference (another model or adapter), {_PROBABILITIES}, a sign, or policies that are swapped",
+    0,
+    slack=1e-4,
+)
+_RATIO = Range("probabilities are above 0, and so are their ratios", f"a logarithm in its place, {_SCALE}", 0)
+_GROUPED = Range(
+    "advantages less the mean of their group have the mean 0",
+    "groups that are mixed up or cut after they were normalised, or advantages of another kind",
+    0, 0, visible=0.05,
+)  # fmt: skip
+# One row for a signal, or for all whose names begin alike (a name that ends in "/").
+RANGES: Mapping[str, Range] = {
+    "kl": replace(_DIVERGENCE, slack=1e-3),  # k3 of half-precision numbers is off by that
+    "approx_kl": _DIVERGENCE,
+    "importance/kl": _DIVERGENCE,
+    "importance/difference": _SIZE,
+    "importance/mean": _RATIO,
+    "ratio/mean": replace(_RATIO, above=True),
+    "entropy": Range("an entropy of tokens is 0 or more", f"a sign (a loss is its negative), {_SCALE}", 0),
+    "explained_variance": Range(
+        "it is 1 less a ratio of variances", f"a variance that is below 0, or {_SCALE}", high=1
+    ),
+    "advantage/mean": _GROUPED,
+    "advantage/std": _SIZE,
+    REWARD: Range("the config declares this range", "a term, a weight or a penalty that leaves it"),
+    "reward/std": _SIZE,
+    PASS_RATE: _SHARE,
+    GREEDY_PASS_RATE: _SHARE,
+    "clip/fraction": _SHARE,
+    "clip/low": _SHARE,
+    "clip/high": _SHARE,
+    TRUNCATED: _SHARE,
+    UNIQUE: _SHARE,
+    LENGTH: _COUNT,
+    "completion/max_length": _WHOLE,
+    "groups/without_signal": _SHARE,
+    "groups/all_fail": _SHARE,
+    "groups/all_pass": _SHARE,
+    "groups/": _WHOLE,
+    "episodes/": _WHOLE,
+    "updates/": _WHOLE,
+    "tokens/": _WHOLE,
+    "status/": _SHARE,
+    "rollouts/staleness": _SIZE,
+    "learning_rate": Range(
+        "a rate below 0 would climb the loss", f"a schedule past its end, {_SCALE}", 0, slack=1e-12
+    ),
+    "kl/coefficient": _SIZE,
+    "value/loss": Range("an error that is squared has no sign", _NO_SIGN, 0),
+    GRADIENT: Range(
+        "a norm has no sign", f"a mark for a norm that is not finite (DeepSpeed writes -1), {_NO_SIGN}", 0
+    ),
+    "grad_norm/": Range("a norm has no sign", _NO_SIGN, 0),
+    "perf/": _SIZE,
+    "time/": Range("time does not run backwards", f"a clock that was set, {_SCALE}", 0),
+}
+# Names under which a KL is never below 0, by the estimator that their trainer uses unless told otherwise. By
+# any other name it may be k1, the mean of log ratios, whose noise crosses 0.
+_NEVER_BELOW_0 = frozenset({
+    "actor/kl_loss", "policy/approxkl_avg", "train/approx_kl", "losses/approx_kl", "rollout_corr/k3_kl",
+    "mismatch_kl/all/mean", "mismatch_kl/mean", "kl_sample_train_v2", "optim/kl_sample_train_v2",
+})  # fmt: skip
+_SUMMED = frozenset({"objective/kl", "objective/entropy"})  # over the tokens of an answer
+_K1_VISIBLE = {
+    "kl": 0.01,
+    "approx_kl": 0.02,
+    "importance/kl": 0.02,
+}  # the last two are also noise of rounding
+_SUM_VISIBLE = 0.05
+_ESTIMATORS = (
+    "algorithm.kl.estimator",
+    "actor_rollout_ref.actor.kl_loss_type",
+    "kl_loss_type",
+    "kl_estimator",
+)
+# Names of TRL's GRPO, whose `kl` is k3, and of trainers of agents, whose actions may be continuous.
+_TRL_GRPO = re.compile(r"(?:train/)?(?:reward_std|frac_reward_zero_std|completions?[/_].*)")
+_AGENTS = re.compile(r".*(?:ep_(?:rew|len)|episodic|episode_(?:rew|ret|len)|timesteps|env_steps).*")
+_REWARD_RANGES = ("reward_range", "reward_clip_range")
+
+
+def possible_range(
+    signal: str, logged_as: str, names: Collection[str], settings: Mapping[str, Any], *, is_own: bool
+) -> Range | None:
+    """The row of a signal as it is logged in a run with these names and settings; None: anything is possible.
+
+    `is_own` says that our trainer wrote the run: its counts are of one step, where others log means over
+    several.
+    """
+    row = RANGES.get(signal) or RANGES.get(signal[: signal.find("/") + 1])
+    if row is None:
+        return None
+    plain = {logged_as, logged_as.removeprefix("train/")}
+    if signal in _K1_VISIBLE:
+        told = str(next((settings[key] for key in _ESTIMATORS if key in settings), ""))
+        is_k1 = not is_own and plain.isdisjoint(_NEVER_BELOW_0)
+        if signal == "kl" and not plain.isdisjoint({"kl", "actor/kl_loss"}):
+            of_grpo = "kl" in plain and any(map(_TRL_GRPO.fullmatch, names))
+            is_k1 = told in ("k1", "kl") if told else is_k1 and not of_grpo
+        visible = _K1_VISIBLE[signal] if plain.isdisjoint(_SUMMED) else _SUM_VISIBLE
+        reason = "a KL divergence is 0 or more, and its estimate k1 is below by noise alone"
+        return replace(row, visible=visible, reason=reason) if is_k1 else row
+    if signal == "entropy":
+        if any(map(_AGENTS.fullmatch, names)):
+            return None
+        size = next((value for key, value in settings.items() if key.endswith("vocab_size")), None)
+        if isinstance(size, (int, float)) and size > 1 and plain.isdisjoint(_SUMMED):
+            return replace(row, high=math.log(size), slack=1e-3)
+        return row
+    if signal == "advantage/mean":  # verl's is a mean over tokens, by which long answers count for more
+        told = str(settings.get("algorithm.advantage") or settings.get("algorithm.name", ""))
+        is_grpo = told in ("grpo", "dr_grpo") if told else any(map(_TRL_GRPO.fullmatch, names))
+        return row if is_grpo and "critic/advantages/mean" not in plain else None
+    if signal == REWARD:
+        declared = next((settings[key] for key in _REWARD_RANGES if key in settings), None)
+        match declared:
+            case [int() | float() as low, int() | float() as high]:
+                return replace(row, low=low, high=high)
+        return None
+    return row if is_own or not row.whole else replace(row, whole=False)
+
+
+def possible_ranges(
+    names: Mapping[str, str], settings: Mapping[str, Any], *, is_own: bool
+) -> dict[str, Range]:
+    """The ranges of those signals that have bounds; `names` says as what each of a run is logged."""
+    logged = [*names.values()]
+    found = {
+        ours: possible_range(ours, theirs, logged, settings, is_own=is_own) for ours, theirs in names.items()
+    }
+    return {ours: one for ours, one in found.items() if one is not None}
+
+
 def own_speed(values: Mapping[str, Any]) -> Any:
     """Tokens in the CPU time that the fixed computation takes at the same step, from numbers or arrays.
 
@@ -93,8 +289,9 @@ class RunSignals:
     """The aligned series of a run. A value that a step lacks is NaN, and its `recorded` is false.
 
     `notes` say what was mended in reading. `config` is None where the run has none; `session` is the newest
-    entry of provenance.json, empty where there is none. `theirs` has the names of the log where it calls a
-    signal otherwise. `checkpoints` and `rollouts` (files with answers) are (step, path) pairs, oldest first.
+    entry of provenance.json, empty where there is none. `log` is the name of the file that was read, `theirs`
+    has the names of the log where it calls a signal otherwise. `checkpoints` and `rollouts` (files with
+    answers) are (step, path) pairs, oldest first.
     """
 
     path: Path
@@ -105,6 +302,7 @@ class RunSignals:
     config: Mapping[str, Any] | None = None
     session: Mapping[str, Any] = field(default_factory=dict)
     format: str = "greenward"
+    log: str = "metrics.jsonl"
     theirs: Mapping[str, str] = field(default_factory=dict)
     checkpoints: tuple[tuple[int, Path], ...] = ()
     rollouts: tuple[tuple[int, Path], ...] = ()
@@ -125,6 +323,21 @@ class RunSignals:
         return {
             name: float(values[place]) for name, values in self.values.items() if self.recorded[name][place]
         }
+
+    @property
+    def is_own(self) -> bool:
+        """Whether our trainer wrote the run, so that all that it keeps lies in its folder."""
+        return self.format == "greenward" and self.config is not None
+
+    def logged_as(self, name: str) -> str:
+        """What the log calls a signal."""
+        return self.theirs.get(name, name)
+
+    @cached_property
+    def possible_ranges(self) -> dict[str, Range]:
+        """The ranges of those signals whose values have bounds."""
+        names = {name: self.logged_as(name) for name in self.values}
+        return possible_ranges(names, self.settings, is_own=self.is_own)
 
     @property
     def algorithm(self) -> str | None:

@@ -472,6 +472,7 @@ class MonitorCallback(Callback):
             on_alarm=self._on_alarm,
             algorithm=recipe.algorithm.name,
             silent=find_task(recipe.task).silent,
+            config=recipe.model_dump(mode="json"),
         )
         self._step = 0
 

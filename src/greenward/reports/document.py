@@ -316,8 +316,8 @@ class Occurrence:
     """Something that was found wrong, with the evidence and what to do about it.
 
     `name` is the kind of the finding and that of its page in docs/findings, `measured` the evidence in
-    a sentence, `brief` the same in a few words. `p_value` is adjusted for the number of tests; None where
-    there is nothing random about it.
+    a sentence, `brief` the same in a few words. `signals` are those that show it. `p_value` is adjusted for
+    the number of tests; None where there is nothing random about it.
     """
 
     name: str
@@ -329,6 +329,7 @@ class Occurrence:
     onset: Onset | None = None
     p_value: float | None = None
     brief: str = ""
+    signals: tuple[str, ...] = ()
 
     @property
     def docs(self) -> str:

@@ -12,6 +12,7 @@ from greenward.diagnostics.findings import answers, held_out, reward_model, rewa
 from greenward.tasks import shipped_task
 
 REWARD_HEALTH = (
+    updates.VALUES,
     updates.GRADIENTS,
     reward_model.CALIBRATION,
     rewards.REWARDS,

@@ -66,10 +66,10 @@ QUALITY_DROP = Finding(
     QUALITY,
     measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
     actions=(
-        "Use a checkpoint from before the onset.",
+        "Go on from the last checkpoint before the onset.",
         "Give the measure a weight in rewards, or a larger one.",
     ),
-    confirm="The rollouts before and after the onset show the difference.",
+    confirm="The answers before and after the onset show the difference.",
     limit="pass rate, `code_score`, `correctness` or `readability` falls and does not recover",
 )
 
@@ -90,7 +90,8 @@ def failures(run: RunSignals) -> list[str]:
 
 def worse_answers(run: RunSignals) -> list[str]:
     """The shares of answers that should not rise."""
-    return [*(failures(run) or ["status"]), TRUNCATED]
+    logged = any(name.startswith("status/") for name in run.values)
+    return [*(failures(run) if logged else ["status"]), TRUNCATED]
 
 
 FAILING_ANSWERS_RISE = Finding(
@@ -102,7 +103,7 @@ FAILING_ANSWERS_RISE = Finding(
     brief="{signal} from {before:.0%} to {after:.0%}",
     actions=(
         "Read answers with this status in rollouts/ after the onset.",
-        "Go back to a checkpoint from before the onset.",
+        "Go on from the last checkpoint before the onset.",
     ),
     confirm="Graded again on an idle machine, the answers have the same status.",
     limit="syntax errors, truncation … rise by over 5 % of the answers and stay so for 12 steps",
@@ -144,7 +145,7 @@ LENGTH_COLLAPSE = Finding(
         "In self-play, compare algorithm.advantage=role_baseline: without it reasoning disappears.",
         "Pay for nothing that an empty answer gets, too: a term for brevity or for format alone.",
     ),
-    confirm="The newest rollouts are empty or end at once.",
+    confirm="The newest answers are empty or end at once.",
     limit="answers become shorter than 0.4 × and the pass rate does not rise meanwhile",
     explains=(*WORSE, "throughput-drop", "failing-answers-rise", "diversity-loss"),
     live=(Watched(LENGTH, "ratio", 0.4),),
@@ -162,7 +163,7 @@ LENGTH_GROWTH = Finding(
         "Use a loss that does not favour length (algorithm.loss dr_grpo or dapo).",
         "Set algorithm.overlong.penalty.",
     ),
-    confirm="The longest answers of the newest rollouts repeat themselves.",
+    confirm="The longest of the newest answers repeat themselves.",
     limit="answers become 1.8 × as long and the pass rate does not rise meanwhile",
     explains=("truncated-answers", "throughput-drop", "sandbox-timeouts"),
     live=(Watched(LENGTH, "ratio", 2.0),),

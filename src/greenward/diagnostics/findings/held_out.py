@@ -315,7 +315,7 @@ TRAIN_HELD_OUT_GAP = Finding(
     actions=(
         "Train on more, or more varied, problems (problems.train, problems.families.limit).",
         "Stop at the step from which held-out results are flat.",
-        "Search the rollouts for answers that fit the tests only.",
+        "Search the answers for those that fit the tests only.",
     ),
     confirm="An evaluation on training problems is as good as their pass rate says.",
     limit=(

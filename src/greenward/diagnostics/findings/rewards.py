@@ -27,18 +27,26 @@ from greenward.diagnostics.finding import (
     not_made,
 )
 from greenward.diagnostics.signal_tests import (
+    HUGE,
     find_signal_change,
     first_frequent,
     lasting_change,
     late_part,
     median_of_part,
 )
-from greenward.diagnostics.signals import GREEDY_PASS_RATE, HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
+from greenward.diagnostics.signals import (
+    GREEDY_PASS_RATE,
+    HELD_OUT,
+    PASS_RATE,
+    REWARD,
+    TITLES,
+    Floats,
+    RunSignals,
+)
 from greenward.reports.document import Table
 
 DOMINANT = 0.5  # share of the variance over steps
 _UNEXPLAINED = 0.1  # of the variance of the mean reward, by the weighted terms
-_HUGE = 1e100  # squares of larger values are no numbers
 _BALANCE = "balance of the reward terms"
 DEAD = 0.75  # share of groups without signal (DAPO, arXiv 2503.14476: they only cost)
 # What is said of rewards beside the terms, and terms that are combined of others.
@@ -70,9 +78,19 @@ def reward_terms(run: RunSignals) -> list[str]:
 
 
 def tested_rewards(run: RunSignals) -> list[str]:
-    """The reward, its terms and the code score."""
+    """The reward, its terms and the code score; a term that is the whole reward is the same signal."""
     code_score = ["reward/code_score"] if not run.too_short("reward/code_score") else []
-    return [REWARD, *reward_terms(run), *code_score]
+    others = (*reward_terms(run), *code_score)
+    return [REWARD, *(name for name in others if not _is_whole_reward(run, name))]
+
+
+def _is_whole_reward(run: RunSignals, term: str) -> bool:
+    """Whether the reward is the term, times a weight."""
+    total, values = run.series(REWARD)[1], run.series(term)[1]
+    if len(total) != len(values) or not values.any() or max(np.abs(values).max(), np.abs(total).max()) > HUGE:
+        return False
+    weight = float(total @ values) / float(values @ values)
+    return bool(np.allclose(weight * values, total, atol=1e-6 * np.abs(total).max()))
 
 
 def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -101,7 +119,7 @@ CONSTANT_REWARD = Finding(
         "If every answer fails, begin with a longer warm start or easier problems (problems.families).",
         "If every answer passes, choose harder ones.",
     ),
-    confirm="The rollouts of a step show answers of different worth with one reward.",
+    confirm="The answers of a step are of different worth with one reward.",
     limit="the mean never moves, or all rewards of a step are equal throughout the last quarter",
     explains=(
         *WORSE,
@@ -195,7 +213,7 @@ REWARD_SCALE_JUMP = Finding(
         "Advantages that are not divided by the spread of a group (dr_grpo, ppo) grow as well: lower "
         "training.learning_rate by the same factor.",
     ),
-    confirm="Rewards of the rollouts before the onset, computed with the present code, have the new size.",
+    confirm="Rewards of the answers before the onset, computed with the present code, have the new size.",
     limit="spread and mean of the reward change by 1.6 × at once, the pass rate by less than 10 points",
     explains=(
         *UPDATES,
@@ -294,8 +312,8 @@ NO_LEARNING = Finding(
     ),
     brief="No learning in {count} steps",
     actions=(
-        "See whether weights move at all: learning_rate above 0, updates/applied, and greenward diff-ckpt of"
-        " the first and the last checkpoint.",
+        "See whether weights move at all: learning_rate above 0 (and updates/applied).",
+        "Compare the first and the last checkpoint: greenward diff-ckpt.",
         "Grade a known right and a known wrong answer: greenward grade.",
         "Choose easier problems, or more answers per problem (training.num_generations), so that groups "
         "differ.",
@@ -332,8 +350,8 @@ REWARD_DROP = Finding(
     ),
     brief="{signal} fell from {before:.3g} to {after:.3g}",
     actions=(
-        "Go on from the checkpoint before the onset with a lower training.learning_rate.",
-        "Compare with the gradient card: a fall after a gradient onset is its consequence.",
+        "Go on from the last checkpoint before the onset with a lower training.learning_rate.",
+        "Compare grad_norm: a fall of the reward after a jump of the norm is its consequence.",
         "If one term fell while the total rose, change their weights in rewards.",
     ),
     confirm="Held-out evaluations before and after the onset fall, too.",
@@ -391,7 +409,7 @@ def _fitted_weights(run: RunSignals, terms: list[str]) -> dict[str, float]:
         return {}
     known = np.array([run.values[name] for name in (REWARD, *terms)])
     known = known[:, np.isfinite(known).all(axis=0)]
-    if known.shape[1] < MIN_POINTS or np.abs(known).max() > _HUGE:
+    if known.shape[1] < MIN_POINTS or np.abs(known).max() > HUGE:
         return {}
     rewards, *columns = known - known.mean(axis=1, keepdims=True)
     found = np.linalg.lstsq(np.stack(columns, 1), rewards, rcond=None)[0]
@@ -466,7 +484,15 @@ def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         kept = np.isfinite(counts).all(axis=0) & (np.nansum(counts, axis=0) > 0)
         counts = counts[:, kept]
         if counts.shape[1] < MIN_POINTS:
-            return not_made(gap_of(run, signal))
+            # Counts that were not logged at the same steps, or that are 0 together, say nothing of shares.
+            lacking = min(names, key=lambda name: len(run.series(name)[1]))
+            if run.too_short(lacking):
+                return not_made(gap_of(run, lacking))
+            reason = (
+                f"{', '.join(names)} count groups at {counts.shape[1]} of the same steps, a test needs "
+                f"{MIN_POINTS}"
+            )
+            return not_made(Gap(TITLES[signal], reason, "Log all of them at each step."))
         late = late_part(counts.T).sum(axis=0)
         with_signal, passed, failed = (late / late.sum()).tolist()
         dead = 1 - with_signal

@@ -32,10 +32,12 @@ from greenward.diagnostics.finding import (
 )
 from greenward.diagnostics.findings.rewards import rises_from
 from greenward.diagnostics.signal_tests import (
+    MEMORY_POINTS,
     beyond,
     departure,
     find_burst,
     find_explosion,
+    find_impossible,
     find_signal_change,
     find_spikes,
     first_frequent,
@@ -71,7 +73,7 @@ from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Seve
 _NO_MEMORY_LIMIT = Gap(
     "time to out-of-memory",
     "the memory of the machine is not known",
-    "Give --memory-limit-mb, or run with a greenward that records it in provenance.json.",
+    "Give --memory-limit-mb.",
 )
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
 SKIPPED = "updates/non_finite"
@@ -135,17 +137,76 @@ NON_FINITE = Finding(
     not_finite,
     measured="Not finite, or skipped for it: {signals}; {steps} steps in all.",
     actions=(
-        "Go on from the last checkpoint before the first of them with a lower training.learning_rate.",
+        "Go on from the last checkpoint before the onset with a lower training.learning_rate.",
         "With bfloat16 or float16 (model.dtype), repeat in float32.",
         "If a reward is not finite, correct the reward term: it may return finite numbers only.",
     ),
-    confirm=(
-        "Replay the first such step from the checkpoint before it; the signal that is not finite first "
-        "names the part."
-    ),
+    confirm="The signal that is not finite first names the part; the same step, repeated, shows it again.",
     limit="any value that is NaN or infinite, or an update skipped for it",
     weight="critical from 1 % of the steps or at the last, else warning",
     explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
+)
+
+
+def impossible(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Values outside of the range that a signal can have."""
+    possible = run.possible_ranges[signal]
+    steps, values = run.series(signal)
+    found = find_impossible(values, possible)
+    if found is None:
+        return Result()
+    step, total, far = steps[found.first], len(values), f"{found.farthest:.3g}"
+    side = "not whole"
+    if not possible.low <= found.farthest <= possible.high:
+        side = f"below {possible.low:g}" if found.farthest < possible.low else f"above {possible.high:g}"
+    elif possible.above and found.farthest == possible.low:
+        side = "0"
+    if found.sigmas is None:
+        text = f"{side} at {found.count} of {total} steps from step {step} on, {far} at the farthest"
+    else:
+        text = (
+            f"{side} from about step {step} on: a part of the run has a mean of {far}, {found.sigmas:.0f} "
+            "standard errors beyond"
+        )
+    numbers = {
+        "signal": run.logged_as(signal),
+        "side": side,
+        "text": text,
+        "far": far,
+        "possible": str(possible),
+        "reason": possible.reason,
+        "causes": possible.causes,
+    }
+    often = found.count >= OFTEN_NOT_FINITE * total
+    severity: Severity = "critical" if signal == "kl" and often else "warning"
+    return Result(True, numbers, severity, exactly(step))
+
+
+IMPOSSIBLE_VALUE = Finding(
+    "impossible-value",
+    "A signal has values that it cannot have",
+    impossible,
+    lambda run: tuple(run.possible_ranges),
+    fewest=1,
+    optional=True,
+    measured="{signal} is {text}. It can be {possible}: {reason}. Possible causes: {causes}.",
+    brief="Impossible value: {signal} is {side} ({far})",
+    actions=(
+        "Look where the number is made: its sign, its unit, what it is averaged over, and what padding adds.",
+        "Believe no curve and no finding of this signal until it is mended.",
+        "For a KL below 0: score the same answers by the policy that sampled them and by its reference, with "
+        "the same temperature, dtype and mask. As a penalty it pays for leaving the reference meanwhile.",
+    ),
+    confirm="The same number, computed by hand from one batch, is inside the range.",
+    limit=(
+        "any value outside of the range of its signal ([table](../diagnostics.md#possible-values)); an "
+        "estimate that crosses its bound by noise, as k1 of a KL does, only where the mean of the run, of a "
+        "half, a quarter or an eighth of it is beyond by a visible amount and by more than its error "
+        "explains (level 1 %)"
+    ),
+    weight="critical for a KL to the reference at 1 % of its values, else warning",
+    source="Schulman, joschu.net/blog/kl-approx.html",
+    views=("drift", "reward", "length-bias", "kl-drift"),
 )
 
 
@@ -239,15 +300,14 @@ GRADIENT_EXPLOSION = Finding(
     measured="{text}",
     brief="Gradient norm ×{ratio:.3g}{recovered}",
     actions=(
-        "Go on from the last checkpoint before the onset (--resume) with training.learning_rate 3 to 10 "
-        "times lower.",
+        "Go on from the last checkpoint before the onset with training.learning_rate 3 to 10 times lower.",
         "Set training.max_grad_norm (1.0), which bounds what a step may do.",
         "Check training.schedule and warmup_steps for a jump of learning_rate at the onset.",
         "With bfloat16 (model.dtype), repeat in float32.",
     ),
     confirm=(
-        "The first step after that checkpoint with a lower learning rate keeps the old norm; learning_rate "
-        "jumps at the onset if the schedule is to blame."
+        "With a lower learning rate the norm stays where it was; learning_rate jumps at the onset if the "
+        "schedule is to blame."
     ),
     limit=(
         "last tenth at least 3 × the median before; or 5 steps and more at 4 × the median of the run, which"
@@ -300,7 +360,7 @@ GRADIENT_SPIKES = Finding(
     ),
     actions=(
         "Set training.max_grad_norm a little above the usual norm.",
-        "Look at the rollouts of these steps: very long or degenerate answers, or one group alone in the "
+        "Look at the answers of these steps: very long or degenerate answers, or one group alone in the "
         "batch.",
         "More prompts per step (training.prompts_per_step) average them out.",
     ),
@@ -399,6 +459,7 @@ GRADIENT_ALWAYS_CLIPPED = Finding(
 )
 
 
+VALUES = Topic("values_card", "Possible values", (IMPOSSIBLE_VALUE,))
 GRADIENTS = Topic(
     "gradient_drift_card",
     "Gradient drift",
@@ -451,7 +512,7 @@ ENTROPY_RISE = Finding(
         "Lower algorithm.entropy_coefficient, or set it to 0.",
         "Lower training.learning_rate, or sampling.temperature where it is above 1.",
     ),
-    confirm="The newest rollouts are less readable than the first ones.",
+    confirm="The newest answers are less readable than the first ones.",
     limit=(
         "last tenth above 1.5 × the first, and what is learned does not rise by 5 points (a tenth of the "
         "spread of the rewards) from where the entropy rises on"
@@ -469,7 +530,11 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     half = len(values) // 2
     slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
-    runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and start > 0 and end > KL_GROWTH * start
+    noise = (
+        1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    )  # k1 of a small KL is little else
+    runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and end > KL_GROWTH * (start + noise)
+    runs_away = runs_away and start > 0
     if not runs_away:
         return Result()
     numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
@@ -493,8 +558,8 @@ KL_RUNAWAY = Finding(
     brief="KL to the reference from {before:.3g} to {after:.3g}",
     actions=(
         "Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.",
-        "Go back to the checkpoint where the reward was highest.",
-        "Read the newest rollouts: reward hacking looks like this.",
+        "Use the checkpoint of the highest reward.",
+        "Read the newest answers: reward hacking looks like this.",
     ),
     confirm="The held-out pass rate is flat or falls while kl rises.",
     limit=(
@@ -578,7 +643,7 @@ TRUNCATED_ANSWERS = Finding(
         "If nearly all are cut from the start, the policy never learned to end: look whether the loss of its"
         " supervised training masks the end token, as it does where the padding is the same token.",
     ),
-    confirm="The cut answers in rollouts/ would have been whole with twice the limit.",
+    confirm="The cut answers would have been whole with twice the limit.",
     limit="over 20 % in the last quarter",
     source="Dr. GRPO (2503.20783), DAPO",
     explains=(*WORSE, "failing-answers-rise", "constant-reward"),
@@ -594,7 +659,7 @@ VALUE_FUNCTION_USELESS = Finding(
     ("explained_variance",),
     measured="explained_variance is below 0.01 in {share:.0%} of the second half (median {median:.2f}).",
     actions=(
-        "Raise algorithm.critic.learning_rate or loss_weight, or give it a trunk of its own "
+        "Raise algorithm.critic.learning_rate or algorithm.critic.loss_weight, or give it a trunk of its own "
         "(algorithm.critic.trunk).",
         "Train it a while with the policy frozen.",
         "Or do without: algorithm.advantage rloo or grpo needs none.",
@@ -802,7 +867,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, values = run.series(signal)
     growth = measure_memory_growth(steps, values, limit=limit, alpha=limits.alpha)
     if growth is None:
-        return not_made(gap_of(run, signal))
+        return not_made(gap_of(run, signal, MEMORY_POINTS))
     durations = run.series(DURATION)[1]
     seconds, full_in = None, NOTHING
     if growth.steps_to_limit is not None:
@@ -861,8 +926,8 @@ MEMORY_LEAK = Finding(
     actions=(
         "Look for tensors or episodes kept beyond their step: lists of losses without .item(), caches "
         "without a bound, logged tensors.",
-        "Until it is found: set training.checkpoint_interval_steps, and restart with --resume before the "
-        "memory ends.",
+        "Until it is found: save checkpoints (training.checkpoint_interval_steps), and resume from one "
+        "before the memory ends.",
     ),
     confirm=(
         "Run 50 steps more and look whether the smallest memory of each ten steps still rises; compare "
@@ -911,7 +976,7 @@ THROUGHPUT_DROP = Finding(
         "If answers became longer, they are the reason; see completion/mean_length.",
         "If not: another load on the machine, swapping (see the memory), or too few sandbox.workers.",
     ),
-    confirm="Repeat a few steps from the checkpoint before the drop on an idle machine.",
+    confirm="A few of these steps, repeated on an idle machine, are as fast as those before.",
     limit=(
         "tokens per second fall by 20 % and do not recover. With `perf/cpu_seconds` and "
         "`perf/probe_seconds` (our trainer logs them) information where tokens in the CPU time of a fixed "

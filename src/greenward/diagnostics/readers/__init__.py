@@ -72,6 +72,7 @@ def read_run_signals(
         log.config,
         log.session,
         log.format,
+        found.files[0].name,
         {ours: theirs for theirs, (ours, _, _) in names.items() if ours != theirs},
         tuple(sorted(checkpoints)),
         find_rollouts(folder),
