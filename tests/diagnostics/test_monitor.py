@@ -65,6 +65,20 @@ def test_a_number_that_is_not_finite_is_told_at_once():
     assert alarm.text == "non-finite: loss is nan at step 21"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_kl_below_0_is_told_while_its_noise_is_not(seed):
+    noise = 0.1 * np.random.default_rng(seed).standard_normal(200)
+    steps = np.arange(200)
+    for logged_as in ("objective/kl", "kl"):
+        assert not fed({logged_as: noise}).found
+        (alarm,) = fed({logged_as: noise - np.where(steps < 100, 0, 0.05) * (steps - 100)}).found
+        assert (alarm.name, alarm.severity) == ("impossible-value", "critical")
+        assert 100 < alarm.step <= 150 and abs(alarm.onset - 101) <= 15
+    own = {"algorithm": {"kl": {"estimator": "k3"}}}
+    (alarm,) = fed({"kl": np.where(steps == 50, -0.01, 0.02)}, config=own).found
+    assert alarm.step == alarm.onset == 51
+
+
 def test_a_leak_is_told_while_it_grows():
     signals = {"perf/rss_mb": 900 + 3.0 * np.arange(300) + np.random.default_rng(0).random(300)}
     assert [alarm.name for alarm in fed(signals).found] == ["memory-leak"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
@@ -41,7 +41,6 @@ _AROUND = 20  # steps that are averaged
 _PARTS = (1, 2, 4, 8)  # of a run, whose means are tested
 _FEWEST_OF_MEAN = 3  # values
 HUGE = 1e100  # squares of larger values are no numbers
-_MOST_OF_WHOLE = 0.7  # a jump looks like an autocorrelation, too
 
 
 def table_of(
@@ -302,53 +301,43 @@ def find_impossible(values: Floats, possible: Range, level: float = 0.01) -> Imp
             return (
                 Impossible(int(bad[0]), len(bad), float(values[bad[off[bad].argmax()]])) if len(bad) else None
             )
+        if len(values) < _PARTS[-1]:
+            return None
         counts = [count for count in _PARTS if len(values) >= count * _FEWEST_OF_MEAN]
-        limit = -NormalDist().inv_cdf(level / max(sum(counts), 1))
-        found = []
-        # Short parts hide how much neighbours resemble each other, a whole run shows it beside its trend.
-        x = np.linspace(-1, 1, len(values))
-        trend = x * float(x @ values) / max(float(x @ x), 1.0)
-        least = min(autocorrelation(values - trend), _MOST_OF_WHOLE) if counts else 0.0
-        for count in counts:
-            parts = np.array_split(values, count)
-            error, start = error_of_means(parts, least), 0
-            for part in parts:
-                mean = float(part.mean())
-                distance = max(possible.low - mean, mean - possible.high)
-                if distance > max(possible.visible, limit * error):
-                    found.append((distance, mean, distance / max(error, 1e-12), start))
-                start += len(part)
+        of_value, limit = noise_of(values, -NormalDist().inv_cdf(level / sum(counts)))
+        found, start = [], 0
+        for part in (part for count in counts for part in np.array_split(values, count)):
+            mean, error = float(part.mean()), of_value / math.sqrt(len(part))
+            distance = max(possible.low - mean, mean - possible.high)
+            if distance > max(possible.visible, limit * error):
+                found.append((distance, mean, distance / max(error, 1e-12), start))
+            start = (start + len(part)) % len(values)
         if not found:
             return None
         _, mean, sigmas, _ = max(found)
-        noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
-        first = first_frequent(off > max(possible.visible, noise))
+        first = first_frequent(off > max(possible.visible, of_value))
     return Impossible(
         min(start for *_, start in found) if first is None else first, int((off > 0).sum()), mean, sigmas
     )
 
 
-def autocorrelation(values: Floats) -> float:
-    """That of neighbours. The plain estimate is too small by (1 + 3 φ) / n (Marriott & Pope 1954, Biometrika
-    41).
-    """
-    residual = values - values.mean()
-    total = float(residual @ residual)
-    phi = float(residual[1:] @ residual[:-1]) / total if total else 0.0
-    return phi + (1 + 3 * phi) / len(values)
+def noise_of(values: Floats, z: float) -> tuple[float, float]:
+    """(standard error that a single value adds to a mean, how many errors of a mean chance explains).
 
-
-def error_of_means(parts: Sequence[Floats], least: float) -> float:
-    """The standard error of the means of parts of equal noise, whose neighbours resemble each other as in an
-    AR(1), by `least` or more.
+    The noise is an AR(1) around a curve: its size is that of the differences of neighbours, which no drift
+    makes larger, and its autocorrelation that around a parabola, without its bias (Marriott & Pope 1954,
+    Biometrika 41). The limit is a quantile of Student's distribution by that of the normal one, `z` (Wallace
+    1959, Annals of Mathematical Statistics 30).
     """
-    length = len(parts[-1])
-    total = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-    phi = float(np.mean([autocorrelation(part) for part in parts]))
-    phi = min(max(phi, least, 0.0), 0.95)
-    of_mean = (1 + phi) / (1 - phi) / length  # its variance, to that of a value
-    variance = total / (length * len(parts)) / max(1 - of_mean, 0.2)
-    return math.sqrt(variance * of_mean)
+    x = np.linspace(-1, 1, len(values))
+    around = values - np.polyval(np.polyfit(x, values, 2), x)
+    total = float(around @ around)
+    phi = float(around[1:] @ around[:-1]) / total if total else 0.0
+    phi = min(max(phi + (1 + 3 * phi) / len(values), 0.0), 0.95)
+    innovation = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    free = len(values) / 3
+    limit = math.sqrt(free * math.expm1((z * (8 * free + 3) / (8 * free + 1)) ** 2 / free))
+    return innovation * math.sqrt(1 + phi) / (1 - phi), limit
 
 
 def moves_to(*, below: float = -np.inf, above: float = np.inf) -> Test:
