@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,11 +30,23 @@ from greenward.common.errors import ProblemError
 from greenward.common.files import expects
 from greenward.common.parsing import parse_json_text
 from greenward.config.sections import BugsConfig, FamiliesConfig
-from greenward.problems.contests import APPS, LIVECODEBENCH, apps_rows
+from greenward.problems.contests import (
+    APPS,
+    CODE_CONTESTS,
+    CODEFORCES,
+    DEEPCODER,
+    LIVECODEBENCH,
+    OPEN_R1,
+    VERL,
+    apps_rows,
+)
 from greenward.problems.formats import (
+    ACECODE,
+    BIGCODEBENCH,
     EVALPLUS,
     HUMANEVAL,
     HUMANEVALPACK,
+    KODCODE,
     MBPP,
     MULTIPL_E,
     PARTS,
@@ -52,7 +64,7 @@ from greenward.problems.repositories import (
     planted_candidates,
     shipped_repositories,
 )
-from greenward.problems.rows import DATA, BadRow, Format, read_problems, read_rows, read_text
+from greenward.problems.rows import DATA, BadRow, Format, Row, read_problems, read_rows, read_text
 from greenward.runs.files import write_atomically, writing
 from greenward.tasks import FORMATS, SOURCES, load
 
@@ -325,25 +337,32 @@ NAMED = (*SHIPPED, REPOSITORIES, *SUITES)
 GENERATED = (FAMILIES, MODULES, *SOURCES)
 
 
+_SHOWN_FORMATS = 3  # that are equally near to a row
+
+
 @cache
 def formats() -> tuple[Format, ...]:
-    """All formats, those first whose fields include those of a later one.
-
-    The last is for a misspelt `function_name`.
-    """
+    """All formats of files."""
     of_tasks = [one for place in FORMATS for one in load(place)]
     return (
-        EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, LIVECODEBENCH, APPS, SWE_BENCH, *of_tasks,
-        SIMPLE_JSON,
-        replace(SIMPLE_JSON, fields=("test_cases",)),
+        EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, BIGCODEBENCH, KODCODE, ACECODE, LIVECODEBENCH,
+        APPS, CODE_CONTESTS, DEEPCODER, OPEN_R1, CODEFORCES, VERL, SWE_BENCH, *of_tasks, SIMPLE_JSON,
     )  # fmt: skip
 
 
 def supported() -> str:
     """What files can be read, for a message."""
-    named = "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in formats()[:-1])
-    files = f"JSON and JSON Lines files (also .gz) of {named}"
-    return f"Supported are {files}; and the folders of QuixBugs and APPS."
+    named = "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in formats())
+    files = f"JSON and JSON Lines files (also .gz) and parquet files of {named}"
+    return f"Supported are {files}; and the folders of QuixBugs and APPS. FORMAT:FILE names the format."
+
+
+def chosen_format(source: str) -> tuple[Format | None, str]:
+    """The format that a source names and the path behind it; None and the source if it names none."""
+    key, _, path = source.partition(":")
+    found = next((one for one in formats() if one.key == key), None)
+    is_part = key in SUITES and (path in PARTS or (not Path(path).suffix and not Path(path).exists()))
+    return (None, source) if found is None or not path or is_part else (found, path)
 
 
 def load_problems(
@@ -394,7 +413,7 @@ def check_source(
     source = source.removeprefix(BUGS)
     if source.startswith(PLANTED) and not Path(source.removeprefix(PLANTED)).is_dir():
         raise ProblemError(f"{source}: there is no such folder of a package.")
-    source = source.removeprefix(PLANTED)
+    _, source = chosen_format(source.removeprefix(PLANTED))
     name, _, part = source.partition(":")
     file = Path(source)
     if name in SUITES:
@@ -403,9 +422,9 @@ def check_source(
         if path is None:
             find_file(name, SUITES[name], fetch=False)
     elif source not in known and not file.exists():
-        is_file = file.suffix in (".json", ".jsonl", ".gz")
-        beside = [str(one) for one in file.parent.glob("*.json*")] if is_file else []
-        near = get_close_matches(source, [*known, *beside], n=1)
+        is_file = file.suffix in (".json", ".jsonl", ".gz", ".parquet")
+        beside = [str(one) for kind in ("json*", "parquet") for one in file.parent.glob(f"*.{kind}")]
+        near = get_close_matches(source, [*known, *(beside if is_file else ())], n=1)
         all_known = f"Known: {', '.join(known)}, or the path of a file."
         raise ProblemError(
             f"{source}: there is no such file." if is_file else f"no problem set is called {source!r}.",
@@ -423,9 +442,9 @@ def load_suite(
     """The problems of a suite, in its order.
 
     `source` is the name of a public suite (or of one part of it, as in `mbpp:test`), of a set that greenward
-    ships, or a file of a known format. `path` is the file of a public suite; without it, `find_file` looks
-    for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
-    `ProblemSet.skipped`. Raises `ProblemError` that names the nearest of `known`.
+    ships, or a file of a known format, which `KEY:` before it may name (`Format.key`). `path` is the file of
+    a public suite; without it, `find_file` looks for the file. With `skip_bad_rows`, rows that cannot be used
+    are left out and listed in `ProblemSet.skipped`. Raises `ProblemError` that names the nearest of `known`.
     """
     name, _, part = source.partition(":")
     if source == REPOSITORIES:
@@ -433,8 +452,9 @@ def load_suite(
     if source in SHIPPED:
         return load_json(DATA / f"{source}.json")
     check_source(source, known, path)
-    if name not in SUITES:
-        return load_file(source, skip_bad_rows=skip_bad_rows)
+    form, place = chosen_format(source)
+    if form is not None or name not in SUITES:
+        return load_file(place, form, skip_bad_rows=skip_bad_rows)
     suite = SUITES[name]
     file = Path(path) if path is not None else find_file(name, suite)
     if suite.format:
@@ -449,10 +469,11 @@ def load_suite(
     return problems
 
 
-def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
-    """The problems of a file or folder in any known format, recognised by the fields of its rows.
+def load_file(path: str | Path, chosen: Format | None = None, *, skip_bad_rows: bool = False) -> ProblemSet:
+    """The problems of a file or folder, in the format that was chosen or that the fields of its rows tell.
 
-    Raises `ProblemError`; for a file of no known format it names the known ones.
+    Raises `ProblemError`; for a file of no known format it names the nearest one, the fields that are
+    missing, and the known formats. A row that fits several formats is a bad row unless one was chosen.
     """
     path = Path(path)
     if path.is_dir():
@@ -461,30 +482,70 @@ def load_file(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
         if not any(path.glob("*/question.txt")):
             raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=supported())
         return read_problems(path, APPS, rows=apps_rows(path), skip_bad_rows=skip_bad_rows)
-    return read_problems(path, _format_of(path), skip_bad_rows=skip_bad_rows)
+    form = chosen or _format_of(path)
+    if chosen is None:
+        form = replace(form, problem=partial(_problem_of_format, form))
+    return read_problems(path, form, skip_bad_rows=skip_bad_rows)
+
+
+def _problem_of_format(form: Format, row: Row) -> Problem | tuple[Problem, ...]:
+    """The problem of a row of a file of this format. Raises `BadRow` for a row of another, or of several."""
+    found = _only_format(row)
+    if found is not form:
+        raise row.error(found.fields[-1], f"is one of {found.name}, while the rows before are of {form.name}")
+    return form.problem(row)
+
+
+def _only_format(row: Row) -> Format:
+    """The format that a row has. Raises `BadRow` if it has none or several."""
+    fitting = [one for one in formats() if one.fits(row)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        named = " and of ".join(f"{one.name} ({', '.join(one.fields)})" for one in fitting)
+        keys = " or ".join(f"{one.key}:FILE" for one in fitting)
+        raise BadRow(
+            f"{row.file}, {row.place}: it has the fields of {named}.", remedy=f"Name the format: {keys}."
+        )
+    named = ", ".join(sorted(row.values))[:500] or "none"
+    lacks = {one: one.missing(row) for one in formats()}
+    near = [one for one in formats() if 0 < len(lacks[one]) < len(one.fields)]
+    if not near:
+        raise BadRow(f"{row.file}, {row.place}: it has no field of a supported format; it has {named}.")
+    near.sort(key=lambda one: (len(lacks[one]), len(lacks[one]) / len(one.fields)))
+    nearest = [one for one in near if len(lacks[one]) == len(lacks[near[0]])][:_SHOWN_FORMATS]
+    told = "; ".join(f"of {one.name} it lacks {', '.join(map(repr, lacks[one]))}" for one in nearest)
+    meant = [
+        f"Is {name!r} meant to be {field!r}?"
+        for one in nearest
+        for field in lacks[one]
+        for name in get_close_matches(field, row.values.keys() - set(one.fields), n=1)
+    ]
+    raise BadRow(
+        f"{row.file}, {row.place}: it has the fields of no format; {told}. This row has: {named}.",
+        remedy=" ".join(meant) or None,
+    )
 
 
 def _format_of(path: Path) -> Format:
-    bad: list[str] = []
-    fields: set[str] = set()
+    """The format of the first row that has a single one."""
+    bad: list[BadRow] = []
 
     def keep_first(error: BadRow) -> None:
-        bad[:] = bad or [error.message]
+        bad[:] = bad or [error]
 
     try:
         for row in read_rows(path, example="the rows of a format", non_finite=True, on_bad=keep_first):
-            for known in formats():
-                if row.values.keys() >= set(known.fields):
-                    return known
-            fields |= row.values.keys()
+            try:
+                return _only_format(row)
+            except BadRow as error:
+                keep_first(error)
     except ProblemError as error:
-        raise ProblemError(error.message, remedy=supported()) from None
-    if fields:
-        named = ", ".join(sorted(fields))[:500]
-        what = f"{path}: no row has the fields of a supported format; they have {named}."
-    else:
-        what = bad[0] if bad else f"{path}: there is no problem in the file."
-    raise ProblemError(what, remedy=supported())
+        raise ProblemError(
+            error.message, remedy=" ".join(filter(None, (error.remedy, supported())))
+        ) from None
+    first = bad[0] if bad else BadRow(f"{path}: there is no problem in the file.")
+    raise ProblemError(first.message, remedy=" ".join(filter(None, (first.remedy, supported()))))
 
 
 @lru_cache(maxsize=1)

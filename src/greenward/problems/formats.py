@@ -12,6 +12,13 @@
 - HumanEvalPack (Muennighoff et al. 2023, arXiv:2308.07124), Python: also `declaration` (the prompt without
   docstring), `buggy_solution` (the body with the bug) and `bug_type`. As in the suite's task of repair by
   tests, the problem does not show the docstring: the bug is to be found in the code and its tests.
+- BigCodeBench (Zhuo et al. 2024, arXiv:2406.15877): rows hold `task_id`, `complete_prompt`, `libs`,
+  `canonical_solution`, `entry_point` and `test`, a `unittest.TestCase` that patches what the function uses.
+  It runs beside the answer, which is a module `solution` there, and needs the packages of `libs`.
+- KodCode (Xu et al. 2025, arXiv:2503.02951): rows hold `question`, `solution`, `test` (a file for pytest
+  that imports `solution`) and `test_info`, which declares the functions. See `pytest_fields`.
+- AceCode (Zeng et al. 2025, arXiv:2502.01718): rows hold `id`, `question` and `test_cases`, which are assert
+  statements.
 - MultiPL-E (Cassano et al. 2022, arXiv:2208.08227), Python: rows hold `name`, `language`, `prompt` and
   `tests` (a program that calls the function, usually by a `check` of its own).
 - Simple JSON: one object for each problem, in a list or one on each line, such as `{"function_name": "add",
@@ -43,9 +50,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -53,6 +62,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from greenward.common.errors import ProblemError
+from greenward.problems.mining import RUNNER, run_by_runner, sandboxed
 from greenward.problems.mutation import KIND_TAG
 from greenward.problems.problem import (
     Assertion,
@@ -73,6 +83,7 @@ from greenward.problems.python_source import (
     FunctionSignature,
     default_parameters,
     function_named,
+    parse_or_none,
     parse_prompt,
     starter_code,
 )
@@ -170,19 +181,23 @@ def _demand_python(row: Row) -> None:
 
 
 HUMANEVAL = Format(
+    "humaneval",
     "HumanEval, MBXP/mxeval (Python), LeetCodeDataset",
-    ("entry_point", "test"),
+    ("task_id", "prompt", "entry_point", "test"),
     '{"task_id": …, "prompt": …, "canonical_solution": …, "entry_point": …, "test": …}',
     _humaneval,
+    foreign=("base_input", "plus_input", "declaration", "buggy_solution", "complete_prompt", "reward_model"),
 )
 HUMANEVALPACK = Format(
+    "humanevalpack",
     "HumanEvalPack",
-    ("buggy_solution",),
+    ("task_id", "prompt", "declaration", "canonical_solution", "buggy_solution", "entry_point", "test"),
     '{"task_id": "Python/0", "prompt": …, "declaration": …, "canonical_solution": …, "buggy_solution": …, '
     '"bug_type": …, "test": …, "entry_point": …}',
     _humanevalpack,
 )
 MULTIPL_E = Format(
+    "multipl-e",
     "MultiPL-E (Python)",
     ("name", "prompt", "tests"),
     '{"name": …, "language": "py", "prompt": …, "tests": …, "stop_tokens": […]}',
@@ -245,6 +260,184 @@ def _defines_check(body: list[ast.stmt]) -> bool:
 def _calls_check(node: ast.stmt) -> bool:
     call = node.value if isinstance(node, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check"
+
+
+_MODULE, _TEST_MODULE = "solution", "test_solution"
+
+
+def _bigcodebench(row: Row) -> Problem:
+    entry_point = row.name("entry_point")
+    starter = row.text("complete_prompt")
+    tree = row.python("complete_prompt", parser=parse_prompt)
+    if function_named(tree, entry_point) is None:
+        raise row.error("complete_prompt", f"does not define the function {entry_point!r}")
+    names = [
+        f"{_TEST_MODULE}.{node.name}.{method.name}"
+        for node in row.python("test").body
+        if isinstance(node, ast.ClassDef)
+        for method in _test_functions(node.body)
+    ]
+    if not names:
+        raise row.error("test", "holds no unittest.TestCase with tests")
+    # There, the tests follow the answer in one file, and use what it imports.
+    test = f"from {_MODULE} import *\n{row.text('test')}\n"
+    return Problem(
+        task_id=row.text("task_id"),
+        prompt=docstring(tree, entry_point, starter),
+        entry_point=entry_point,
+        path=f"{_MODULE}.py",
+        test_files={RUNNER: sandboxed(RUNNER), f"{_TEST_MODULE}.py": test},
+        **run_by_runner(names),
+        starter_code=starter,
+        reference=starter + row.text("canonical_solution"),
+    )
+
+
+def _kodcode(row: Row) -> Problem:
+    solution, question = row.text("solution", default=""), row.text("question").strip()
+    info: Any = row.values.get("test_info")
+    declared = info[0].get("function_declaration") if isinstance(info, list) and info else None
+    tree = (
+        parse_or_none(f"{declared.strip().rstrip(':')}:\n    pass\n") if isinstance(declared, str) else None
+    )
+    fields = pytest_fields(row, "test", row.text("test"), solution)
+    function = function_named(tree, fields["entry_point"]) if tree else None
+    return Problem(
+        task_id=f"KodCode/{row.values.get('question_id') or row.number - 1}",
+        prompt=question,
+        starter_code=starter_code(function.name, ast.unparse(function.args), question) if function else "",
+        reference=solution,
+        tags=tuple(filter(None, [row.first_text("subset"), row.first_text("gpt_difficulty")])),
+        **fields,
+    )
+
+
+def pytest_fields(row: Row, field: str, source: str, solution: str) -> dict[str, Any]:
+    """The fields of a problem that a file of tests for pytest judges, which imports the module `solution`.
+
+    Plain test functions that only use what a single function returns or raises are check programs. Others
+    run beside the answer: such as need classes or more names of it, or look at what it does to their
+    arguments. pytest runs those that use its fixtures, parameters or classes, beside the answer, too.
+    """
+    tree = row.python(field, source)
+    body = [
+        node for node in tree.body if not (isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
+    ]
+    tests = _test_functions(body)
+    classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name.startswith("Test")]
+    if not tests and not any(_test_functions(one.body) for one in classes):
+        raise row.error(field, "holds no function that is called test…")
+    entry_point = _only_function(body, solution)
+    if classes or any(node.decorator_list or ast.unparse(node.args) for node in tests):
+        names = [node.name for node in tests]
+        names += [f"{one.name}::{method.name}" for one in classes for method in _test_functions(one.body)]
+        return {
+            "entry_point": entry_point,
+            "path": f"{_MODULE}.py",
+            "test_files": {RUNNER: sandboxed(RUNNER), f"{_TEST_MODULE}.py": source},
+            **run_by_runner([f"{_TEST_MODULE}.py::{name}" for name in names]),
+        }
+    named = {one.id for node in body for one in ast.walk(node) if isinstance(one, ast.Name)}
+    is_check = bool(entry_point) and not _discards_results(tests, entry_point)
+    dropped = {*([] if "pytest" in named else ["pytest"]), *([_MODULE] if is_check else [])}
+    shared = [node for node in body if node not in tests and not _imported(node) & dropped]
+    set_up = ast.unparse(ast.Module(shared, []))
+    programs = [f"{ast.unparse(node)}\n{node.name}()\n" for node in tests]
+    if is_check:
+        checks = tuple(map(Check, programs))
+        return {"entry_point": entry_point, "check_setup_code": set_up, "tests": checks}
+    beside = tuple(InProcess(f"{set_up}\n{program}") for program in programs)
+    return {"entry_point": entry_point, "path": f"{_MODULE}.py", "tests": beside}
+
+
+def _test_functions(body: list[ast.stmt]) -> list[ast.FunctionDef]:
+    return [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+
+
+def _only_function(body: list[ast.stmt], solution: str) -> str:
+    """The function that is all that a file imports of `solution`, under its name; empty for anything else."""
+    inner = [one for node in body for one in ast.walk(node) if _MODULE in _imported(one)]
+    match inner:
+        case [ast.ImportFrom(names=[ast.alias(name, None)]) as node] if node in body:
+            tree = parse_or_none(solution) if solution.strip() else None
+            is_other = tree is not None and function_named(tree, name) is None
+            return "" if is_other or not name.isidentifier() else name
+    return ""
+
+
+def _imported(node: ast.AST) -> set[str]:
+    """The modules that a statement imports, or imports from."""
+    if isinstance(node, ast.ImportFrom):
+        return {node.module or ""}
+    return {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+
+
+def _discards_results(tests: list[ast.FunctionDef], name: str) -> bool:
+    """Whether a test calls the function for what it does to its arguments; not so where it must raise."""
+    nodes = [node for test in tests for node in ast.walk(test)]
+    raising = {id(one) for node in nodes if isinstance(node, (ast.With, ast.Try)) for one in node.body}
+    calls = [node.value for node in nodes if isinstance(node, ast.Expr) and id(node) not in raising]
+    return any(
+        isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name
+        for call in calls
+    )
+
+
+def _acecode(row: Row) -> Problem:
+    question, number = row.text("question").strip(), row.values.get("id")
+    if not isinstance(number, str | int) or isinstance(number, bool) or number == "":
+        raise row.error("id", f"must be text or a number, found {number!r:.60}")
+    problem = Problem(task_id=f"AceCode/{number}", prompt=question, entry_point="")
+    return with_assertions(problem, row, "test_cases", row.values.get("test_cases"))
+
+
+def with_assertions(problem: Problem, row: Row, field: str, tests: Any) -> Problem:
+    """The problem with assert statements, and with the function that most of them call first."""
+    if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+        raise row.error(field, f"must be a list of assert statements, found {tests!r:.60}")
+    if not tests:
+        raise row.error(field, "is empty: nothing would judge an answer")
+    called: Counter[str] = Counter()
+    for number, test in enumerate(tests, start=1):
+        tree = row.python(field, test, problem=f"is not Python in test {number}")
+        if not tree.body or not all(isinstance(node, ast.Assert) for node in tree.body):
+            raise row.error(field, f"holds something else than an assert statement in test {number}")
+        calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+        names = (one.id for one in calls if isinstance(one, ast.Name) and not hasattr(builtins, one.id))
+        called.update(set(names))
+    if not called:
+        raise row.error(field, "calls no function that an answer could define")
+    return replace(
+        problem,
+        entry_point=called.most_common(1)[0][0],
+        tests=tuple(map(Assertion, tests)),
+        # As MBPP's: the tests alone are sure to name the function.
+        starter_code=f'"""\n{problem.prompt}\n{tests[0]}\n"""\n',
+        comparison=Comparison(tolerance=0.0),
+    )
+
+
+BIGCODEBENCH = Format(
+    "bigcodebench",
+    "BigCodeBench",
+    ("task_id", "complete_prompt", "canonical_solution", "entry_point", "test"),
+    '{"task_id": …, "complete_prompt": …, "canonical_solution": …, "entry_point": …, "test": …}',
+    _bigcodebench,
+)
+KODCODE = Format(
+    "kodcode",
+    "KodCode",
+    ("question", "test", "test_info"),
+    '{"question_id": …, "question": …, "solution": …, "test": "from solution import …", "test_info": […]}',
+    _kodcode,
+)
+ACECODE = Format(
+    "acecode",
+    "AceCode",
+    ("id", "question", "test_cases"),
+    '{"id": …, "question": …, "test_cases": ["assert …", …]}',
+    _acecode,
+)
 
 
 DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
@@ -327,8 +520,9 @@ def _simple_problem(row: Row) -> Problem:
 
 
 SIMPLE_JSON = Format(
+    "json",
     "the simple JSON format",
-    ("function_name",),
+    ("function_name", "docstring"),
     '{"function_name": …, "docstring": …, "test_cases": [[input…, output], …], "starter_code": ""}',
     _simple_problem,
 )
@@ -551,8 +745,9 @@ def _mbpp_problem(row: Row, challenge: bool = False) -> Problem:
 
 
 MBPP = Format(
+    "mbpp",
     "MBPP",
-    ("test_list",),
+    ("task_id", "code", "test_list"),
     '{"task_id": 2, "text": …, "code": …, "test_list": ["assert …", …]}',
     _mbpp_problem,
 )
@@ -612,8 +807,9 @@ def _evalplus_problem(row: Row) -> Problem:
 
 
 EVALPLUS = Format(
+    "evalplus",
     "HumanEval+, MBPP+",
-    ("base_input",),
+    ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input", "atol"),
     '{"task_id": …, "prompt": …, "entry_point": …, "base_input": [[…], …], "plus_input": …, "atol": …}',
     _evalplus_problem,
     non_finite=True,

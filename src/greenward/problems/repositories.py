@@ -115,7 +115,7 @@ def _row_problem(row: Row) -> Problem:
 
 
 _EXAMPLE = '{"instance_id": …, "repo": "owner/name", "base_commit": …, "patch": …, "FAIL_TO_PASS": […], …}'
-SWE_BENCH = Format("SWE-bench and SWE-Gym", _FIELDS, _EXAMPLE, _row_problem)
+SWE_BENCH = Format("swe-bench", "SWE-bench and SWE-Gym", _FIELDS, _EXAMPLE, _row_problem)
 
 
 def _changed_paths(patch: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rows of JSON files and of shipped text files, each with its place."""
+"""The rows of JSON and parquet files and of shipped text files, each with its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from greenward.common.errors import ProblemError
-from greenward.common.files import UNEXPECTED, read_file
+from greenward.common.files import UNEXPECTED, read_file, read_parquet
 from greenward.common.parsing import check_nesting, check_values
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.python_source import parse
@@ -37,7 +37,7 @@ class BadRow(ProblemError):
 
 @dataclass(frozen=True)
 class Row:
-    """One object of a file, and its place there."""
+    """One object of a file, and its place there; `line` is 0 where the file has no lines."""
 
     file: Path
     number: int
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        return f"row {self.number} (line {self.line})"
+        return f"row {self.number} (line {self.line})" if self.line else f"row {self.number}"
 
     def error(self, field: str, problem: str, *, remedy: str | None = None) -> BadRow:
         """The error for a field of this row; `problem` continues the sentence "field 'x' …"."""
@@ -108,17 +108,29 @@ Pair = Callable[[tuple[Row, Problem], tuple[Row, Problem]], tuple[Problem, Probl
 class Format:
     """A format of files of problems, recognised by the `fields` that its rows have.
 
-    `problem` makes a problem, or several, of a row, `example` shows a row in error messages. `non_finite`
-    admits NaN and Infinity. `pair` makes the final problems of those of two neighbouring rows, or gives None
-    unless they are two versions of one function; a row without its other version is a bad row.
+    Rows that hold a `foreign` field have another format, whose rows have these fields, too. `key` names the
+    format where a user chooses it (`KEY:FILE`). `problem` makes a problem, or several, of a row, `example`
+    shows a row in error messages. `non_finite` admits NaN and Infinity. `pair` makes the final problems of
+    those of two neighbouring rows, or gives None unless they are two versions of one function; a row without
+    its other version is a bad row.
     """
 
+    key: str
     name: str
     fields: tuple[str, ...]
     example: str
     problem: Callable[[Row], Problem | tuple[Problem, ...]]
     non_finite: bool = False
     pair: Pair | None = None
+    foreign: tuple[str, ...] = ()
+
+    def missing(self, row: Row) -> list[str]:
+        """The fields by which the format is recognised and which the row does not have."""
+        return [field for field in self.fields if field not in row.values]
+
+    def fits(self, row: Row) -> bool:
+        """Whether a row has this format. A foreign field that is null is one that the row does not use."""
+        return not self.missing(row) and all(row.values.get(field) is None for field in self.foreign)
 
 
 def refuse(error: ProblemError) -> None:
@@ -129,7 +141,7 @@ def refuse(error: ProblemError) -> None:
 def read_rows(
     path: Path, example: str, *, non_finite: bool = False, on_bad: Callable[[BadRow], None] = refuse
 ) -> Iterator[Row]:
-    """The objects of a JSON array, or of a sequence of objects, as in JSON Lines.
+    """The objects of a JSON array, or of a sequence of objects, as in JSON Lines; the rows of `*.parquet`.
 
     A file named `*.gz` is decompressed. `non_finite` admits NaN and Infinity, which Python writes
     although JSON has no such numbers. `on_bad` gets the error for a row that is not an object, or not JSON
@@ -139,6 +151,10 @@ def read_rows(
     remedy = f"Expected a list, or one line each, of {example}."
     if not path.is_file():
         raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
+    if path.suffix == ".parquet":
+        for number, values in enumerate(read_parquet(ProblemError, path), start=1):
+            yield Row(path, number, 0, values)
+        return
     text = read_text(path)
     decoder = json.JSONDecoder(
         parse_constant=None if non_finite else _refuse_constant,

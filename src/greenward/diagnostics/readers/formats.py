@@ -39,7 +39,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from greenward.common.errors import DiagnosticsError, RunError
-from greenward.common.files import MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file, read_file
+from greenward.common.files import (
+    MAX_LOG_BYTES,
+    leads_out,
+    lines,
+    open_file,
+    read_file,
+    read_parquet,
+)
 from greenward.common.parsing import parse_json_text
 from greenward.runs.files import JsonRows, read_json
 from greenward.runs.reading import CONFIG, METRICS, read_config, read_sessions
@@ -225,10 +232,6 @@ def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 STDOUT = Format("printed lines", r".*\.(log|out|txt)", _printed_rows, ("step",), whole_folder=False)
 
 
-_LEAST_ROWS = 100_000  # of a parquet file of any size
-_LEAST_VALUES = 1 << 24
-_LEAST_UNPACKED, MAX_RATIO = 64 << 20, 100
-_BATCH_BYTES = 256 << 20
 _NUMBERS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE")
 _CSV_STEPS = ("time/total_timesteps", "time/iterations", *STEP_KEYS)  # the first two are SB3's
 
@@ -268,33 +271,6 @@ def _headings(cells: list[str], path: Path) -> list[str]:
     return [cell.strip().rpartition(" - ")[2] or cell.strip() for cell in cells]
 
 
-def _rows_at_once(path: Path, file: Any, names: set[str] | None) -> int:
-    """How many rows of a parquet file to read at once, of the columns with these names or of all.
-
-    By run lengths and dictionaries a few bytes stand for any number of rows or values: what the footer says
-    is compared with the size of the file. Raises `DiagnosticsError`.
-    """
-    footer, size = file.metadata, path.stat().st_size
-    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
-    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
-    if names is not None:
-        chunks = [one for one in chunks if one.path_in_schema in names]
-    for what, found, most in (
-        ("rows", footer.num_rows, _LEAST_ROWS + size),
-        ("values", sum(one.num_values for one in chunks), max(_LEAST_VALUES, size)),
-        (
-            "bytes, unpacked",
-            sum(max(one.total_uncompressed_size, 0) for one in chunks),
-            max(_LEAST_UNPACKED, MAX_RATIO * size),
-        ),
-    ):
-        if not 0 <= found <= most:
-            raise DiagnosticsError(f"{path} says that it has {found} {what}; at most {most} are read")
-    # A value of a dictionary may be as long as the dictionary, and stand in each row.
-    texts = sum(one.total_uncompressed_size for one in chunks if one.physical_type.endswith("BYTE_ARRAY"))
-    return max(1, min(1024, _BATCH_BYTES // max(1, texts)))
-
-
 def _numbers(file: Any) -> set[str]:
     """The names of the columns that are plain numbers, which a log needs of a parquet file.
 
@@ -313,31 +289,10 @@ def _numbers(file: Any) -> set[str]:
 
 
 def _parquet_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
-    return chain.from_iterable(parquet_rows(path, only_numbers=True) for path in files)
+    return chain.from_iterable(parquet_rows(path, _numbers) for path in files)
 
 
-def parquet_rows(path: Path, *, only_numbers: bool = False) -> Iterator[Row]:
-    """The rows of a parquet file, or of its columns of numbers.
-
-    Raises `DiagnosticsError` without pyarrow, or for a broken file.
-    """
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise DiagnosticsError(
-            f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow"
-        ) from None
-    try:
-        with (
-            open_file(path, MAX_LOG_BYTES) as source,
-            parquet.ParquetFile(source, thrift_string_size_limit=1 << 24) as file,
-        ):
-            names = _numbers(file) if only_numbers else None
-            wanted = None if names is None else sorted(names)
-            for batch in file.iter_batches(_rows_at_once(path, file, names), columns=wanted):
-                yield from batch.to_pylist()
-    except (ArrowException, OSError, *UNEXPECTED) as error:
-        raise DiagnosticsError(f"{path} cannot be read as parquet: {str(error)[:200]}") from None
+parquet_rows = partial(read_parquet, DiagnosticsError)
 
 
 SB3 = Format("SB3", r"progress\.csv", _csv_rows, _CSV_STEPS)
