@@ -14,7 +14,7 @@ from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import original_id
-from greenward.recipes.run import train
+from greenward.recipes.run import dry_run, train
 from greenward.runs.reading import read_metrics
 from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, REINFORCED
@@ -182,3 +182,20 @@ def test_a_warm_start_needs_programs_that_continue_the_starter_code(problem_file
     train_problems, _ = build_problems(recipe(problem_file(buggy_code="def double(m):\n    return 3 * m\n")))
     with pytest.raises(ProblemError, match="double: expected a reference and a buggy program"):
         generated_examples(train_problems, 0.5, seed=0)
+
+
+def test_bad_rows_are_named_with_the_option_that_skips_them_and_recorded(tmp_path, problem_file, capsys):
+    file, two = problem_file(), [{"function_name": "one"}, {"function_name": "two", "docstring": 3}]
+    file.write_text("\n".join(map(json.dumps, [*json.loads(file.read_text()), *two])))
+    with pytest.raises(ProblemError, match=r"double\.json, row 2 \(line 2\)(.|\n)*by --skip-bad-rows"):
+        build_problems(recipe(file))
+    source = f"problems.train={file}"
+    keys = (*REINFORCED, source, "problems.skip_bad_rows=true", "evaluation.enabled=false")
+    settings = load_recipe("quickstart", (*keys, "problems.held_out=classic_training"))
+    dry_run(settings)
+    assert f"# Skipped rows of problems.train: 2. {file}, row 2 (line 2)" in capsys.readouterr().out
+    assert train(settings, tmp_path / "run")
+    assert "Skipped rows of problems.train: 2." in " ".join(capsys.readouterr().err.split())
+    (session,) = json.loads((tmp_path / "run" / "provenance.json").read_text())["sessions"]
+    first, second = session["skipped_rows"]["problems.train"]
+    assert (f"{file}, row 2 (line 2)" in first) and "row 3 (line 3): field 'docstring' must be text" in second

@@ -30,12 +30,13 @@ MODELS = {
 }
 DATASETS = {"code_bugs": "bugs:families"}
 # Options that users of other trainers know, the keys that they set, and their names for values.
-ALIASES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+ALIASES: dict[str, tuple[tuple[str, ...], dict[Any, str]]] = {
     "model": (("model.id",), MODELS),
     "dataset": (("problems.train", "problems.held_out"), DATASETS),
     "learning_rate": (("training.learning_rate",), {}),
     "max_grad_norm": (("training.max_grad_norm",), {}),
     "seed": (("seed",), {}),
+    "skip_bad_rows": (("problems.skip_bad_rows",), {True: "true"}),
 }
 QUICK = (
     "warm_start.max_steps=20",
@@ -59,12 +60,13 @@ QUICK = (
 @click.option("--learning_rate", "--learning-rate", help="training.learning_rate.")
 @click.option("--max_grad_norm", "--max-grad-norm", help="training.max_grad_norm.")
 @click.option("--seed", help="seed.")
+@flag("--skip-bad-rows", default=None, help="problems.skip_bad_rows: leave out rows that cannot be used.")
 def train(
     recipe: str, overrides: tuple[str, ...], *, output: Path | None, quiet: bool, dry_run: bool, **chosen: Any
 ) -> None:
     """Train with the recipe CONFIG.
 
-    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. The last five
+    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. The last six
     options set the keys that their help names.
 
     \b

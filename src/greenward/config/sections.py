@@ -132,6 +132,7 @@ class ProblemsConfig(ConfigSection):
     bugs: BugsConfig = BugsConfig()
     verify_references: bool = Field(True, description="run the reference solutions of user files first")
     allow_test_ids: bool = Field(False, description="allow training on MBPP's test problems (ids 11 to 510)")
+    skip_bad_rows: bool = Field(False, description="leave out rows of files that cannot be used")
 
 
 class SupervisedConfig(ConfigSection):

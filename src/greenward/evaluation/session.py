@@ -49,12 +49,11 @@ from greenward.evaluation.store import (
     read_samples,
     refuse_other_settings,
 )
-from greenward.evaluation.suites import usable
 from greenward.grading.edits import PATH, diff_between, editable_files, print_diff
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.verdict import Status
-from greenward.grading.verification import failing_references
+from greenward.grading.verification import failing_references, usable
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.formats import part_of
 from greenward.problems.problem import Problem, ProblemSet
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
 MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 GOES_ON = f"Stopping; all answers so far are kept, and the same command goes on. {interruption.AGAIN}"
-_SHOWN_ROWS = 3  # of those that were skipped; summary.json has all
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,7 @@ class EvaluationSession(ABC):
                     notes.append(
                         f"{len(flaky)} answers got different verdicts when judged {grading.recheck} times"
                     )
-                notes += _notes_on_suite(problems, self.problems.skipped, grader.tests_by_mode["in_process"])
+                notes += _notes_on_suite(self.problems, problems, grader.tests_by_mode["in_process"])
                 summary = {
                     "suite": problems.name,
                     "data_hash": settings["data_hash"],
@@ -324,12 +322,11 @@ def _remarks(figures: Mapping[str, Any], ks: Iterable[int]) -> tuple[list[str], 
     return failures, notes
 
 
-def _notes_on_suite(problems: ProblemSet, skipped: Sequence[str], in_process: int) -> list[str]:
+def _notes_on_suite(read: ProblemSet, problems: ProblemSet, in_process: int) -> list[str]:
     """What of the suite was left out, and which of its tests an answer could forge."""
-    first = " ".join([*skipped[:_SHOWN_ROWS], *(["…"] if len(skipped) > _SHOWN_ROWS else [])])
     left_out = sum(problem.tests_left_out for problem in problems)
     notes = (
-        (skipped, f"skipped rows of the suite's file: {len(skipped)}. {first}"),
+        (read.skipped, f"skipped rows of the suite's file: {read.skipped_note}"),
         (left_out, f"{left_out} tests of the suite are left out: nothing could judge them here"),
         (in_process, f"{in_process} tests ran inside the answers' own processes, which could forge them"),
     )
@@ -502,7 +499,13 @@ class ModelEvaluation(EvaluationSession):
         overlap = None
         if self._trained_on is not None:
             section = self._trained_on.problems
-            trained = load_problems(section.train, section.families, part="train", bugs=section.bugs)
+            trained = load_problems(
+                section.train,
+                section.families,
+                part="train",
+                bugs=section.bugs,
+                skip_bad_rows=section.skip_bad_rows,
+            )
             overlap = contamination(trained, self.problems)
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
         self.facts = {

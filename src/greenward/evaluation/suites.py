@@ -9,8 +9,7 @@ is EvalPlus's instruction with that prompt in a code block. Line ends are plain 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +29,11 @@ from greenward.environments.prompts import (
 )
 from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.judge import build_grader
-from greenward.grading.testcases import demand_judgeable
 from greenward.grading.verification import failing_references, load_verified
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.generated import MODULES
 from greenward.problems.problem import Assertion, Problem, ProblemSet, hole_of
 from greenward.problems.repositories import REPOSITORY_TAG
-from greenward.problems.rows import BadRow
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")
 DONE = "[DONE]"
@@ -165,36 +162,13 @@ def find_suite(name: str, recipe: ModelRecipe | None, *, skip_bad_rows: bool = F
                 "has the evaluations of its training.",
             )
         name = recipe.problems.held_out
-    load = partial(load_verified, name, recipe or GRPORecipe(), part="held_out")
-    return usable(load, skip_bad_rows=skip_bad_rows)
+    return load_verified(name, recipe or GRPORecipe(), part="held_out", skip_bad_rows=skip_bad_rows)
 
 
 def without(problems: ProblemSet, examples: Iterable[Problem]) -> ProblemSet:
     """The problems that are not shown as `examples`."""
     shown = {example.task_id for example in examples}
     return problems.filter(lambda problem: problem.task_id not in shown)
-
-
-def usable(load: Callable[..., ProblemSet], *, skip_bad_rows: bool) -> ProblemSet:
-    """The problems that `load` gives; with `skip_bad_rows` without those that cannot be read or judged.
-
-    What is left out is in `ProblemSet.skipped`. An error about a bad row says that the option leaves it out.
-    """
-    try:
-        problems = load(skip_bad_rows=skip_bad_rows)
-    except BadRow as error:
-        remedy = " ".join(filter(None, (error.remedy, "Or leave such rows out by --skip-bad-rows.")))
-        raise ProblemError(error.message, remedy=remedy) from None
-    if not skip_bad_rows:
-        return problems
-    kept, skipped = [], list(problems.skipped)
-    for problem in problems:
-        try:
-            demand_judgeable(problem)
-            kept.append(problem)
-        except ProblemError as error:
-            skipped.append(error.message)
-    return ProblemSet(kept, name=problems.name, skipped=tuple(skipped))
 
 
 def part_of_suite(problems: ProblemSet, *, ids: Sequence[str] = (), limit: int | None = None) -> ProblemSet:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Literal
@@ -15,6 +16,7 @@ from greenward.config.recipe import Recipe
 from greenward.grading.execution import ExecutionJudge
 from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader, build_grader
+from greenward.grading.testcases import demand_judgeable
 from greenward.grading.verdict import Family
 from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.formats import refuse_test_ids
@@ -22,6 +24,7 @@ from greenward.problems.generated import ID_PREFIX, MODULES
 from greenward.problems.mutation import bug_kind
 from greenward.problems.problem import Problem, ProblemSet, original_id, shared_problems
 from greenward.problems.repositories import FIXED_FILES, PLANTED
+from greenward.problems.rows import BadRow
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,12 @@ def load_verified(
     """The problems that `source` names, with what is told of their bugs; of `bugs:` those that a test finds.
 
     Both sides of a recipe are split before bugs are put in, so that no held-out program was seen with
-    another bug. Raises `ProblemError`.
+    another bug. `skip_bad_rows`, or that key of the recipe, leaves out rows that cannot be used. Raises
+    `ProblemError`.
     """
     section = recipe.problems
-    problems = load_problems(source, section.families, part, bugs=section.bugs, skip_bad_rows=skip_bad_rows)
+    load = partial(load_problems, source, section.families, part, bugs=section.bugs)
+    problems = usable(load, skip_bad_rows=skip_bad_rows or section.skip_bad_rows)
     made = source.startswith((BUGS, PLANTED))
     if not made and not (section.bugs.show_failing_test and any(problem.buggy_code for problem in problems)):
         return problems
@@ -126,6 +131,28 @@ def load_verified(
     if not found:
         raise ProblemError(f"{source}: no test finds any of the {len(problems)} bugs that were tried.")
     return found
+
+
+def usable(load: Callable[..., ProblemSet], *, skip_bad_rows: bool) -> ProblemSet:
+    """The problems that `load` gives; with `skip_bad_rows` without those that cannot be read or judged.
+
+    What is left out is in `ProblemSet.skipped`. An error about a bad row says that the option leaves it out.
+    """
+    try:
+        problems = load(skip_bad_rows=skip_bad_rows)
+    except BadRow as error:
+        remedy = " ".join(filter(None, (error.remedy, "Or leave such rows out by --skip-bad-rows.")))
+        raise ProblemError(error.message, remedy=remedy) from None
+    if not skip_bad_rows:
+        return problems
+    kept, skipped = [], list(problems.skipped)
+    for problem in problems:
+        try:
+            demand_judgeable(problem)
+            kept.append(problem)
+        except ProblemError as error:
+            skipped.append(error.message)
+    return ProblemSet(kept, name=problems.name, skipped=tuple(skipped))
 
 
 def failing_references(problems: Sequence[Problem], grader: ExecutionJudge) -> list[str]:

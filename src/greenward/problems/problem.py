@@ -263,6 +263,9 @@ def _demand(
             raise ProblemError(f"{type(record).__name__}: {name}: expected {expected}, found {value!r:.200}.")
 
 
+_SHOWN_ROWS = 3  # of those that were skipped
+
+
 class ProblemSet(Sequence[Problem]):
     """An immutable, ordered set of problems with unique task ids.
 
@@ -298,19 +301,39 @@ class ProblemSet(Sequence[Problem]):
         return self._problems[index]
 
     def by_id(self, task_id: str) -> Problem:
-        """The problem with this id. Raises `ProblemError` naming the nearest ids if there is none."""
+        """The problem with this id, or the only one with it behind the name of its suite (`SUITE/ID`).
+
+        Raises `ProblemError` naming the nearest ids if there is none.
+        """
         if task_id in self._by_id:
             return self._by_id[task_id]
-        near = get_close_matches(task_id, self._by_id, n=3)
+        if len(found := self._by_plain_id.get(task_id, [])) == 1:
+            return found[0]
+        names = {name: one.task_id for name, found in self._by_plain_id.items() for one in found[:1]}
+        near = [names.get(one, one) for one in get_close_matches(task_id, [*self._by_id, *names], n=3)]
         raise ProblemError(
             f"{self.name}: no problem has the id {task_id!r}.",
-            remedy=f"Nearest: {', '.join(near)}." if near else None,
+            remedy=f"Nearest: {', '.join(dict.fromkeys(near))}." if near else None,
         )
+
+    @cached_property
+    def _by_plain_id(self) -> dict[str, list[Problem]]:
+        found = defaultdict(list)
+        for problem in self._problems:
+            if plain := problem.task_id.partition("/")[2]:
+                found[plain].append(problem)
+        return dict(found)
 
     @cached_property
     def data_hash(self) -> str:
         """The `data_hash` of the problems in their order."""
         return data_hash(self._problems)
+
+    @property
+    def skipped_note(self) -> str:
+        """How many rows were left out, and what is wrong with the first of them."""
+        shown = [*self.skipped[:_SHOWN_ROWS], *(["…"] if len(self.skipped) > _SHOWN_ROWS else [])]
+        return f"{len(self.skipped)}. {' '.join(shown)}"
 
     def filter(self, keep: Callable[[Problem], bool]) -> ProblemSet:
         """The problems for which `keep` holds, in order."""

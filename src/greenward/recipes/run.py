@@ -549,8 +549,13 @@ def train(
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
         run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
+        left_out = task.left_out()
+        if left_out:
+            run.add_provenance(skipped_rows={key: list(one.skipped) for key, one in left_out.items()})
         task.open(run, stack)
         stack.enter_context(progress)
+        for key, problems in left_out.items():
+            progress.message(f"Skipped rows of {key}: {problems.skipped_note}")
         for key, change in run.inexact.items():
             progress.message(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
@@ -619,6 +624,8 @@ def dry_run(
     check_needs(recipe, given, functions)
     print(dump(recipe))
     task = find_task(recipe.task)(recipe, given, functions)
+    for key, problems in task.left_out().items():
+        print(f"# Skipped rows of {key}: {problems.skipped_note}")
     if not isinstance(recipe, ModelRecipe):
         print(task.sample(None))
         return

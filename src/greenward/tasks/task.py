@@ -113,6 +113,12 @@ class Task:
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Prepare to collect and evaluate episodes, until `stack` is closed; `run` gets facts on it."""
 
+    def left_out(self) -> Mapping[str, ProblemSet]:
+        """The sets of problems of whose files rows were left out, by their keys in the recipe."""
+        keys = {"problems.train": "train", "problems.held_out": "held_out"}
+        sets: dict[str, Any] = {key: getattr(self, part, None) for key, part in keys.items()}
+        return {key: one for key, one in sets.items() if getattr(one, "skipped", ())}
+
     def texts(self) -> Iterable[str]:
         """Texts to train a tokenizer on, where the recipe starts from random weights."""
         raise NotImplementedError
