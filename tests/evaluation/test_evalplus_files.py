@@ -109,6 +109,38 @@ def test_folders_of_evalplus_are_read(tmp_path):
     assert read(tmp_path) == [("Suite/0", 0, "zero"), ("Suite/1", 2, "two"), ("Suite/1", 10, "ten")]
 
 
+def test_what_lies_beside_answers_in_a_folder_is_left_out(tmp_path):
+    for name in (
+        "Suite_0/0.py", ".git/hooks/a.py", ".ipynb_checkpoints/0.py", "__pycache__/0.py", "figures/plot.png",
+        "Suite_0/__init__.py", "Suite_0/.0.py", "Suite_0/.ipynb_checkpoints/0.py", "Suite_0/0.raw", "setup.py",
+        "Suite_0/__pycache__/0.cpython-311.pyc",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("a")
+    assert read(tmp_path) == [("Suite/0", 0, "a")]
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers/0.py").write_text("a")
+    with pytest.raises(ProblemError, match="answers: names no problem"):
+        read(tmp_path)
+
+
+def test_files_of_livecodebench_are_read_by_plain_ids(tmp_path):
+    rows = [
+        {"question_id": "1", "code_list": ["a", "b"], "output_list": ["x", "y"], "question_title": "One"},
+        {"question_id": "Suite/0", "output_list": ["c", None]},
+    ]
+    expected = [("Suite/1", 0, "a"), ("Suite/1", 1, "b"), ("Suite/0", 0, "c"), ("Suite/0", 1, None)]
+    path = tmp_path / "Scenario.codegeneration_2_0.2.json"
+    path.write_text(json.dumps(rows, indent=4))
+    assert read(path) == expected
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read(path) == expected
+    path.write_text(json.dumps([rows[0], {"question_id": "1 "}]))
+    with pytest.raises(ProblemError, match=r"row 2 .*names no problem") as caught:
+        read(path)
+    assert "Suite/1" in str(caught.value.remedy)
+
+
 def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "MAX_ANSWERS", 10)
     monkeypatch.setattr(parsing, "MAX_JSON_VALUES", 100)
@@ -151,6 +183,9 @@ def test_lone_surrogates_do_not_reach_files(written):
         ([[1, 2]], "line 1: not an object"),
         ([{"task_id": "Suite/9", "solution": "a"}], "line 1.*names no problem of suite: 'Suite/9'"),
         ([{"solution": "a"}], "task_id.*found nothing"),
+        ([{"id": 1, "solution": "a"}], "'task_id' is missing; this row has: id, solution"),
+        ([{"question_id": "0", "code_list": [3]}], "'code_list' must be text, null, or a list"),
+        ([{"question_id": "9", "code_list": ["a"]}], "'question_id' names no problem of suite: '9'"),
         ([{"task_id": "Suite/0"}], "'completion' is missing"),
         ([{"task_id": "Suite/0", "completions": "a"}], "Did you mean 'completion' by 'completions'"),
         ([{"task_id": "Suite/0", "solution": 3}], "'solution' must be text"),

@@ -10,14 +10,16 @@ The folder of an evaluation holds every verdict that had arrived, whenever the p
 
 A row of a file of samples (human-eval, EvalPlus) holds `task_id` and `completion` (continues the prompt) or
 `solution` (a whole program, which wins where both are given; a list of them counts as several answers; null
-is an answer without a program). Rows of one task are numbered in their order unless they carry `sample`. A
-folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id. `eval_results.json` is as EvalPlus
-0.3.1 writes it; without added tests, `plus_status` is null.
+is an answer without a program). Rows of one task are numbered in their order unless they carry `sample`. Rows
+of LiveCodeBench hold `question_id` and `code_list` (programs) or `output_list` (what was written); all may
+lie in one array. A folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id.
+`eval_results.json` is as EvalPlus 0.3.1 writes it; without added tests, `plus_status` is null.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +39,7 @@ from greenward.grading.reward_terms import defines
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
 from greenward.problems.rows import BadRow, Row, read_text, refuse
+from greenward.problems.rows import read_rows as read_rows_of_file
 from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
 from greenward.runs.output import RunLock, check_folder, claim_folder
 
@@ -144,7 +147,9 @@ OnUnknown = Callable[[ProblemError], None]
 
 MAX_ANSWERS = 200_000  # at once; each takes about 4 KB of memory
 EVALPLUS_RESULTS = "eval_results.json"
-_EXAMPLE = '{"task_id": …, "completion": …} or {"task_id": …, "solution": …}'
+_EXAMPLE = (
+    '{"task_id": …, "completion": …}, {"task_id": …, "solution": …} or {"question_id": …, "code_list": […]}'
+)
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
 
 
@@ -227,13 +232,17 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
     seen: dict[SampleKey, Row] = {}
     counts: Counter[str] = Counter()
     for row in _rows(path):
+        field = "task_id" if "task_id" in row.values else "question_id"
+        if field not in row.values:
+            named = f"'task_id' is missing; this row has: {', '.join(row.values)[:200]}. {_REMEDY}"
+            raise row.error("task_id", "must be text, found nothing", remedy=named)
         try:
-            problem = problems.by_id(row.text("task_id"))
+            problem = problems.by_id(row.text(field))
         except BadRow:
             raise
         except ProblemError as error:
-            what = f"names no problem of {problems.name}: {row.values['task_id']!r}"
-            on_unknown(row.error("task_id", what, remedy=error.remedy))
+            what = f"names no problem of {problems.name}: {row.values[field]!r}"
+            on_unknown(row.error(field, what, remedy=error.remedy))
             continue
         reason = row.text("extraction_failure", default="")
         truncated = row.values.get("truncated") is True
@@ -251,7 +260,11 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    lines = read_text(path).split("\n")
+    text = read_text(path)
+    if re.match(r"\s*\[\s*\{", text):
+        yield from read_rows_of_file(path, _EXAMPLE)
+        return
+    lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -268,11 +281,12 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
     """(program, what was written) of each answer in a row."""
-    if "solution" in row.values:
-        given = row.values["solution"]
+    field = next((name for name in ("solution", "code_list", "output_list") if name in row.values), None)
+    if field is not None:
+        given = row.values[field]
         for solution in given if isinstance(given, list) else [given]:
             if not isinstance(solution, (str, type(None))):
-                raise row.error("solution", "must be text, null, or a list of texts")
+                raise row.error(field, "must be text, null, or a list of texts")
             program = None if solution is None else _encodable(solution)
             yield program, _completion(row) if "completion" in row.values else program or ""
     elif "completion" in row.values:
@@ -316,10 +330,14 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
     for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
         if folder.name not in by_name:
             near = get_close_matches(folder.name, by_name, n=3)
+            # `.git`, `.ipynb_checkpoints`, `__pycache__`, and whatever else holds no answers.
+            if folder.name.startswith((".", "__")) or not (near or any(folder.glob("*.py"))):
+                continue
             remedy = f"Nearest: {', '.join(near)}." if near else "Expected TASK_ID/N.py, with _ for each /."
             on_unknown(ProblemError(f"{folder}: names no problem of {problems.name}.", remedy=remedy))
             continue
-        for file in sorted(folder.glob("*.py"), key=lambda file: (len(file.stem), file.stem)):
+        files = (file for file in folder.glob("*.py") if not file.name.startswith((".", "__")))
+        for file in sorted(files, key=lambda file: (len(file.stem), file.stem)):
             if not file.stem.isdecimal() or str(int(file.stem)) != file.stem:
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
             program = read_text(file, within=path)
