@@ -23,6 +23,7 @@ class OpenAIServer:
     are what was asked. With a `key`, requests without it get 401. The prompt of a chat is its last message; a
     seed that is sent is added to a prompt, as in "prompt#7".
     `seconds` is what an answer takes; hanging answers take `hang_seconds`. A `new` server refuses `max_tokens`.
+    `refuses` gives the body of a 400 for each parameter that is refused.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class OpenAIServer:
         models: tuple[str, ...] = ("tiny",),
         key: str | None = None,
         new: bool = False,
+        refuses: dict[str, Any] | None = None,
         context: int = 1 << 20,
         seconds: float = 0.0,
         hang_seconds: float = 30.0,
@@ -41,7 +43,7 @@ class OpenAIServer:
     ) -> None:
         self.answer, self.fault, self.models, self.key = answer, fault, models, key
         self.context, self.seconds, self.hang_seconds = context, seconds, hang_seconds
-        self.new, self.retry_after = new, retry_after
+        self.new, self.retry_after, self.refuses = new, retry_after, refuses or {}
         self.attempts: Counter[str] = Counter()
         self.delivered: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -143,6 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             if owner.new and "max_tokens" in payload:
                 message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
                 self.send(400, {"error": {"message": message}})
+            elif named := [name for name in owner.refuses if name in payload]:
+                self.send(400, owner.refuses[named[0]])
             elif len(prompt) // 4 + payload.get("max_tokens", 0) > owner.context:
                 message = f"This model's maximum context length is {owner.context} tokens. However, you requested more."
                 self.send(400, {"error": {"message": message}})
@@ -199,5 +203,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(200, b"<html><title>Welcome</title></html>", "text/html")
         elif fault == "big":
             self.send(200, b'"' + b"x" * 5_000_000 + b'"')
+        elif fault == "stream":
+            self.send(
+                200,
+                b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n',
+                "text/event-stream",
+            )
         else:
             self.send(200, {"not_json": b'{"choices": [', "other_json": {"choices": []}}[fault])

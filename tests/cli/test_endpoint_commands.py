@@ -265,6 +265,22 @@ def test_what_is_wrong_with_a_server_is_one_clear_line(call, suite, tmp_path, op
             assert call(*command, "--max-tokens", 100, "--limit", 2, *FAST)[0] == 0
 
 
+def test_a_temperature_that_was_refused_is_not_recorded_as_one(call, suite, tmp_path) -> None:
+    refused = {"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model."}}
+    out = tmp_path / "out"
+    with OpenAIServer(answer, refuses={"temperature": refused}) as server:
+        command = evaluation(server, suite, out, *FAST)
+        for _ in range(2):  # the second time, all answers are there, and nothing is asked
+            assert call(*command)[0] == 0
+            summary = json.loads((out / "summary.json").read_text())
+            assert summary["settings"]["temperature"] is None
+            assert "the server refused these parameters: temperature" in summary["notes"]
+            assert any("server's own decoding: temperature 0, which was" in one for one in summary["notes"])
+            assert "the server's own" in (out / "report.md").read_text()
+        assert len(server.payloads) == PROBLEMS + 1
+        assert all(row["refused_parameters"] == ["temperature"] for row in rows(out, "samples.jsonl"))
+
+
 def test_a_server_that_is_not_there_may_be_there_later(call, suite, tmp_path) -> None:
     code, _, err = call("eval", "--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--suite", suite)
     assert (code, "Connection refused" in err) == (2, True)

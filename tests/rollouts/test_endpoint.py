@@ -47,6 +47,128 @@ def test_a_server_that_knows_only_the_newer_limit_gets_it() -> None:
             asked.ask("p", SamplingParams())  # the completions API has one name only
 
 
+# As OpenAI, FastAPI's validation and others word it.
+REFUSALS = {
+    "temperature": {"error": {"message": "Unsupported value: 'temperature' does not support 0.5 with this model."}},
+    "top_p": {"error": {"message": "Invalid value.", "type": "invalid_request_error", "param": "top_p"}},
+    "stop": {"detail": [{"type": "extra_forbidden", "loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]},
+    "seed": {"error": "Unrecognized request argument supplied: seed"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("refused", [*([name] for name in REFUSALS), list(REFUSALS)])
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_parameter_that_is_refused_by_name_is_left_out_from_then_on(refused, chat) -> None:
+    params = SamplingParams(max_tokens=7, temperature=0.5, top_p=0.9, stop_strings=("\n\n",))
+    prompt = [{"role": "user", "content": "p"}] if chat else "p"
+    with OpenAIServer(refuses={name: REFUSALS[name] for name in refused}) as server:
+        asked = endpoint(server)
+        for number in range(3):
+            answer = asked.ask(prompt, params, seed=number)
+            assert answer.text.startswith("answer to p")
+            assert answer.refused == tuple(sorted(refused))
+        assert asked.refused == set(refused)
+        assert len(server.payloads) == len(refused) + 3
+        assert all(payload.keys().isdisjoint(refused) for payload in server.payloads[-3:])
+        assert server.payloads[-1].keys() >= set(REFUSALS) - set(refused)
+        plain = asked.ask(prompt, SamplingParams(temperature=0.0))
+        assert plain.refused == tuple(name for name in ("temperature",) if name in refused)
+
+
+def test_of_two_parameters_that_exclude_each_other_the_lesser_is_left_out() -> None:
+    both = {"error": {"message": "`temperature` and `top_p` cannot both be specified for this model."}}
+    with OpenAIServer(refuses={"top_p": both}) as server:
+        answer = endpoint(server).ask("p", SamplingParams(temperature=0.2, top_p=0.9))
+        assert answer.refused == ("top_p",)
+        assert server.payloads[-1]["temperature"] == 0.2
+
+
+@pytest.mark.parametrize(
+    "message", ["Your prompt holds a temperature and a seed.", "max_tokens is too large: 512.", "No."]
+)
+def test_a_request_that_is_refused_for_another_reason_is_refused_and_keeps_its_parameters(message) -> None:
+    with OpenAIServer() as server:
+        asked = endpoint(server)
+        server.refuses = {"model": {"error": {"message": message}}}
+        with pytest.raises(RequestError, match=f"answered 400: {message}"):
+            asked.ask([{"role": "user", "content": "p"}], SamplingParams(temperature=0.5), seed=1)
+        assert len(server.payloads) <= 3
+        server.refuses = {}
+        assert asked.ask("p", SamplingParams(temperature=0.5), seed=1).refused == ()
+        assert {"temperature", "seed", "max_tokens"} <= server.payloads[-1].keys()
+
+
+def test_a_limit_of_tokens_that_is_refused_by_its_name_gets_the_newer_one() -> None:
+    old = {"error": {"message": "Unsupported parameter.", "param": "max_tokens"}}
+    with OpenAIServer(refuses={"max_tokens": old, "temperature": REFUSALS["temperature"]}) as server:
+        answer = endpoint(server).ask([{"role": "user", "content": "p"}], SamplingParams(max_tokens=9))
+        assert (answer.refused, server.payloads[-1]["max_completion_tokens"]) == (("temperature",), 9)
+        assert len(server.payloads) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "ab"),
+        ({"content": ["a", {"type": "output_text", "text": "b"}]}, "ab"),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}, {"text": "b"}]},
+            "b",
+        ),
+        ({"content": []}, ""),
+        ({"content": None, "reasoning_content": "so …", "reasoning": "so …"}, ""),
+        ({"content": None, "refusal": "I cannot."}, "I cannot."),
+        ({"content": [{"type": "refusal", "refusal": "I cannot."}]}, "I cannot."),
+        ({"content": "a", "refusal": None}, "a"),
+        ({"role": "assistant"}, ""),
+    ],
+)
+@pytest.mark.parametrize("finish", [None, "stop"])
+def test_answers_in_parts_or_without_content_are_texts_at_the_first_attempt(message, text, finish) -> None:
+    with OpenAIServer() as server:
+        server.completion = lambda: {
+            "choices": [{"message": message, "finish_reason": finish}],
+            "usage": None,
+        }
+        answer = endpoint(server).ask([{"role": "user", "content": "p"}], SamplingParams())
+        assert (answer.text, answer.truncated, len(server.payloads)) == (text, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"choices": []}, "it holds no choice"),
+        ({"choices": None}, "it holds no choice"),
+        ({"choices": [{"delta": {"content": "a"}}]}, "a part of a streamed answer"),
+        ({"choices": [{"message": {"content": [1]}}]}, "the content is no text"),
+        ({"choices": [{"message": {"content": 1}}]}, "the content is no text"),
+    ],
+)
+def test_what_is_no_answer_is_told_in_words(found, message) -> None:
+    with OpenAIServer() as server:
+        server.completion = lambda: found
+        with pytest.raises(RequestError, match=message):
+            endpoint(server).ask([{"role": "user", "content": "p"}], SamplingParams())
+
+
+def test_a_server_that_only_streams_is_told_in_words_and_not_asked_again() -> None:
+    with OpenAIServer() as server:
+        asked = endpoint(server)
+        asked.ask("p", SamplingParams())
+        server.fault = lambda *_: "stream"
+        with pytest.raises(RequestError, match="found a stream of parts") as refused:
+            asked.ask("q", SamplingParams())
+        assert server.attempts["q"] == 1
+        server.fault, server.refuses = (
+            lambda *_: None,
+            {"model": {"error": {"message": "stream must be true"}}},
+        )
+        with pytest.raises(RequestError, match="stream must be true") as also:
+            asked.ask("q", SamplingParams())
+        for error in (refused.value, also.value):
+            assert "switch streaming off" in str(asked.explained(error))
+
+
 def test_the_only_model_of_a_server_needs_no_name() -> None:
     with OpenAIServer(models=("only",)) as server:
         assert Endpoint(server.url).model == "only"

@@ -160,11 +160,21 @@ class JsonClient:
         if len(raw) > self._max_bytes:
             raise RequestFailed(f"{place}: the answer has more than {self._max_bytes} bytes.", status)
         raw = raw.replace(self._secret.encode(), _HIDDEN.encode()) if self._secret else raw
+        if response.headers.get_content_type() == "text/event-stream" or re.match(rb"\s*data:", raw):
+            raise RequestRefused(
+                f"{place}: expected JSON, found a stream of parts (text/event-stream)", status
+            )
+        why = ""
         try:
-            return parse(parse_json_text(raw) if raw else None)
+            value = parse_json_text(raw) if raw else None
+            try:
+                return parse(value)
+            except ValueError as error:
+                why = f": {error}"
+                raise
         except (ValueError, LookupError, TypeError):
             said = self._clean(_message(raw[: 1 << 16])) or "nothing"
-            raise RequestFailed(f"{place}: expected other JSON, found {said}", status) from None
+            raise RequestFailed(f"{place}: expected other JSON, found {said}{why}", status) from None
 
     def _exchange(
         self, method: str, path: str, payload: Any, deadline: float
@@ -259,9 +269,12 @@ def _message(raw: bytes) -> str:
         found = parse_json_text(raw)
     except ValueError:
         return raw.decode(errors="replace")
+    parameter = None
     for key in ("error", "message", "detail"):
-        found = found.get(key, found) if isinstance(found, dict) else found
-    return found if isinstance(found, str) else json.dumps(found)
+        if isinstance(found, dict):
+            parameter, found = found.get("param", parameter), found.get(key, found)
+    said = found if isinstance(found, str) else json.dumps(found)
+    return f"{said} ({parameter})" if isinstance(parameter, str) and parameter not in said else said
 
 
 def _seconds(retry_after: str) -> float | None:

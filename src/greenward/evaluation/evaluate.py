@@ -47,7 +47,8 @@ class Sample:
 
     `extracted.code` is None when the text holds no program. `truncated`: the answer reached the token limit.
     `tokens` is None where the answer was not sampled here, `prompt_tokens` where no server counted them.
-    `lost` says why an answer never came; it is not stored.
+    `lost` says why an answer never came; it is not stored. `refused` are the parameters of decoding that a
+    server did not take.
     """
 
     problem: Problem
@@ -58,6 +59,7 @@ class Sample:
     tokens: int | None = None
     prompt_tokens: int | None = None
     lost: str = ""
+    refused: tuple[str, ...] = ()
 
     @property
     def code(self) -> str | None:
@@ -81,6 +83,7 @@ class Sample:
             "prompt_tokens": self.prompt_tokens,
             **({"files": dict(found.files)} if found.files else {}),
             **({"status": found.status.value} if found.status in EDIT_ERRORS else {}),
+            **({"refused_parameters": list(self.refused)} if self.refused else {}),
         }
 
     @classmethod
@@ -95,6 +98,7 @@ class Sample:
             row["truncated"],
             row.get("tokens"),
             row.get("prompt_tokens"),
+            refused=tuple(row.get("refused_parameters", ())),
         )
 
 

@@ -130,7 +130,8 @@ class EvaluationSession(ABC):
 
     `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
     the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
-    number of answers in all. `grader` judges them while `run` runs.
+    number of answers in all. `grader` judges them while `run` runs. `not_taken` are settings that were asked
+    for and that a server did not take: the summary has None for them.
     """
 
     command = "eval"
@@ -142,6 +143,7 @@ class EvaluationSession(ABC):
     answers: int
     grader: Grader
     device: str | None = None
+    not_taken: Sequence[str] = ()
 
     @property
     @abstractmethod
@@ -207,7 +209,7 @@ class EvaluationSession(ABC):
                     **figures,
                     **checked,
                     "failures": failures,
-                    "settings": settings,
+                    "settings": settings | dict.fromkeys(self.not_taken),
                     "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
                     "sessions": sessions,
                     "notes": [*self.notes, *notes],
@@ -732,7 +734,9 @@ class EndpointEvaluation(ModelEvaluation):
                 problem, n = part[number]
                 found = self.renderer.extracted(problem, answer.text)
                 tokens = answer.completion_tokens, answer.prompt_tokens
-                sample = Sample(problem, n, answer.text, found, answer.truncated, *tokens)
+                sample = Sample(
+                    problem, n, answer.text, found, answer.truncated, *tokens, refused=answer.refused
+                )
                 with writing:
                     store.add_new([sample])
 
@@ -760,8 +764,14 @@ class EndpointEvaluation(ModelEvaluation):
         seconds.sampling += time.perf_counter() - began
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
-        """The tokens of all answers, as far as the server has counted them."""
+        """The tokens of all answers, as far as the server has counted them, and what it did not take."""
         samples = [sample for sample in folder.samples.values() if not sample.lost]
+        self.not_taken = sorted(self._endpoint.refused.union(*(sample.refused for sample in samples)))
+        if self.not_taken:
+            self.notes.append(f"the server refused these parameters: {', '.join(self.not_taken)}")
+        if "temperature" in self.not_taken:
+            asked = f"temperature {self.sampling.temperature:g}, which was asked for, does not hold"
+            self.notes.append(f"answers were drawn by the server's own decoding: {asked}")
         counted = [sample for sample in samples if None not in (sample.prompt_tokens, sample.tokens)]
         return super().facts_of(folder) | {
             "usage": {

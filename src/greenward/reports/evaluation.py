@@ -113,7 +113,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
     yield Fact("answers", str(summary.get("answers", 0)))
     for name, key in (("temperature", "temperature"), ("style", "style"), ("few-shot", "fewshot")):
         if key in settings:
-            yield Fact(name, str(settings[key]))
+            yield Fact(name, "the server's own" if settings[key] is None else str(settings[key]))
     if usage := summary.get("usage"):
         tokens = f"{usage['prompt_tokens']:,} of prompts, {usage['completion_tokens']:,} of answers"
         unknown = usage["answers_not_counted"]

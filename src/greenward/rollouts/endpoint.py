@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 API_KEY = "OPENAI_API_KEY"
 CONCURRENCY = 8
 _MAX_STOPS = 4  # OpenAI takes no more
+_NEWER_LIMIT = "max_completion_tokens"  # newer models of OpenAI know this name of `max_tokens` only
+# What a server may refuse and is asked without then, that first which changes the answers least.
+_DISPENSABLE = ("seed", "stop", "top_p", "temperature")
+_WITHOUT_STREAM = "Whole answers are needed: switch streaming off in the server, or ask another one."
 _PLACE = re.compile(r"(?:(.*)@)?(https?://.*)", re.DOTALL)
 _ROLES = ("system", "user", "assistant")
 _FIRST_ROLE = 0x110000  # ids from here on are no characters
@@ -43,12 +47,16 @@ Prompt = str | Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered. The numbers of tokens are the server's own, None where it gives none."""
+    """What a server answered. The numbers of tokens are the server's own, None where it gives none.
+
+    `refused` are the parameters that it did not take, so that it decoded without them.
+    """
 
     text: str
     truncated: bool
     prompt_tokens: int | None
     completion_tokens: int | None
+    refused: tuple[str, ...] = ()
 
 
 def refuses_all(error: RequestError) -> bool:
@@ -68,6 +76,8 @@ class Endpoint:
     `.env`, if there is one. At most `concurrency` requests are under way. Raises `ConfigError` for a name, a
     variable or a choice of model that cannot be, and what `explained` gives if the server cannot be asked
     which models it has.
+
+    `refused` are the parameters that the server has refused by name, and is not sent any more.
     """
 
     def __init__(
@@ -82,29 +92,41 @@ class Endpoint:
         self._client = JsonClient(place[2] if place else name, token=_key(key_variable), patience=patience)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
         self._limit = "max_tokens"
+        self.refused: frozenset[str] = frozenset()
         self.url = self._client.url
         self.model = (place and place[1]) or self._only_model()
 
     def ask(self, prompt: Prompt, params: SamplingParams, seed: int | None = None) -> Answer:
         """The answer to one prompt. The server draws by `seed`, if there is one. Raises `RequestError`."""
         is_chat = not isinstance(prompt, str)
-        payload: dict[str, Any] = {
-            "model": self.model,
-            "messages" if is_chat else "prompt": prompt,
-            self._limit if is_chat else "max_tokens": params.max_tokens,
-            "temperature": params.temperature,
-        }
+        limit, refused = self._limit if is_chat else "max_tokens", self.refused
         stops = params.stop_strings[:_MAX_STOPS] or None
         optional = {"top_p": params.top_p if params.top_p < 1 else None, "stop": stops, "seed": seed}
+        payload: dict[str, Any] = {"temperature": params.temperature}
         payload |= {name: value for name, value in optional.items() if value is not None}
         path = "/chat/completions" if is_chat else "/completions"
-        try:
-            return self._client.request("POST", path, payload, parse=_answer)
-        except RequestRefused as error:
-            if not (is_chat and "max_tokens" in payload and "max_completion_tokens" in error.message):
-                raise
-            self._limit = "max_completion_tokens"  # newer models of OpenAI know this name only
-            return self.ask(prompt, params, seed)
+        while True:
+            sent = {
+                "model": self.model,
+                "messages" if is_chat else "prompt": prompt,
+                limit: params.max_tokens,
+            }
+            sent |= {name: value for name, value in payload.items() if name not in refused}
+            try:
+                answer: Answer = self._client.request("POST", path, sent, parse=_answer)
+            except RequestRefused as error:
+                if error.status not in (400, 422):
+                    raise
+                if is_chat and "max_tokens" in sent and _refuses_limit(error.message):
+                    limit = _NEWER_LIMIT
+                elif named := [name for name in _DISPENSABLE if name in sent and _names(error.message, name)]:
+                    refused |= {named[0]}
+                else:
+                    raise
+            else:  # only now is it sure that the parameters were what was wrong
+                self._limit = limit if is_chat else self._limit
+                self.refused |= refused
+                return replace(answer, refused=tuple(sorted(refused & payload.keys())))
 
     def ask_all(
         self,
@@ -160,6 +182,8 @@ class Endpoint:
         remedy: str | None = None
         if error.status in (401, 403):
             remedy = f"The key comes from the environment variable {API_KEY}, or from --api-key-env NAME."
+        elif isinstance(error, RequestRefused) and _names(error.message, "stream(s|ing)?"):
+            remedy = _WITHOUT_STREAM
         elif error.status in (200, 404):
             remedy = "URLs of such servers usually end in /v1."
             with suppress(RequestError):
@@ -278,21 +302,48 @@ class EndpointEngine:
         """Nothing: the server has its own weights."""
 
 
+def _names(message: str, parameter: str) -> bool:
+    return re.search(rf"(?<!\w){parameter}(?!\w)", message) is not None
+
+
+def _refuses_limit(message: str) -> bool:
+    """Whether an error is about the name `max_tokens`, and not about the number of tokens."""
+    unknown = re.search(
+        r"unsupported|not supported|unrecogni[sz]ed|unknown|not permitted", message, re.IGNORECASE
+    )
+    return _NEWER_LIMIT in message or (_names(message, "max_tokens") and unknown is not None)
+
+
 def _answer(found: Any) -> Answer:
     """The first choice of a completion. Raises `ValueError`, `LookupError` or `TypeError` for other JSON."""
+    if isinstance(found, dict) and "choices" in found and not found["choices"]:
+        raise ValueError("it holds no choice")
     choice, usage = found["choices"][0], found.get("usage")
-    text = dict(choice["message"]).get("content") if "message" in choice else choice["text"]
-    if not isinstance(text, str | None):
-        raise ValueError("the content is no text")
+    if "message" in choice:
+        message = dict(choice["message"])
+        # Without content, all tokens went into the reasoning, which servers send apart, or it refused.
+        text = _joined(message.get("content")) or _joined(message.get("refusal"))
+    elif "delta" in choice:
+        raise ValueError("it is a part of a streamed answer")
+    else:
+        text = _joined(choice["text"])
     counts = usage if isinstance(usage, dict) else {}
     prompt, completion = (
         count if isinstance(count := counts.get(name), int) and 0 <= count < 1 << 53 else None
         for name in ("prompt_tokens", "completion_tokens")
     )
-    # Without content, all tokens went into the reasoning, which servers send apart. JSON may hold halves of
-    # characters, which no file can.
-    text = (text or "").encode("utf-8", "replace").decode()
+    text = text.encode("utf-8", "replace").decode()  # JSON may hold halves of characters, which no file can
     return Answer(text, choice.get("finish_reason") == "length", prompt, completion)
+
+
+def _joined(content: Any) -> str:
+    """A text, or the texts among the parts of an answer; those of other types hold no answer."""
+    if isinstance(content, str | None):
+        return content or ""
+    if not isinstance(content, list) or not all(isinstance(part, str | dict) for part in content):
+        raise ValueError("the content is no text")
+    texts = [part if isinstance(part, str) else part.get("text") or part.get("refusal") for part in content]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _key(variable: str | None) -> str | None:
