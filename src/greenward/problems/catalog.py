@@ -499,8 +499,10 @@ def _problem_of_format(form: Format, row: Row) -> Problem | tuple[Problem, ...]:
 def _only_format(row: Row) -> Format:
     """The format that a row has. Raises `BadRow` if it has none or several."""
     fitting = [one for one in formats() if one.fits(row)]
-    if len(fitting) == 1:
-        return fitting[0]
+    # Tables of several data sets have all columns, with null in those that a row does not use.
+    used = [one for one in fitting if not one.missing(row, filled=True)]
+    if len(fitting) == 1 or len(used) == 1:
+        return (used or fitting)[0]
     if fitting:
         named = " and of ".join(f"{one.name} ({', '.join(one.fields)})" for one in fitting)
         keys = " or ".join(f"{one.key}:FILE" for one in fitting)

@@ -138,8 +138,9 @@ def apps_rows(folder: Path) -> Iterator[Row]:
 
 
 def _apps(row: Row) -> Problem:
-    suite = _APPS_SUITE if "problem_id" in row.values else replace(_APPS_SUITE, suite="Taco")
-    number = row.values.get("problem_id", row.number - 1)
+    number = row.values.get("problem_id")
+    suite = replace(_APPS_SUITE, suite="Taco") if number is None else _APPS_SUITE
+    number = row.number - 1 if number is None else number
     problem = suite.problem(row, number, row.text("question"), reference=_reference(row, "solutions"))
     return _with_tests(suite, problem, row, "input_output", row.values.get("input_output"))
 
@@ -153,8 +154,7 @@ def _livecodebench(row: Row) -> Problem:
 
 def _deepcoder(row: Row) -> Problem:
     tests = _tests_in(row, "tests", row.values.get("tests"))
-    live = isinstance(tests, list) and any(isinstance(one, dict) and "testtype" in one for one in tests)
-    suite = replace(_LIVECODEBENCH_SUITE if live else _APPS_SUITE, suite="DeepCoder")
+    suite = _suite_of(tests, "DeepCoder")
     reference = _reference(row, "solutions")
     problem = suite.problem(row, row.number - 1, row.text("problem"), reference=reference)
     return _with_tests(suite, problem, row, "tests", tests)
@@ -169,7 +169,8 @@ def _open_r1(row: Row) -> Problem:
         raise row.error(field, f"asks for {language!r}; only Python can be judged")
     reference = _reference(row, "gold_standard_solution")
     words = row.first_text("problem", "prompt") or row.text("problem")
-    problem = suite.problem(row, row.values.get("problem_id"), words, reference=reference)
+    number = row.values.get("problem_id") or row.number - 1
+    problem = suite.problem(row, number, words, reference=reference)
     return _with_tests(suite, problem, row, field, info["test_cases"])
 
 
@@ -225,7 +226,7 @@ def _verl(row: Row) -> Problem:
     tests = _tests_in(row, field, model.get("ground_truth"))
     extra = row.values.get("extra_info")
     reference = extra.get("reference") if isinstance(extra, dict) else None
-    suite = replace(_APPS_SUITE, suite=row.text("data_source"))
+    suite = _suite_of(tests, row.text("data_source"))
     problem = suite.problem(row, row.number - 1, messages, reference=_first_in_python([reference]))
     if isinstance(tests, dict) and isinstance(tests.get("pytest"), str):
         return replace(problem, preamble="", **pytest_fields(row, field, tests["pytest"], problem.reference))
@@ -262,7 +263,7 @@ DEEPCODER = Format(
 OPEN_R1 = Format(
     "open-r1",
     "open-r1 verifiable-coding-problems, SYNTHETIC-1",
-    ("problem_id", "verification_info"),
+    ("problem|prompt", "verification_info"),
     '{"problem_id": …, "problem": …, "verification_info": {"language": "python", "test_cases": […]}}',
     _open_r1,
 )
@@ -303,6 +304,12 @@ def _with_tests(suite: _ContestSuite, problem: Problem, row: Row, field: str, va
     name = next((found for one in tests if (found := _function_of(row, one))), _function_of(row, row.values))
     cases = [Case(_arguments(row, field, one["input"]), _json(row, field, one["output"])) for one in pairs]
     return suite.with_function(problem, row, "metadata", name, tuple(cases))
+
+
+def _suite_of(tests: Any, name: str) -> _ContestSuite:
+    """The suite by whose rules tests of this form are judged, under another name."""
+    live = isinstance(tests, list) and any(isinstance(one, dict) and "testtype" in one for one in tests)
+    return replace(_LIVECODEBENCH_SUITE if live else _APPS_SUITE, suite=name)
 
 
 def _tests_in(row: Row, field: str, value: Any) -> Any:

@@ -83,6 +83,7 @@ from greenward.problems.python_source import (
     FunctionSignature,
     default_parameters,
     function_named,
+    in_quotes,
     parse_or_none,
     parse_prompt,
     starter_code,
@@ -305,7 +306,9 @@ def _kodcode(row: Row) -> Problem:
     return Problem(
         task_id=f"KodCode/{row.values.get('question_id') or row.number - 1}",
         prompt=question,
-        starter_code=starter_code(function.name, ast.unparse(function.args), question) if function else "",
+        starter_code=starter_code(function.name, FunctionSignature.of(function).parameters, question)
+        if function
+        else "",
         reference=solution,
         tags=tuple(filter(None, [row.first_text("subset"), row.first_text("gpt_difficulty")])),
         **fields,
@@ -412,7 +415,7 @@ def with_assertions(problem: Problem, row: Row, field: str, tests: Any) -> Probl
         entry_point=called.most_common(1)[0][0],
         tests=tuple(map(Assertion, tests)),
         # As MBPP's: the tests alone are sure to name the function.
-        starter_code=f'"""\n{problem.prompt}\n{tests[0]}\n"""\n',
+        starter_code=f'"""\n{in_quotes(problem.prompt)}\n{in_quotes(tests[0])}\n"""\n',
         comparison=Comparison(tolerance=0.0),
     )
 
@@ -708,7 +711,7 @@ def _mbpp_problem(row: Row, challenge: bool = False) -> Problem:
     number = row.values.get("task_id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise row.error("task_id", f"must be a positive number, found {number!r}")
-    prompt = row.text("prompt" if "prompt" in row.values else "text").strip()
+    prompt = row.text("text" if row.values.get("prompt") is None else "prompt").strip()
     code = row.text("code")
     tests = row.texts("test_list")
     if not tests:
@@ -747,7 +750,7 @@ def _mbpp_problem(row: Row, challenge: bool = False) -> Problem:
 MBPP = Format(
     "mbpp",
     "MBPP",
-    ("task_id", "code", "test_list"),
+    ("task_id", "text|prompt", "code", "test_list"),
     '{"task_id": 2, "text": …, "code": …, "test_list": ["assert …", …]}',
     _mbpp_problem,
 )

@@ -115,8 +115,12 @@ def default_parameters(count: int) -> str:
     return ", ".join(f"a{position}" for position in range(1, count + 1))
 
 
+def in_quotes(text: str) -> str:
+    """What stands between three quotation marks for a text, without space at its ends."""
+    return re.sub(r'"(?="")|"\Z', r"\"", text.strip().replace("\\", "\\\\"))
+
+
 def starter_code(function_name: str, parameters: str, docstring: str) -> str:
     """A signature and its docstring, indented and escaped, that an answer can continue."""
-    text = re.sub(r'"(?="")|"\Z', r"\"", docstring.strip().replace("\\", "\\\\"))
-    lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    lines = "\n".join(f"    {line}".rstrip() for line in in_quotes(docstring).splitlines())
     return f'def {function_name}({parameters}):\n    """{lines.lstrip()}"""\n'

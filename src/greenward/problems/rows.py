@@ -106,7 +106,7 @@ Pair = Callable[[tuple[Row, Problem], tuple[Row, Problem]], tuple[Problem, Probl
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files of problems, recognised by the `fields` that its rows have.
+    """A format of files of problems, recognised by the `fields` that its rows have (`a|b`: one of the two).
 
     Rows that hold a `foreign` field have another format, whose rows have these fields, too. `key` names the
     format where a user chooses it (`KEY:FILE`). `problem` makes a problem, or several, of a row, `example`
@@ -124,9 +124,10 @@ class Format:
     pair: Pair | None = None
     foreign: tuple[str, ...] = ()
 
-    def missing(self, row: Row) -> list[str]:
-        """The fields by which the format is recognised and which the row does not have."""
-        return [field for field in self.fields if field not in row.values]
+    def missing(self, row: Row, *, filled: bool = False) -> list[str]:
+        """The fields by which the format is recognised and which the row does not have, or not `filled`."""
+        has = {name for name, value in row.values.items() if not filled or value is not None}
+        return [field for field in self.fields if has.isdisjoint(field.split("|"))]
 
     def fits(self, row: Row) -> bool:
         """Whether a row has this format. A foreign field that is null is one that the row does not use."""
