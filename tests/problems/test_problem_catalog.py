@@ -103,3 +103,13 @@ def test_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:
 def test_missing_file_is_told_as_such() -> None:
     with pytest.raises(ProblemError, match=r"mine\.json: there is no such file"):
         load_problems("mine.json", FamiliesConfig(), "train")
+
+
+def test_a_misspelt_format_before_a_file_is_told_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    save_json(load_suite("classic_training"), path)
+    assert list(load_suite(f"json:{path}")) == list(load_suite("classic_training"))
+    with pytest.raises(ProblemError, match=re.escape(f"Did you mean 'kodcode:{path}'?")):
+        load_suite(f"kodcod:{path}")
+    with pytest.raises(ProblemError, match=r"mine\.parquet: there is no such file"):
+        load_suite(f"kodcode:{tmp_path / 'mine.parquet'}")

@@ -352,7 +352,7 @@ def formats() -> tuple[Format, ...]:
 
 def supported() -> str:
     """What files can be read, for a message."""
-    named = "; ".join(f"{one.name} (fields {', '.join(one.fields)})" for one in formats())
+    named = "; ".join(f"{one.name} (fields {one.fields_text})" for one in formats())
     files = f"JSON and JSON Lines files (also .gz) and parquet files of {named}"
     return f"Supported are {files}; and the folders of QuixBugs and APPS. FORMAT:FILE names the format."
 
@@ -424,7 +424,9 @@ def check_source(
     elif source not in known and not file.exists():
         is_file = file.suffix in (".json", ".jsonl", ".gz", ".parquet")
         beside = [str(one) for kind in ("json*", "parquet") for one in file.parent.glob(f"*.{kind}")]
-        near = get_close_matches(source, [*known, *(beside if is_file else ())], n=1)
+        place = source.partition(":")[2]
+        chosen = [f"{one.key}:{place}" for one in formats()] if place and Path(place).is_file() else []
+        near = get_close_matches(source, [*chosen, *known, *(beside if is_file else ())], n=1)
         all_known = f"Known: {', '.join(known)}, or the path of a file."
         raise ProblemError(
             f"{source}: there is no such file." if is_file else f"no problem set is called {source!r}.",
@@ -504,24 +506,24 @@ def _only_format(row: Row) -> Format:
     if len(fitting) == 1 or len(used) == 1:
         return (used or fitting)[0]
     if fitting:
-        named = " and of ".join(f"{one.name} ({', '.join(one.fields)})" for one in fitting)
+        named = " and of ".join(f"{one.name} ({one.fields_text})" for one in fitting)
         keys = " or ".join(f"{one.key}:FILE" for one in fitting)
         raise BadRow(
             f"{row.file}, {row.place}: it has the fields of {named}.", remedy=f"Name the format: {keys}."
         )
     named = ", ".join(sorted(row.values))[:500] or "none"
-    lacks = {one: one.missing(row) for one in formats()}
+    lacks = {one: [repr(field).replace("|", "' or '") for field in one.missing(row)] for one in formats()}
     near = [one for one in formats() if 0 < len(lacks[one]) < len(one.fields)]
     if not near:
         raise BadRow(f"{row.file}, {row.place}: it has no field of a supported format; it has {named}.")
     near.sort(key=lambda one: (len(lacks[one]), len(lacks[one]) / len(one.fields)))
     nearest = [one for one in near if len(lacks[one]) == len(lacks[near[0]])][:_SHOWN_FORMATS]
-    told = "; ".join(f"of {one.name} it lacks {', '.join(map(repr, lacks[one]))}" for one in nearest)
+    told = "; ".join(f"of {one.name} it lacks {', '.join(lacks[one])}" for one in nearest)
     meant = [
         f"Is {name!r} meant to be {field!r}?"
         for one in nearest
-        for field in lacks[one]
-        for name in get_close_matches(field, row.values.keys() - set(one.fields), n=1)
+        for field in one.missing(row)
+        for name in get_close_matches(field, row.values.keys() - set(one.fields), n=1, cutoff=0.8)
     ]
     raise BadRow(
         f"{row.file}, {row.place}: it has the fields of no format; {told}. This row has: {named}.",

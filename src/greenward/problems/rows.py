@@ -124,6 +124,10 @@ class Format:
     pair: Pair | None = None
     foreign: tuple[str, ...] = ()
 
+    @property
+    def fields_text(self) -> str:
+        return ", ".join(self.fields).replace("|", " or ")
+
     def missing(self, row: Row, *, filled: bool = False) -> list[str]:
         """The fields by which the format is recognised and which the row does not have, or not `filled`."""
         has = {name for name, value in row.values.items() if not filled or value is not None}
