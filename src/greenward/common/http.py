@@ -164,17 +164,13 @@ class JsonClient:
             raise RequestRefused(
                 f"{place}: expected JSON, found a stream of parts (text/event-stream)", status
             )
-        why = ""
         try:
-            value = parse_json_text(raw) if raw else None
-            try:
-                return parse(value)
-            except ValueError as error:
-                why = f": {error}"
-                raise
-        except (ValueError, LookupError, TypeError):
+            return parse(parse_json_text(raw) if raw else None)
+        except (ValueError, LookupError, TypeError) as error:
             said = self._clean(_message(raw[: 1 << 16])) or "nothing"
-            raise RequestFailed(f"{place}: expected other JSON, found {said}{why}", status) from None
+            # Errors of other classes say where the JSON broke or which key is missing, not what was expected.
+            why = f" ({self._clean(str(error))})" if type(error) is ValueError else ""
+            raise RequestFailed(f"{place}: expected other JSON{why}, found {said}", status) from None
 
     def _exchange(
         self, method: str, path: str, payload: Any, deadline: float
