@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from greenward.grading.extraction import extract_code
+from greenward.grading.answers import extract_code
 from greenward.grading.judge import Grader
 from greenward.problems.formats import load_json
 from greenward.problems.mining import CONSTANTS, EMPTY_BODIES

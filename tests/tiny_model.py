@@ -44,6 +44,7 @@ class CharacterTokenizer:
     """One token for each character, 0 ends an answer; the chat template, if it has one, writes roles in angle brackets."""
 
     special_ids: Mapping[str, int] = {"<|end|>": 0}
+    begins_answers = True
 
     def __init__(self, *, chat: bool = False) -> None:
         self.chat_template = "{{ messages }}" if chat else None
@@ -51,11 +52,15 @@ class CharacterTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
-    def decode(self, token_ids: Iterable[int]) -> str:
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in token_ids if token)
 
-    def render_chat(self, messages: Iterable[Mapping[str, str]]) -> list[int]:
-        return self.encode("".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>")
+    def decode_answer(self, token_ids: Iterable[int]) -> str:
+        return self.decode(token_ids)
+
+    def render_chat(self, messages: Iterable[Mapping[str, str]], *, begun: str = "") -> list[int]:
+        told = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+        return self.encode(f"{told}<assistant>{begun}")
 
 
 TINY_STUDY = (

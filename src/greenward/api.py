@@ -195,10 +195,11 @@ def evaluate(
     match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
-    (512 or what the model has room for), `top_p`, `seed`, `style`, `ids`, `limit`, `timeout`, `workers`,
-    `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`, `concurrency`,
-    `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where both are names,
-    `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of `greenward.common.errors`.
+    (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `ids`, `limit`, `timeout`,
+    `workers`, `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`,
+    `concurrency`, `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where
+    both are names, `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of
+    `greenward.common.errors`.
     """
     from greenward.evaluation.session import AnswerOptions, evaluate_in_memory, open_evaluation
     from greenward.rollouts.endpoint import is_endpoint
@@ -247,13 +248,13 @@ def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | 
 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
-    """The prompts that `evaluate` would give a model, by task id, their style and their hash."""
+    """The prompts that `evaluate` would give a model, by task id, with their name, style and hash."""
     from greenward.evaluation.session import AnswerOptions, open_evaluation
 
     _, answers = _grading((), options, AnswerOptions)
     session = open_evaluation(str(policy), checked(AnswerOptions, suite=suite, **answers))
-    style, prompt_hash = session.renderer.style, session.prompt_hash
-    return {"style": style, "prompt_hash": prompt_hash, "prompts": dict(session.prompts)}
+    asked = {"prompt": session.renderer.prompt, "style": session.renderer.style}
+    return {**asked, "prompt_hash": session.prompt_hash, "prompts": dict(session.prompts)}
 
 
 def check_references(

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from greenward.cli.evaluate import compare
 from greenward.evaluation.evaluate import EvaluationRow, Sample
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 
@@ -64,3 +64,24 @@ def test_control_characters_in_ids_do_not_reach_the_terminal(folders):
     done = CliRunner().invoke(compare, [a, b])
     assert done.exit_code == 0
     assert "\x1b" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("of_b", "said"),
+    [
+        (
+            {"prompt": "greenward"},
+            "The prompts differ: A was asked by the prompt 'evalplus', B by 'greenward'.",
+        ),
+        ({"style": "completion"}, "The prompts differ: A in style chat, B in completion."),
+        ({"prompt_hash": "1"}, "The prompts differ in their chat template, system prompt or wording."),
+    ],
+)
+def test_prompts_that_differ_are_named_in_words(folders, of_b, said):
+    of_a = {"prompt": "evalplus", "style": "chat", "prompt_hash": "0"}
+    a, b = folders("a", [1, 0], **of_a), folders("b", [1, 1], **{**of_a, "prompt_hash": "2", **of_b})
+    lines = CliRunner().invoke(compare, [a, b]).output.splitlines()
+    assert lines[0].startswith(f"! {said}")
+    assert not any("prompt_hash" in line for line in lines)
+    assert json.loads(CliRunner().invoke(compare, [a, b, "--json"]).output)["prompts"].startswith(said)
+    assert "prompts differ" not in CliRunner().invoke(compare, [a, a]).output

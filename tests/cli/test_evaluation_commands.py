@@ -322,25 +322,32 @@ def graded(call, suite, *answers, options=()):
 
 
 @pytest.mark.parametrize("field", ["completion", "solution"])
-def test_programs_are_taken_out_of_answers_of_which_most_hold_code_fences(call, suite, field):
+def test_programs_are_taken_out_of_answers_that_are_no_python(call, suite, field):
     plain = {"task_id": "add_4", "solution": "K = 4\n\ndef add_4(n):\n    return n + K\n"}
     answers = [{"task_id": f"add_{n}", field: FENCED.format(n)} for n in (1, 2, 3)] + [plain]
     code, told, rate, _ = graded(call, suite, *answers)
     assert (code, rate) == (0, 1.0)
-    assert told.count("taken out of the text of 3 of 4 answers, of which 3 hold code fences") == 2
+    assert told.count("3 of 4 answers are no Python as they stand: the programs in them are judged") == 2
     assert "--extract never" in told
     _, told, rate, statuses = graded(call, suite, *answers, options=("--extract", "never"))
     assert (rate, statuses) == (0.25, {"syntax_error": 3, "passed": 1})
-    assert "taken out" not in told
+    assert "no Python" not in told
 
 
-def test_few_fenced_answers_are_judged_as_they_are_unless_it_is_asked_for(call, suite):
-    answers = [{"task_id": f"add_{n}", "completion": f"    return n + {n}\n"} for n in (1, 2, 3)]
-    answers.append({"task_id": "add_4", "completion": FENCED.format(4)})
+def test_each_answer_is_read_by_itself_however_few_are_no_python(call, suite):
+    texts = (
+        "    return n + 1\n",
+        "    return n + 2\n\nassert add_2(1",
+        "To add, write:\n\ndef add_3(n):\n    return n + 3\n\nThis adds 3.",
+        FENCED.format(4) + "<|im_end|>",
+    )
+    answers = [{"task_id": f"add_{n}", "completion": text} for n, text in enumerate(texts, 1)]
     _, told, rate, _ = graded(call, suite, *answers)
-    assert rate == 0.75
-    assert "1 of 4 answers hold code fences and are judged as they are; --extract always" in told
-    assert graded(call, suite, *answers, options=("--extract", "always"))[2] == 1.0
+    assert rate == 1.0
+    assert "3 of 4 answers are no Python as they stand" in told
+    unread = {"task_id": "add_1", "solution": "```text\nI cannot.\n```"}
+    assert graded(call, suite, unread)[3] == {"syntax_error": 1}
+    assert graded(call, suite, unread, options=("--extract", "always"))[3] == {"no_code": 1}
 
 
 def test_a_program_with_a_fence_in_its_docstring_is_no_fenced_answer(call, suite):

@@ -27,7 +27,7 @@ LIMIT, END = 24, "$"
 
 
 class Characters(CharacterTokenizer):
-    def decode(self, token_ids: Any) -> str:
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
         return super().decode(token_ids).replace(END, "")
 
 

@@ -3,10 +3,9 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ConfigError
-from greenward.environments.prompts import PromptRenderer
-from greenward.evaluation.suites import SuitePrompts
+from greenward.environments.prompts import PromptRenderer, question
 from greenward.grading.judge import Grader
-from greenward.problems.problem import Case, Problem, StdioCase
+from greenward.problems.problem import Assertion, Case, Problem, StdioCase
 from tiny_model import CharacterTokenizer
 
 STARTER = 'def double(n):\n    """Return twice n."""\n'
@@ -64,11 +63,22 @@ def test_chat_style_without_a_template_is_refused():
         PromptRenderer(CharacterTokenizer(), style="chat")
 
 
+def test_a_program_that_reads_standard_input_is_asked_for_as_one():
+    program = Problem("sum", "Print the sum of two numbers.", "", tests=(StdioCase("1 2", "3"),))
+    assert CHAT.prompt_text(program) == (
+        "Write a Python program that solves this problem. It reads the input from standard input and prints the "
+        "output to standard output. Answer with the whole program in one ```python code block.\n\n"
+        "Print the sum of two numbers."
+    )
+    text = "# Reads standard input, prints to standard output.\n# Print the sum of two numbers.\n"
+    assert question(program, "completion") == text
+
+
 def test_a_chat_asks_for_a_program_where_there_is_no_function():
-    program = Problem("sum", "Read two numbers and print their sum.", "", tests=(StdioCase("1 2", "3"),))
+    program = Problem("sum", "Define add and sub.", "", tests=(Assertion("assert add(1, 2) == 3"),))
     assert CHAT.prompt_text(program) == (
         "Write this Python program. Answer with the whole program in one ```python code block.\n\n"
-        "```python\n# Read two numbers and print their sum.\n```"
+        "```python\n# Define add and sub.\n```"
     )
 
 
@@ -110,7 +120,9 @@ def test_a_chat_is_asked_to_fix_the_bug():
 def test_suites_show_the_buggy_program_too():
     for chat in (False, True):
         tokenizer = CharacterTokenizer(chat=chat)
-        assert SuitePrompts(tokenizer).prompt_text(BUGGY) == PromptRenderer(tokenizer).prompt_text(BUGGY)
+        assert PromptRenderer(tokenizer, prompt="evalplus").prompt_text(BUGGY) == PromptRenderer(
+            tokenizer
+        ).prompt_text(BUGGY)
 
 
 @pytest.mark.parametrize("starter", [STARTER, ""])

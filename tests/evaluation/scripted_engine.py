@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.problems.problem import Problem
 from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason
 
@@ -40,6 +40,8 @@ def completion(token_ids: Sequence[int], stop: StopReason = StopReason.END) -> C
 
 class NumberRenderer:
     """The prompt of problem 7 or p7 is the token 7, and the program in an answer its first token as text."""
+
+    prompt, style = "greenward", "completion"
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         return (int(problem.task_id.removeprefix("p")),)

@@ -16,7 +16,7 @@ from greenward.evaluation.compare import (
     read_evaluation,
 )
 from greenward.evaluation.evaluate import EvaluationRow, Sample
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 

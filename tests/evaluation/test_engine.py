@@ -154,9 +154,9 @@ def test_all_passed_leaves_a_doubt_that_the_interval_shows() -> None:
 def test_record_has_the_agreed_shape_and_is_json() -> None:
     record = json.loads(json.dumps(run([[PASSED, FAILED, FAILED, FAILED], [FAILED] * 4])))
     assert list(record) == [
-        "suite", "step", "elapsed_seconds", "samples", "temperature", "problems", "answered", "answers",
-        "most_answers", "problems_passed", "metrics", "rates", "statuses", "errors", "extraction_failures",
-        "tags", "isolation", "seconds", "prompts", "rows", "greedy_rows",
+        "suite", "step", "elapsed_seconds", "samples", "temperature", "top_p", "max_tokens", "prompt", "style",
+        "problems", "answered", "answers", "most_answers", "problems_passed", "metrics", "rates", "statuses",
+        "errors", "extraction_failures", "extraction", "tags", "isolation", "seconds", "prompts", "rows", "greedy_rows",
     ]  # fmt: skip
     assert (record["suite"], record["step"], record["problems"], record["samples"]) == ("numbers", 3, 2, 4)
     assert set(record["metrics"]) == {"pass@1", "pass@4", "greedy_pass@1"}
@@ -206,7 +206,7 @@ class CodePoints:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode_answer(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
 
     def render_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:

@@ -13,8 +13,8 @@ from scripted_engine import NumberRenderer, ScriptedEngine, completion
 from greenward.common.errors import RunError
 from greenward.evaluation.evaluate import PolicySource, Sample, Seconds, add_given, flaky_samples, judge
 from greenward.evaluation.store import RESULTS, SAMPLES, EvaluationFolder, read_rows
+from greenward.grading.answers import Extracted
 from greenward.grading.execution import FlakyAnswer
-from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.rollouts.protocols import SamplingParams

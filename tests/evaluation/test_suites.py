@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from greenward.common.errors import ConfigError
-from greenward.evaluation.suites import BODY_STOPS, SCRIPT_STOPS, SuitePrompts, stable_subset
-from greenward.problems.problem import Assertion, Case, Check, Problem, ProblemSet
+from greenward.environments.prompts import BODY_STOPS, SCRIPT_STOPS, PromptRenderer
+from greenward.evaluation.suites import renderer_for, stable_subset
+from greenward.problems.problem import Assertion, Case, Check, Problem, ProblemSet, StdioCase
 from greenward.tasks.vulnerability.data import vulnerability_pairs
 
 
 class Characters:
-    def __init__(self, chat: bool = False) -> None:
+    def __init__(self, chat: bool = False, begins_answers: bool = False) -> None:
         self.chat_template = "template" if chat else None
+        self.begins_answers = begins_answers
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(character) for character in ("^" if add_special_tokens else "") + text]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(map(chr, ids))
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+    def render_chat(self, messages: Sequence[dict[str, Any]], *, begun: str = "") -> list[int]:
+        return self.encode(
+            "".join(f"<{message['role']}>{message['content']}" for message in messages) + begun
+        )
 
 
 def mbpp(number: int) -> Problem:
@@ -49,20 +54,23 @@ HUMANEVAL = Problem(
 )
 
 
-def seen(renderer: SuitePrompts, problem: Problem) -> str:
+def seen(renderer: PromptRenderer, problem: Problem) -> str:
     return Characters().decode(renderer.prompt_ids(problem))
 
 
 def test_base_models_continue_the_docstring_with_the_first_assertion():
-    assert seen(SuitePrompts(Characters()), mbpp(11)) == '^"""\nTask 11.\nassert f11(0) == 0\n"""\n'
+    assert (
+        seen(PromptRenderer(Characters(), prompt="evalplus"), mbpp(11))
+        == '^"""\nTask 11.\nassert f11(0) == 0\n"""\n'
+    )
 
 
 def test_humaneval_is_continued_as_it_stands():
-    assert seen(SuitePrompts(Characters()), HUMANEVAL) == "^" + HUMANEVAL.starter_code
+    assert seen(PromptRenderer(Characters(), prompt="evalplus"), HUMANEVAL) == "^" + HUMANEVAL.starter_code
 
 
 def test_three_examples_are_put_as_the_paper_does():
-    text = seen(SuitePrompts(Characters(), shots=[mbpp(2), mbpp(3)]), mbpp(11))
+    text = seen(PromptRenderer(Characters(), prompt="evalplus", shots=[mbpp(2), mbpp(3)]), mbpp(11))
     tests = {number: "\n".join(f"assert f{number}({i}) == {i}" for i in range(3)) for number in (2, 3, 11)}
     you = "You are an expert Python programmer, and here is your task:"
     assert text == (
@@ -74,22 +82,87 @@ def test_three_examples_are_put_as_the_paper_does():
     )
 
 
-def test_chat_models_get_the_instruction_with_the_prompt_in_a_block():
-    renderer = SuitePrompts(Characters(chat=True), system_prompt="Be brief.")
+def test_chat_models_go_on_after_the_answer_that_evalplus_begins():
+    renderer = PromptRenderer(Characters(chat=True, begins_answers=True), prompt="evalplus")
+    assert seen(renderer, mbpp(11)) == (
+        "<user>Please provide a self-contained Python script that solves the following problem in a markdown "
+        'code block:\n```\n"""\nTask 11.\nassert f11(0) == 0\n"""\n```\n'
+        "Below is a Python script with a self-contained function that solves the problem and passes "
+        "corresponding tests:\n```python\n"
+    )
+    assert renderer.stop_strings(mbpp(11)) == ("\nif __name__", "\ndef main(", "\nprint(", "\n```\n")
+    found = renderer.extracted(mbpp(11), "def f11(x):\n    return x\n```\nIt returns x.")
+    assert found.code == "def f11(x):\n    return x\n"
+
+
+def test_servers_get_the_instruction_that_evalplus_sends_them():
+    renderer = PromptRenderer(Characters(chat=True), prompt="evalplus", system_prompt="Be brief.")
     assert seen(renderer, mbpp(11)) == (
         "<system>Be brief.<user>Please provide a self-contained Python script that solves the following "
-        'problem in a markdown code block:\n```\n"""\nTask 11.\nassert f11(0) == 0\n"""\n```'
+        'problem in a markdown code block:\n```python\n"""\nTask 11.\nassert f11(0) == 0\n"""\n```'
     )
     assert renderer.stop_strings(mbpp(11)) == ()
 
 
+DOUBLE = Problem("LiveCodeBench/1", "Read n.\nPrint 2n.", "", tests=(StdioCase("1", "2"),))
+
+
+def test_livecodebench_asks_for_a_program_with_its_system_message():
+    renderer = PromptRenderer(Characters(chat=True, begins_answers=True), prompt="livecodebench")
+    assert seen(renderer, DOUBLE) == (
+        "<system>You are an expert Python programmer. You will be given a question (problem specification) and "
+        "will generate a correct Python program that matches the specification and passes all tests."
+        "<user>### Question:\nRead n.\nPrint 2n.\n\n"
+        "### Format: Read the inputs from stdin solve the problem and write the answer to stdout (do not "
+        "directly test on the sample inputs). Enclose your code within delimiters as follows. Ensure that when "
+        "the python program runs, it reads the inputs, runs the algorithm and writes output to STDOUT.\n"
+        "```python\n# YOUR CODE HERE\n```\n\n### Answer: (use the provided format with backticks)\n\n"
+    )
+    with_starter = replace(DOUBLE, starter_code="class Solution:\n    def f(self, n):\n", tests=())
+    assert (
+        "### Format: You will use the following starter code to write the solution to the problem and "
+        "enclose your code within delimiters.\n```python\nclass Solution:\n    def f(self, n):\n```\n\n"
+        in seen(renderer, with_starter)
+    )
+
+
+@pytest.mark.parametrize(
+    ("problems", "prompt"),
+    [
+        ([DOUBLE], "livecodebench"),
+        ([replace(DOUBLE, task_id="APPS/1")], "livecodebench"),
+        ([replace(HUMANEVAL, task_id="BigCodeBench/1")], "bigcodebench"),
+        ([HUMANEVAL, mbpp(11)], "evalplus"),
+    ],
+)
+def test_the_published_prompt_of_a_suite_is_the_usual_one(problems, prompt):
+    renderer, _ = renderer_for("file.jsonl", None, Characters(chat=True), ProblemSet(problems))
+    assert renderer.prompt == prompt
+    ours, _ = renderer_for(
+        "file.jsonl", None, Characters(chat=True), ProblemSet(problems), prompt="greenward"
+    )
+    assert ours.prompt == "greenward"
+
+
+@pytest.mark.parametrize("prompt", ["evalplus", "livecodebench", "bigcodebench"])
+@pytest.mark.parametrize("style", ["completion", "chat"])
+def test_published_prompts_ask_for_repairs_and_labels_as_we_do(prompt, style):
+    repair = replace(HUMANEVAL, buggy_code="def f(x):\n    return 1\n")
+    label = vulnerability_pairs("held_out")[0]
+    for problem in (repair, label):
+        published, ours = (
+            PromptRenderer(Characters(chat=True), prompt=one, style=style) for one in (prompt, "greenward")
+        )
+        assert seen(published, problem) == seen(ours, problem)
+
+
 def test_a_problem_whose_starter_code_does_not_say_what_is_asked_is_described():
     bare = Problem("p", "Twice n.", "double", tests=(Case((1,), 2),), starter_code="def double(n):\n")
-    assert seen(SuitePrompts(Characters()), bare) == "^# Twice n.\ndef double(n):\n"
+    assert seen(PromptRenderer(Characters(), prompt="evalplus"), bare) == "^# Twice n.\ndef double(n):\n"
 
 
 def test_answers_end_at_the_first_stop_string():
-    renderer = SuitePrompts(Characters())
+    renderer = PromptRenderer(Characters(), prompt="evalplus")
     body = "    return 2 * n\n"
     assert renderer.extracted(HUMANEVAL, f"{body}\ndef other():\n    pass\n").code == (
         HUMANEVAL.starter_code + body
@@ -101,7 +174,7 @@ def test_answers_end_at_the_first_stop_string():
 
 
 def test_with_examples_the_answer_is_a_whole_program_up_to_done():
-    renderer = SuitePrompts(Characters(), shots=[mbpp(2)])
+    renderer = PromptRenderer(Characters(), prompt="evalplus", shots=[mbpp(2)])
     program = "def f11(x):\n    return x\n"
     assert renderer.extracted(mbpp(11), f"{program}[DONE]\n\nYou are an expert").code == program
     nothing = renderer.extracted(mbpp(11), "\n[DONE]")
@@ -110,17 +183,17 @@ def test_with_examples_the_answer_is_a_whole_program_up_to_done():
 
 
 def test_only_stop_strings_that_fit_every_problem_end_the_drawing():
-    renderer = SuitePrompts(Characters())
+    renderer = PromptRenderer(Characters(), prompt="evalplus")
     assert renderer.common_stops([HUMANEVAL]) == BODY_STOPS
     assert renderer.common_stops([HUMANEVAL, mbpp(11)]) == SCRIPT_STOPS
 
 
 def test_examples_go_with_base_models_and_assertions_only():
     with pytest.raises(ConfigError, match="base models"):
-        SuitePrompts(Characters(chat=True), style="chat", shots=[mbpp(2)])
+        PromptRenderer(Characters(chat=True), prompt="evalplus", style="chat", shots=[mbpp(2)])
     with pytest.raises(ConfigError, match="assertions"):
-        SuitePrompts(Characters(), shots=[mbpp(2)]).prompt_text(HUMANEVAL)
-    assert SuitePrompts(Characters(chat=True), shots=[mbpp(2)]).style == "completion"
+        PromptRenderer(Characters(), prompt="evalplus", shots=[mbpp(2)]).prompt_text(HUMANEVAL)
+    assert PromptRenderer(Characters(chat=True), prompt="evalplus", shots=[mbpp(2)]).style == "completion"
 
 
 def problem_set(sizes: dict[str, int]) -> ProblemSet:

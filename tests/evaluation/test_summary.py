@@ -23,7 +23,7 @@ from greenward.evaluation.evaluate import (
     usual_ks,
 )
 from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, evalplus_results, text_of
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.agent import APPLY_PATCH, SHELL, SUBMIT, parse_call
 from greenward.environments.prompts import PromptRenderer
+from greenward.grading.answers import Extracted, continues_starter, extract_code, holds_fence, last_block
 from greenward.grading.edits import EditError, apply_edits, extract_edited, parse_blocks, parse_diff
-from greenward.grading.extraction import Extracted, continues_starter, extract_code, holds_fence, last_block
 from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict
@@ -195,7 +195,7 @@ def extractions(text: str) -> Iterator[tuple[Problem, Extracted]]:
     for style in ("chat", "completion"):
         yield from ((problem, extract_code(text, problem, style)) for problem in PROBLEMS)
         for problem, form in product(EDITED, ("search_replace", "diff")):
-            yield problem, extract_edited(text, problem, style, form)
+            yield problem, extract_edited(text, problem, form)
 
 
 def read_extraction(text: str) -> None:

@@ -32,7 +32,7 @@ ORACLE = block("    return 3 * m\n", "    return 2 * m\n")
 
 
 def answered(text, problem=PROBLEM):
-    found = extract_edited(text, problem, "completion", "diff" if "@@" in text else "search_replace")
+    found = extract_edited(text, problem, "diff" if "@@" in text else "search_replace")
     status = Status.PASSED if found.code == RIGHT else Status.FAILED if found.code else found.status
     return GradedAnswer(problem, "", text, found.code, Verdict(status), files=found.files)
 
@@ -98,7 +98,7 @@ def test_the_terms_of_edits(text, form, alike):
 
 @pytest.mark.parametrize("text", [f"<think>{ORACLE}</think>", f"<think>{ORACLE}</think>\nNothing to do.\n"])
 def test_edits_in_the_reasoning_are_none(text):
-    found = extract_edited(text, PROBLEM, "chat", "search_replace")
+    found = extract_edited(text, PROBLEM, "search_replace")
     answer = GradedAnswer(PROBLEM, "", text, found.code, Verdict(found.status))
     for name in ("edit_format", "edit_similarity"):
         assert make_reward(RewardTermConfig(name=name)).score([answer], None) == [0.0]
@@ -109,7 +109,7 @@ def test_edits_in_the_reasoning_are_none(text):
     ["<think>" + block("    m = n\n", "    m = 1\n") + "</think>\n", "<think>\n<<<<<<< SEARCH\n</think>\n"],
 )
 def test_edits_after_the_reasoning_are_those_that_count(text):
-    found = extract_edited(text + ORACLE, PROBLEM, "chat", "search_replace")
+    found = extract_edited(text + ORACLE, PROBLEM, "search_replace")
     assert found.code == RIGHT
     answer = GradedAnswer(PROBLEM, "", text + ORACLE, found.code, Verdict(Status.PASSED))
     for name in ("edit_format", "edit_similarity"):
@@ -118,7 +118,7 @@ def test_edits_after_the_reasoning_are_those_that_count(text):
 
 def test_edits_of_another_form_than_the_one_that_was_applied_are_none():
     text = "@@ @@\n-    m = n\n+    m = 1\n\n" + ORACLE
-    found = extract_edited(text, PROBLEM, "chat", "diff")
+    found = extract_edited(text, PROBLEM, "diff")
     answer = GradedAnswer(PROBLEM, "", text, found.code, Verdict(found.status))
     assert make_reward(RewardTermConfig(name="edit_similarity")).score([answer], None) == [0.0]
 
@@ -199,7 +199,7 @@ def test_terms_that_need_a_reference_do_not_apply_without_one():
 def test_regression_is_the_share_of_the_tests_that_passed_before():
     problem = replace(PROBLEM, tests=(Case((0,), 0), Case((3,), 6), Case((0,), 0)))
     texts = [ORACLE, WRONG, block("    return 3 * m\n", "    return 6 // m\n"), "no edit"]
-    found = [extract_edited(text, problem, "completion", "search_replace") for text in texts]
+    found = [extract_edited(text, problem, "search_replace") for text in texts]
     never = replace(problem, task_id="never", tests=(Case((1,), 2),))
     term = make_reward(RewardTermConfig(name="regression", weight=0.5))
     with Grader(workers=1) as grader:

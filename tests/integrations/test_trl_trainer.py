@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed; make test-bridges")
 
 from greenward import Grader, load_problems, reward_function
-from greenward.grading.extraction import extract_code
+from greenward.grading.answers import extract_code
 
 
 def test_grpo_trains_with_the_rewards_that_the_grader_gives(

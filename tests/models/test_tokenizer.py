@@ -106,6 +106,29 @@ def test_what_follows_an_answer_continues_the_conversation_token_by_token(tmp_pa
     assert [*tokenizer.render_chat(CHAT), *tokenizer.encode("pass"), *cut] == parts
 
 
+def test_a_begun_answer_is_rendered_as_evalplus_renders_it(tmp_path):
+    """EvalPlus renders a whole answer with a mark in it, and cuts the text at the mark."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer, begun = chat_tokenizer(tmp_path), "Below is a script:\n```python\n"
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    answer = {"role": "assistant", "content": f"{begun}MARK\n```\n"}
+    expected = auto.apply_chat_template([*CHAT, answer], tokenize=False).split("MARK")[0]
+    assert tokenizer.decode(tokenizer.render_chat(CHAT, begun=begun), skip_special_tokens=False) == expected
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    with pytest.raises(CheckpointError, match="does not render the assistant's answers"):
+        tokenizer.render_chat(CHAT, begun=begun)
+
+
+def test_an_answer_keeps_the_tokens_that_mark_its_parts(tmp_path):
+    made = chat_tokenizer(tmp_path)
+    made.backend.add_special_tokens(["<think>", "</think>"])
+    tokenizer = Tokenizer(made.backend, eos_ids=[made.special_ids["<|im_end|>"]], pad_id=made.pad_id)
+    text = "<think>pass</think>return"
+    ids = [*tokenizer.encode(text), tokenizer.eos_id, tokenizer.pad_id]
+    assert tokenizer.decode_answer(ids) == text
+    assert tokenizer.decode(ids) == "passreturn"
+
+
 def test_a_template_that_drops_answers_cannot_go_on_after_one(tmp_path):
     tokenizer = chat_tokenizer(tmp_path)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"

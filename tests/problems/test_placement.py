@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 import pytest
 
 from greenward.environments.prompts import question
-from greenward.grading.extraction import extract_code
+from greenward.grading.answers import extract_code
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import code_format, function_similarity
 from greenward.grading.rewards import GradedAnswer

@@ -112,7 +112,7 @@ def test_public_folder(public):
 def edited(problem, form):
     """The program after the edits that a model would have to write to arrive at the reference patch."""
     text = written_edits(problem, problem.reference, form)
-    found = extract_edited(f"Here is the repair:\n\n```\n{text}```\n", problem, "chat", form)
+    found = extract_edited(f"Here is the repair:\n\n```\n{text}```\n", problem, form)
     assert found.code is not None, (problem.task_id, found.reason)
     assert found.code.rstrip("\n") == problem.reference.rstrip("\n")
     return found.answer

@@ -20,7 +20,7 @@ class Words:
     def encode(self, text):
         return [len(word) for word in text.split()]
 
-    def render_chat(self, messages):
+    def render_chat(self, messages, *, begun=""):
         return [number for m in messages for number in self.encode(m["content"])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -27,6 +27,7 @@ from greenward.cli.options import (
     with_options,
 )
 from greenward.common.text import visible
+from greenward.problems.problem import PromptName
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -90,12 +91,17 @@ grading_options = with_options(
 @click.option("--epsilon", type=FloatRange(0, 1), help="With task token_mdp: share of random tokens.")
 @click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)
-@click.option("--max-tokens", type=COUNT, help="[default: 512, or what the model has room for]")
+@click.option("--max-tokens", type=COUNT, help="[default: 768, or what the model has room for]")
 @click.option("--limit", type=COUNT, help="Only so many problems, the same everywhere.")
 @click.option("--ids", callback=comma_separated, help="Only these problems, with commas between.")
 @click.option("--fewshot", type=click.IntRange(min=0), default=0, help="MBPP's examples.")
 @click.option(
     "--style", type=click.Choice(tuple(_STYLES)), default="auto", callback=lambda *of: _STYLES[of[-1]]
+)
+@click.option(
+    "--prompt",
+    type=click.Choice(get_args(PromptName)),
+    help="Whose prompt.  [default: ours for our problems, else the suite's published one]",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
@@ -159,7 +165,8 @@ def eval_(
         asked = {name: given[name] for name in given if name not in (*_JUDGING, "epsilon")}
         shown = api.prompts(model, suite, **asked)
         task_id, prompt = next(iter(shown["prompts"].items()))
-        click.echo(f"# {task_id}, {shown['style']} style; all prompts: {shown['prompt_hash']}", err=True)
+        named = f"{shown['prompt']} prompt, {shown['style']} style"
+        click.echo(f"# {task_id}, {named}; all prompts: {shown['prompt_hash']}", err=True)
         click.echo(visible(prompt))
         return
     result = api.evaluate(model, suite, k=k, output=out, quiet=quiet, **given)
@@ -173,7 +180,7 @@ def eval_(
     "--extract",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
-    help="Take programs out of text; auto: if most answers hold code fences.",
+    help="Take programs out of answers that are no Python; auto: where there is one.",
 )
 @grading_options
 def grade(

@@ -305,6 +305,11 @@ class SuiteConfig(ConfigSection):
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
+    as_trained: bool = Field(
+        True,
+        description="of a model with a chat template also by the training's prompt (NAME_as_trained), so that"
+        " a learned format is not taken for a skill",
+    )
 
     @field_validator("num_questions", mode="after")
     @classmethod

@@ -24,8 +24,8 @@ from greenward.common.errors import ConfigError, SandboxError
 from greenward.config.sections import ToolsConfig
 from greenward.environments.code import CodeEnvironment, ProblemDialogue
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
+from greenward.grading.answers import Extracted, final_text
 from greenward.grading.edits import PATH, Edit, EditError, apply_edits, editable_files, parse_blocks
-from greenward.grading.extraction import Extracted, without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.testcases import program_changes
@@ -98,9 +98,9 @@ class ToolCall:
     error: str = ""
 
 
-def parse_call(text: str) -> ToolCall | None:
-    """The first call in an answer, after its reasoning; None for an answer without one."""
-    found = _TAGS.search(without_reasoning(text))
+def parse_call(text: str, begun: str = "") -> ToolCall | None:
+    """The first call in an answer, after its thought; None for an answer without one."""
+    found = _TAGS.search(final_text(text, begun))
     if found is None:
         return None
     tag, body, submit, native = found.groups()
@@ -359,7 +359,8 @@ class AgentDialogue(ProblemDialogue):
 
     def respond(self, completion: Completion) -> None:
         super().respond(completion)
-        call = parse_call(self.renderer.completion_text(completion.token_ids))
+        text = self.renderer.completion_text(completion.token_ids)
+        call = parse_call(text, self.renderer.begun(self.problem))
         self.submitted = call is None or call.name == SUBMIT
         if call is None or self.submitted:
             self._end()

@@ -16,7 +16,7 @@ import numpy as np
 
 from greenward.common.seeding import shuffled_index
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import EDIT_ERRORS, Family, Verdict
@@ -211,6 +211,7 @@ class ProblemDialogue(Dialogue):
             prompt_ids=self._prompt_ids,
             completion_ids=tuple(completion_ids),
             files=extracted.files,
+            begun=self.renderer.begun(self.problem),
         )
 
 

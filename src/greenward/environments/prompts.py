@@ -2,28 +2,31 @@
 
 There are two styles. In *completion* the prompt is the signature with its docstring, which the answer
 continues (base models, our own small decoder). In *chat* the prompt is a user message rendered by the
-tokenizer's chat template, and the answer holds a fenced code block (instruction-tuned models).
+tokenizer's chat template, and the answer holds a fenced code block (instruction-tuned models). What is asked
+follows from the form of the problem: a function, a program that reads standard input, a repair, edits, a
+label. Of public suites, `prompt` names the harness whose prompt is used. Line ends are plain (MBPP's file has
+CRLF).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from greenward.common.errors import ConfigError
 from greenward.config.recipe import EditSections, ModelRecipe, ToolSections
 from greenward.config.sections import ToolsConfig
+from greenward.grading.answers import Extracted, Style, begun_thought, extract_code
 from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
-from greenward.grading.extraction import Extracted, extract_code
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
-from greenward.problems.problem import Problem, hole_of
+from greenward.problems.problem import Assertion, Problem, PromptName, StdioCase, hole_of
 from greenward.rollouts.endpoint import TextTokenizer
 
 if TYPE_CHECKING:
     from greenward.models.tokenizer import Tokenizer
-
-Style = Literal["completion", "chat"]
 
 INSTRUCTION = (
     "Complete this Python function. Answer with the whole function in one ```python code block.\n\n"
@@ -35,6 +38,13 @@ PROGRAM_INSTRUCTION = (
     "Write this Python program. Answer with the whole program in one ```python code block.\n\n"
     "```python\n{starter}```"
 )
+
+
+STDIN_INSTRUCTION = (
+    "Write a Python program that solves this problem. It reads the input from standard input and prints the "
+    "output to standard output. Answer with the whole program in one ```python code block.\n\n{specification}"
+)
+_STDIN_COMMENT = "Reads standard input, prints to standard output."
 
 
 REPAIR_INSTRUCTION = (
@@ -69,15 +79,58 @@ FEEDBACK = "A test fails: {failure}"
 EDIT_FEEDBACK = "Your edits cannot be applied: {failure}"
 
 
+# EvalPlus's (Liu et al. 2023) for models with a chat template, which BigCodeBench took over. A model that is
+# loaded here goes on after the begun answer; a server gets the instruction alone, as from EvalPlus.
+_EVALPLUS = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code "
+    "block:\n"
+)
+_EVALPLUS_BEGUN = (
+    "Below is a Python script with a self-contained function that solves the problem and passes "
+    "corresponding tests:\n```python\n"
+)
+_EVALPLUS_STOPS = ("\nif __name__", "\ndef main(", "\nprint(", "\n```\n")
+# Those of EvalPlus for models that continue a text. Where the prompt ends inside a function, the next
+# definition ends the answer, too.
+SCRIPT_STOPS = ('\n"""', "\nassert", "\nif __name__", "\ndef main(", "\nprint(")
+BODY_STOPS = (*SCRIPT_STOPS, "\ndef ", "\nclass ", "\nimport ", "\nfrom ")
+# LiveCodeBench's (Jain et al. 2024) for models of chats.
+_LIVECODEBENCH_SYSTEM = (
+    "You are an expert Python programmer. You will be given a question (problem specification) and will "
+    "generate a correct Python program that matches the specification and passes all tests."
+)
+_LIVECODEBENCH_STARTER = (
+    "You will use the following starter code to write the solution to the problem and enclose your code "
+    "within delimiters.\n```python\n{starter}\n```"
+)
+_LIVECODEBENCH_STDIN = (
+    "Read the inputs from stdin solve the problem and write the answer to stdout (do not directly test on "
+    "the sample inputs). Enclose your code within delimiters as follows. Ensure that when the python program "
+    "runs, it reads the inputs, runs the algorithm and writes output to STDOUT.\n"
+    "```python\n# YOUR CODE HERE\n```"
+)
+_LIVECODEBENCH = (
+    "### Question:\n{specification}\n\n### Format: {format}\n\n"
+    "### Answer: (use the provided format with backticks)\n\n"
+)
+# The examples of MBPP's paper (Austin et al. 2021), for models that continue a text.
+_MBPP_TASK = (
+    "You are an expert Python programmer, and here is your task: {prompt} Your code should pass these "
+    "tests:\n\n{tests}\n[BEGIN]\n"
+)
+DONE = "[DONE]"
+
 PromptTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
 """That of a policy, or of a model behind a server."""
 
 
 class PromptRenderer:
-    """Renders problems for one policy, in one style. Public suites are asked by `evaluation.suites`.
+    """Renders problems for one policy, in one style, by one of the `PromptName`s, and reads its answers.
 
-    `style` "auto" is chat when the tokenizer has a chat template and completion otherwise. Raises
-    `ConfigError` when chat is asked of a tokenizer without a template.
+    `style` "auto" is chat when the tokenizer has a chat template and completion otherwise. The published
+    prompts ask for functions and programs; all else, and what a system prompt says, is ours. `shots` are
+    solved examples that come before each problem (completion style, problems with assertions). Raises
+    `ConfigError` when chat is asked of a tokenizer without a template, and for examples in chat style.
     """
 
     def __init__(
@@ -85,6 +138,8 @@ class PromptRenderer:
         tokenizer: PromptTokenizer,
         *,
         style: Literal["auto", "completion", "chat"] = "auto",
+        prompt: PromptName = "greenward",
+        shots: Sequence[Problem] = (),
         system_prompt: str | None = None,
         show_failing_test: bool = False,
         answer: AnswerForm = "function",
@@ -95,32 +150,61 @@ class PromptRenderer:
                 remedy="Set model.prompt_style=completion, or use an instruction-tuned model.",
             )
         self._tokenizer = tokenizer
-        usual: Style = "chat" if tokenizer.chat_template else "completion"
+        usual: Style = "chat" if tokenizer.chat_template and not shots else "completion"
         self.style: Style = usual if style == "auto" else style
+        if shots and self.style == "chat":
+            raise ConfigError("Examples (--fewshot) are for base models; chat prompts have none.")
+        self.prompt = prompt
+        self._shots = tuple(shots)
         self._system_prompt = system_prompt
         self._show_failing_test = show_failing_test
         self.answer = answer
 
     def prompt_text(self, problem: Problem) -> str:
-        """What is asked, as text: the starter code, or the user message in chat style.
+        """What is asked, as text: what the model continues, or the user message in chat style.
 
         Where there is a buggy program to repair, it stands in comments before the starter code, or in
         the user message. Where answers are edits, raises `ProblemError` for a problem without such a program.
         """
+        if self._shots:
+            return _with_examples(problem, self._shots)
+        if self._is_published(problem):
+            return _published(problem, self.style, self.prompt, fenced_as=self._fence)
         return question(problem, self.style, show_failing_test=self._show_failing_test, answer=self.answer)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         if self.style == "completion":
             # With what the model expects at the start of a text (BOS for Llama).
             return tuple(self._tokenizer.encode(self.prompt_text(problem), add_special_tokens=True))
-        return tuple(self._tokenizer.render_chat(self.messages(problem)))
+        return tuple(self._tokenizer.render_chat(self.messages(problem), begun=self._begun_by_us(problem)))
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """The messages of the prompt in chat style; none in completion style."""
         if self.style == "completion":
             return []
-        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
+        usual = (
+            _LIVECODEBENCH_SYSTEM if self.prompt == "livecodebench" and self._is_published(problem) else None
+        )
+        content = self._system_prompt or usual
+        system = [{"role": "system", "content": content}] if content else []
         return [*system, {"role": "user", "content": self.prompt_text(problem)}]
+
+    def begun(self, problem: Problem) -> str:
+        """What the prompt writes of the answer itself: its first words, or the tag that opens a thought."""
+        return self._begun_by_us(problem) or (self.thought if self.style == "chat" else "")
+
+    def stop_strings(self, problem: Problem) -> tuple[str, ...]:
+        """What ends an answer to this problem, by the published harnesses."""
+        if self._shots:
+            return (DONE,)
+        if self.style == "chat" or not self._is_published(problem):
+            return _EVALPLUS_STOPS if self._begun_by_us(problem) else ()
+        return BODY_STOPS if f"def {problem.entry_point}(" in problem.starter_code else SCRIPT_STOPS
+
+    def common_stops(self, problems: Iterable[Problem]) -> tuple[str, ...]:
+        """The stop strings that all the problems share; the others count once the answer is drawn."""
+        stops = [self.stop_strings(problem) for problem in problems]
+        return tuple(stop for stop in stops[0] if all(stop in others for others in stops))
 
     def feedback_ids(self, problem: Problem, verdict: Verdict, *, ended: bool = True) -> tuple[int, ...]:
         """The tokens between a wrong answer and the next one; `ended`: the answer has an end token."""
@@ -135,19 +219,55 @@ class PromptRenderer:
         return tuple(self._tokenizer.render_next_message(self.messages(problem), message, ended=ended))
 
     def completion_text(self, completion_ids: Iterable[int]) -> str:
-        return self._tokenizer.decode(completion_ids)
+        """The text of an answer, with the tokens that mark its parts."""
+        return self._tokenizer.decode_answer(completion_ids)
 
     def extracted(self, problem: Problem, text: str) -> Extracted:
         """The program extracted from an answer, or the reason why there is none."""
+        begun = self.begun(problem)
         if self.answer != "function":
-            return extract_edited(text, problem, self.style, self.answer)
-        return extract_code(text, problem, self.style)
+            return extract_edited(text, problem, self.answer, begun)
+        ends = [text.find(stop) for stop in self.stop_strings(problem)]
+        text = text[: min((end for end in ends if end >= 0), default=len(text))]
+        if self._shots:  # they show whole functions
+            problem = replace(problem, starter_code="")
+        return extract_code(text, problem, self.style, begun)
 
     def written(self, problem: Problem, program: str) -> str:
         """The answer that amounts to this program: what continues the starter code, or edits."""
         if self.answer != "function":
             return written_edits(problem, program, self.answer)
         return program.removeprefix(problem.starter_code)
+
+    def _is_published(self, problem: Problem) -> bool:
+        """Whether a published prompt asks for what this problem asks for."""
+        is_plain = problem.label is None and not problem.buggy_code and hole_of(problem) is None
+        return self.prompt != "greenward" and self.answer == "function" and is_plain
+
+    @property
+    def _begins_answers(self) -> bool:
+        return self.style == "chat" and self._tokenizer.begins_answers
+
+    def _begun_by_us(self, problem: Problem) -> str:
+        begins = self._begins_answers and self.prompt != "livecodebench" and self._is_published(problem)
+        return _EVALPLUS_BEGUN if begins else ""
+
+    @property
+    def _fence(self) -> str:
+        return "" if self._begins_answers else "python"
+
+    @cached_property
+    def thought(self) -> str:
+        """The tag with which the chat template opens a thought, empty without one."""
+        return template_thought(self._tokenizer)
+
+
+def template_thought(tokenizer: PromptTokenizer) -> str:
+    """The tag with which a chat template begins each answer as a thought; empty for others."""
+    if not tokenizer.chat_template:
+        return ""
+    ids = tokenizer.render_chat([{"role": "user", "content": "?"}])
+    return begun_thought(tokenizer.decode(ids[-20:], skip_special_tokens=False))
 
 
 def without_special(text: str, tokenizer: PromptTokenizer) -> str:
@@ -169,11 +289,45 @@ def question(
         return _repair_prompt(problem, problem.failing_test if show_failing_test else "", style)
     starter = problem.context + described_starter(problem)
     if style == "completion":
-        return starter
+        return _commented(_STDIN_COMMENT) * reads_input(problem) + starter
+    if reads_input(problem) and not problem.starter_code:
+        return STDIN_INSTRUCTION.format(specification=problem.prompt.strip())
     instruction = INSTRUCTION if problem.entry_point else PROGRAM_INSTRUCTION
     if hole_of(problem) is not None:
         instruction = IN_FILE_INSTRUCTION
     return instruction.format(starter=_whole_lines(starter), name=problem.entry_point, path=problem.path)
+
+
+def reads_input(problem: Problem) -> bool:
+    """Whether answers are programs that read standard input and print."""
+    return any(isinstance(test, StdioCase) for test in problem.tests)
+
+
+def _published(problem: Problem, style: Style, prompt: PromptName, *, fenced_as: str) -> str:
+    """The prompt of a published harness for a problem."""
+    own = problem.starter_code
+    if '"""' not in own and "'''" not in own:  # it does not say what is asked for
+        own = described_starter(problem)
+    if style == "completion":
+        return own
+    if prompt == "livecodebench":
+        starter = problem.starter_code.strip()
+        form = _LIVECODEBENCH_STARTER.format(starter=starter) if starter else _LIVECODEBENCH_STDIN
+        return _LIVECODEBENCH.format(specification=problem.prompt.strip(), format=form)
+    if prompt == "bigcodebench-instruct":
+        return f"{_EVALPLUS}{problem.prompt.strip()}\n"
+    end = "" if fenced_as else "\n"
+    return f"{_EVALPLUS}```{fenced_as}\n{own.strip()}\n```{end}"
+
+
+def _with_examples(problem: Problem, shots: Sequence[Problem]) -> str:
+    if not problem.sources(Assertion):
+        raise ConfigError(f"{problem.task_id}: MBPP's examples go with problems that have assertions.")
+
+    def asked(one: Problem) -> str:
+        return _MBPP_TASK.format(prompt=one.prompt, tests="\n".join(one.sources(Assertion)))
+
+    return "".join((*(f"{asked(one)}{one.reference.strip()}\n{DONE}\n\n" for one in shots), asked(problem)))
 
 
 def described_starter(problem: Problem) -> str:

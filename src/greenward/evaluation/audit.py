@@ -22,7 +22,7 @@ from greenward.common.errors import ConfigError, RewardError
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import Recipe, RewardedRecipe
-from greenward.grading.extraction import extract_code
+from greenward.grading.answers import extract_code
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.user_rewards import (

@@ -33,8 +33,8 @@ from greenward.common.statistics import (
     sign_flip_p_value,
 )
 from greenward.evaluation.store import EVALPLUS_RESULTS, RESULTS, SETTINGS, read_rows
+from greenward.grading.answers import Extracted
 from greenward.grading.compare import matches, same_output
-from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.quality import parse_bounded
 from greenward.grading.verdict import Family, Status, Verdict
@@ -46,6 +46,7 @@ from greenward.sandbox.protocol import Outcome, RunResult
 
 MCNEMAR, SIGN_FLIP = "exact McNemar", "paired randomisation"
 # Settings that do not change the expected score.
+_PROMPT_SETTINGS = ("prompt", "style", "prompt_hash")
 _NO_INFLUENCE = frozenset({"model", "weights", "command", "seed", "workers", "out", "output", "device"})
 
 
@@ -117,9 +118,33 @@ class PairedComparison:
             meaning = "B is better" if self.difference.value > 0 else "A is better"
         return f"{scores}: p = {self.p_value:.2g} ({self.test}); {meaning}"
 
+    @property
+    def prompts(self) -> str:
+        """A sentence that says how the prompts of both sides differ; empty where they do not."""
+        differ = self.other_settings
+        for key, what in (
+            ("prompt", "A was asked by the prompt {!r}, B by {!r}"),
+            ("style", "A in style {}, B in {}"),
+        ):
+            if key in differ:
+                return f"The prompts differ: {what.format(*differ[key])}. So may the scores for that alone."
+        if "prompt_hash" in differ and not (self.unpaired_a or self.unpaired_b):
+            return "The prompts differ in their chat template, system prompt or wording. So may the scores."
+        return ""
+
+    @property
+    def differences(self) -> list[str]:
+        """What else differs between both sides, besides what is compared."""
+        others = (item for item in self.other_settings.items() if item[0] not in _PROMPT_SETTINGS)
+        return [
+            *filter(None, [self.prompts]),
+            *(f"{name} differs: {x} in A, {y} in B" for name, (x, y) in others),
+        ]
+
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data, with `significant` and `claim`."""
-        return {**asdict(self), "significant": self.significant, "claim": self.claim}
+        """All fields as plain data, with `significant`, `claim` and `prompts`."""
+        said = {"significant": self.significant, "claim": self.claim, "prompts": self.prompts}
+        return {**asdict(self), **said}
 
 
 def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int = 0) -> PairedComparison:
@@ -242,7 +267,8 @@ def _of_record(path: Path, record: Mapping[str, Any]) -> StoredEvaluation:
         # Earlier versions did not count the lost ones; a record may keep fewer answers than it counts.
         answers = max(row["samples"], len(row["answers"]))
         rows.append((row["task_id"], 0, AnswerCounts(answers, row["passed"], lost)))
-    settings = {name: record[name] for name in ("samples", "temperature") if name in record}
+    told = ("samples", "temperature", *_PROMPT_SETTINGS)
+    settings = {name: record[name] for name in told if name in record}
     return StoredEvaluation(str(path), record.get("suite"), _by_task(path, rows), settings)
 
 

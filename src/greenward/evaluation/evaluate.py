@@ -28,8 +28,8 @@ from greenward.config.sections import EvaluationConfig, ToolsConfig
 from greenward.environments.agent import AgentDialogue, agent_maker
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.suites import stable_subset
+from greenward.grading.answers import Extracted, explained
 from greenward.grading.execution import Answer, ExecutionJudge, Graded
-from greenward.grading.extraction import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.rollouts.driver import run_dialogues
@@ -78,6 +78,7 @@ class Sample:
             "completion": self.text,
             "solution": found.code,
             "extraction_failure": found.reason,
+            "extraction": found.rule,
             "truncated": self.truncated,
             "tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
@@ -88,13 +89,19 @@ class Sample:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], problems: ProblemSet) -> Sample:
-        """The inverse of `to_json`. Rows of earlier versions have no numbers of tokens."""
+        """The inverse of `to_json`. Rows of earlier versions have neither numbers of tokens nor a rule."""
         status, files = Status(row.get("status", Status.NO_CODE.value)), row.get("files", {})
         return cls(
             problems.by_id(row["task_id"]),
             row["sample"],
             row["completion"],
-            Extracted(row["solution"], row["extraction_failure"], status, tuple(files.items())),
+            Extracted(
+                row["solution"],
+                row["extraction_failure"],
+                status,
+                tuple(files.items()),
+                row.get("extraction", ""),
+            ),
             row["truncated"],
             row.get("tokens"),
             row.get("prompt_tokens"),
@@ -109,8 +116,8 @@ class EvaluationRow:
     `success` is None when the infrastructure failed. `failed_tests` are the positions of the first tests
     that failed or were not reached; `base_passed` says whether the original tests of a suite with added
     ones passed, None where there is no such difference. `seconds` is wall time in the sandbox.
-    `code_sha256` identifies the program that was judged, None if the answer held none. `layers` are those
-    of isolation.
+    `extraction` names the rules by which the program was found (`answers.RULES`). `code_sha256` identifies
+    the program that was judged, None if the answer held none. `layers` are those of isolation.
     """
 
     task_id: str
@@ -127,6 +134,7 @@ class EvaluationRow:
     seconds: float
     cpu_seconds: float
     extraction_failure: str
+    extraction: str
     truncated: bool
     tokens: int | None
     code_sha256: str | None
@@ -154,6 +162,7 @@ class EvaluationRow:
             seconds=round(verdict.wall_seconds, 4),
             cpu_seconds=round(verdict.cpu_seconds, 4),
             extraction_failure=sample.extracted.reason,
+            extraction=sample.extracted.rule,
             truncated=sample.truncated,
             tokens=sample.tokens,
             code_sha256=sha256(encoded).hexdigest() if encoded is not None else None,
@@ -165,10 +174,13 @@ class EvaluationRow:
     def from_json(cls, row: Mapping[str, Any]) -> EvaluationRow:
         """The inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for a row of another form.
 
-        Rows of earlier versions have neither `tokens` nor `success`, which follows from the status.
+        Rows of earlier versions have neither `tokens` nor `extraction`, nor `success`, which follows from the
+        status.
         """
         status = Status(row["status"])
-        row = {"tokens": None} | dict(row) | {"status": status, "success": success_of(status)}
+        row = (
+            {"tokens": None, "extraction": ""} | dict(row) | {"status": status, "success": success_of(status)}
+        )
         values = {field.name: row[field.name] for field in fields(cls)}
         values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
         values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
@@ -267,6 +279,7 @@ def summarise(rows: Iterable[EvaluationRow], ks: Sequence[int], *, problems: int
         "statuses": _counts(row.status.value for row in rows),
         "errors": _counts(row.error_class for row in rows if not row.success),
         "extraction_failures": _counts(row.extraction_failure for row in rows),
+        "extraction": _counts(explained(row.extraction) for row in rows),
         "tags": _by_tag(groups),
         "isolation": _isolation_of(rows),
     }
@@ -481,6 +494,10 @@ def evaluate_policy(
         "elapsed_seconds": elapsed_seconds,
         "samples": config.samples,
         "temperature": config.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "prompt": renderer.prompt,
+        "style": renderer.style,
         **figures,
         "seconds": asdict(seconds),
         "prompts": {problem.task_id: renderer.prompt_text(problem) for problem in chosen},

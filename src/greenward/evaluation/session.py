@@ -22,8 +22,7 @@ from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, ProblemError
 from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.sections import DType, EvaluationConfig, ModelConfig, SandboxConfig, Seed
-from greenward.environments.agent import AgentPrompts, agent_maker
-from greenward.environments.prompts import PromptRenderer, Style
+from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
 from greenward.evaluation.compare import contamination
 from greenward.evaluation.evaluate import (
@@ -49,14 +48,14 @@ from greenward.evaluation.store import (
     read_samples,
     refuse_other_settings,
 )
+from greenward.grading.answers import Extracted, Style
 from greenward.grading.edits import PATH, diff_between, editable_files, print_diff
-from greenward.grading.extraction import Extracted
 from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.verdict import Status
 from greenward.grading.verification import failing_references, usable
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.formats import part_of
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import Problem, ProblemSet, PromptName
 from greenward.problems.rows import refuse
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
@@ -248,7 +247,7 @@ class SampleGrading(EvaluationSession):
         self.name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
         self.answers = len(self.given)
         self.most_answers = max(Counter(sample.problem.task_id for sample in self.given).values())
-        self.facts = {"samples_file": samples.name}
+        self.facts = {"samples_file": samples.name, "extract": extract}
         self.settings = {"data_hash": self.problems.data_hash}
 
     @property
@@ -336,7 +335,7 @@ def _notes_on_suite(read: ProblemSet, problems: ProblemSet, in_process: int) -> 
 
 
 ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
-MOST_TOKENS = 512
+MOST_TOKENS = 768  # as in EvalPlus
 USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
 
 PREDICTIONS = "predictions.jsonl"
@@ -351,7 +350,7 @@ class AnswerOptions:
     """What is asked and how answers are sampled. None stands for a default that depends on the rest.
 
     `checkpoint` is the newest of a run; `suite` what a run held out; `temperature` 0 for one answer, else
-    0.8; `max_tokens` what the model has room for, at most 512, or as in the run's training for its own
+    0.8; `max_tokens` what the model has room for, at most 768, or as in the run's training for its own
     kind of problem; `seed` 0. `concurrency` (8 requests), `request_timeout` (300 seconds for an answer) and
     `api_key_env` (the environment variable that holds the key) concern models behind a server only, and
     `checkpoint`, `dtype` and `device` all others.
@@ -367,6 +366,7 @@ class AnswerOptions:
     max_tokens: PositiveInt | None = None
     fewshot: NonNegativeInt = 0
     style: Style | None = None
+    prompt: PromptName | None = None
     seed: Seed | None = None
     dtype: DType | None = None
     device: str | None = None
@@ -420,7 +420,13 @@ class ModelEvaluation(EvaluationSession):
         if not self.problems:
             raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
         self.renderer, stop_strings = suites.renderer_for(
-            suite, recipe, self.model.tokenizer, self.problems, style=options.style, shots=shots
+            suite,
+            recipe,
+            self.model.tokenizer,
+            self.problems,
+            style=options.style,
+            prompt=options.prompt,
+            shots=shots,
         )
         self.tools = suites.agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
@@ -494,6 +500,7 @@ class ModelEvaluation(EvaluationSession):
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop_strings),
             "style": self.renderer.style,
+            "prompt": self.renderer.prompt,
             "fewshot": options.fewshot,
             "prompt_hash": prompt_hash,
             **({"tools": self.tools.model_dump()} if self.tools else {}),
@@ -512,6 +519,7 @@ class ModelEvaluation(EvaluationSession):
             self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
         self.facts = {
             "model": model.to_json(),
+            "prompt": self.renderer.prompt,
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),
         }
@@ -569,7 +577,7 @@ class ModelEvaluation(EvaluationSession):
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         positions, recipe = self.model.max_positions, self._trained_on
-        as_trained = type(self.renderer) in (PromptRenderer, AgentPrompts)
+        as_trained = self.renderer.prompt == "greenward"
         if recipe is not None and as_trained:
             asked = self.options.max_tokens or recipe.sampling.max_tokens
         elif positions is not None:
@@ -651,7 +659,9 @@ def evaluate_in_memory(
             f"expected at least one answer to a problem and no k above their number, "
             f"found {options.samples} answers and k {list(grading.k)}."
         )
-    renderer, stops = suites.renderer_for(asked, recipe, policy.tokenizer, chosen, style=options.style)
+    renderer, stops = suites.renderer_for(
+        asked, recipe, policy.tokenizer, chosen, style=options.style, prompt=options.prompt
+    )
     tools = suites.agent_tools(recipe, chosen)
     longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
     config = EvaluationConfig(

@@ -33,9 +33,7 @@ from greenward.common.errors import Closeable, ProblemError, RunError
 from greenward.common.files import expecting, expects
 from greenward.common.parsing import parse_json_text
 from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, SampleKey
-from greenward.grading.extraction import Extracted, extract_code, holds_fence
-from greenward.grading.quality import parse_bounded
-from greenward.grading.reward_terms import defines
+from greenward.grading.answers import Extracted, explained, extract_code, is_prose
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
 from greenward.problems.rows import BadRow, Row, read_text, refuse
@@ -181,45 +179,22 @@ def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refus
 def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], str]:
     """The samples with the programs in their texts, and a line that says what was done, if anything.
 
-    As in `greenward eval` in chat style, by `extract_code`. With `auto`, only if most answers hold a code
-    fence and are not Python as they are; an answer that is Python stays as it is in any case, and with
+    As in `greenward eval`, by `extract_code`. An answer that is Python as it stands stays as it is, and with
     `auto` also one in which no program is found.
     """
     if mode == "never":
         return list(samples), ""
-    prose = [sample.code is not None and parse_bounded(sample.code) is None for sample in samples]
-    fenced = sum(one and holds_fence(_written(sample)) for one, sample in zip(prose, samples, strict=True))
-    if mode == "auto" and 2 * fenced <= len(samples):
-        held = f"{fenced} of {len(samples)} answers hold code fences and are judged as they are"
-        return list(samples), f"{held}; --extract always takes the programs out of them" if fenced else ""
-    found = [
-        _with_program(sample, keep=mode == "auto") if one else sample
-        for one, sample in zip(prose, samples, strict=True)
-    ]
+    found = [_with_program(one, keep=mode == "auto") if is_prose(one.code) else one for one in samples]
     changed = sum(one is not sample for one, sample in zip(found, samples, strict=True))
-    what = f"programs were taken out of the text of {changed} of {len(samples)} answers"
-    return found, f"{what}, of which {fenced} hold code fences (--extract never judges them as they are)"
+    if not changed:
+        return found, ""
+    what = f"{changed} of {len(samples)} answers are no Python as they stand: the programs in them are judged"
+    return found, f"{what} (--extract never judges them as they are)"
 
 
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
-    if (continued := _before_the_closing_fence(sample)) is not None:
-        return replace(sample, extracted=Extracted(continued, sample.extracted.reason))
-    taken = extract_code(_written(sample), sample.problem, "chat")
-    if taken.code is None and keep:
-        return sample
-    return replace(sample, extracted=taken)
-
-
-def _before_the_closing_fence(sample: Sample) -> str | None:
-    """The program of an answer that only closes a fence, which its prompt has opened; None if it is none."""
-    lines = _written(sample).splitlines(keepends=True)
-    fences = [number for number, line in enumerate(lines) if holds_fence(line)]
-    if len(fences) % 2 == 0 or lines[fences[0]].strip().strip("`~"):
-        return None
-    text = "".join(lines[: fences[0]])
-    is_body = text.lstrip("\r\n")[:1].isspace()
-    code = sample.problem.starter_code + text if is_body else text
-    return code if defines(code, sample.problem.entry_point) else None
+    taken = extract_code(_written(sample), sample.problem)
+    return sample if taken.code is None and keep else replace(sample, extracted=taken)
 
 
 def _written(sample: Sample) -> str:
@@ -251,7 +226,7 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise row.error("sample", f"must be a number from 0 on, found {number!r}")
             counts[problem.task_id] += 1
-            sample = Sample(problem, number, text, Extracted(code, reason), truncated)
+            sample = Sample(problem, number, text, Extracted(code, reason, rule="given"), truncated)
             if sample.key in seen:
                 given = f"gives number {number} of {problem.task_id}, which {seen[sample.key].place} has"
                 raise row.error("sample", given)
@@ -307,10 +282,10 @@ def _continued(problem: Problem, completion: str) -> str:
     LeetCodeDataset's completions repeat the class that the starter code begins.
     """
     program = problem.starter_code + completion
-    if parse_bounded(program) is None and parse_bounded(completion) is not None:
-        alone = extract_code(completion, problem, "chat").code
-        return completion if alone else program
-    return program
+    repeats = (
+        is_prose(program) and not is_prose(completion) and extract_code(completion, problem, "chat").code
+    )
+    return completion if repeats else program
 
 
 def _completion(row: Row) -> str:
@@ -341,7 +316,7 @@ def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Itera
             if not file.stem.isdecimal() or str(int(file.stem)) != file.stem:
                 raise ProblemError(f"{file}: expected a number for a name, as in 0.py.")
             program = read_text(file, within=path)
-            yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program))
+            yield Sample(by_name[folder.name], int(file.stem), program, Extracted(program, rule="given"))
 
 
 def evalplus_results(found: EvaluationRows, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,6 +406,8 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
         if answer.get("solution") not in (None, answer.get("completion")):
             lines.append(block("Program that was run", answer["solution"]))
         lines.append(f"Tests passed: {row.tests_passed} of {row.tests} in {row.cpu_seconds:.2f} CPU s")
+        if rule := explained(answer.get("extraction", "")):
+            lines.append(f"The program is {rule}.")
         if row.truncated:
             lines.append("The answer was cut off at the token limit.")
         if row.extraction_failure:

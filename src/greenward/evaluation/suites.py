@@ -3,7 +3,7 @@
 In style *completion* (base models) a prompt is the suite's own, continued up to the first stop string. For
 MBPP that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with examples,
 the prompt of the paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4. In style *chat* it
-is EvalPlus's instruction with that prompt in a code block. Line ends are plain (MBPP's file has CRLF).
+is that of the published harness (`published_prompt`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import GRPORecipe, ModelRecipe
@@ -21,99 +20,29 @@ from greenward.environments.agent import STOP_STRINGS, AgentPrompts
 from greenward.environments.prompts import (
     PromptRenderer,
     PromptTokenizer,
-    Style,
     answer_form,
-    described_starter,
     prompt_options,
+    reads_input,
     tools_of,
 )
-from greenward.grading.extraction import Extracted, extract_code
+from greenward.grading.answers import Style
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import failing_references, load_verified
 from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
 from greenward.problems.generated import MODULES
-from greenward.problems.problem import Assertion, Problem, ProblemSet, hole_of
+from greenward.problems.problem import Problem, ProblemSet, PromptName, hole_of
 from greenward.problems.repositories import REPOSITORY_TAG
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")
-DONE = "[DONE]"
-# EvalPlus's. Where the prompt ends inside a function, the next definition ends the answer, too.
-SCRIPT_STOPS = ('\n"""', "\nassert", "\nif __name__", "\ndef main(", "\nprint(")
-BODY_STOPS = (*SCRIPT_STOPS, "\ndef ", "\nclass ", "\nimport ", "\nfrom ")
-
-_TASK = (
-    "You are an expert Python programmer, and here is your task: {prompt} Your code should pass these "
-    "tests:\n\n{tests}\n[BEGIN]\n"
-)
-_INSTRUCTION = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown "
-    "code block:\n```\n{prompt}\n```"
-)
 
 
-class SuitePrompts(PromptRenderer):
-    """Renders the problems of a suite for one model.
-
-    `shots` are solved examples that come before each problem (completion style, problems with
-    assertions), `options` those of `PromptRenderer`. Raises `ConfigError` for examples in chat style or that
-    have no assertions.
-    """
-
-    def __init__(
-        self,
-        tokenizer: PromptTokenizer,
-        *,
-        style: Literal["auto", "completion", "chat"] = "auto",
-        shots: Sequence[Problem] = (),
-        **options: Any,
-    ) -> None:
-        super().__init__(tokenizer, style="completion" if shots and style == "auto" else style, **options)
-        if shots and self.style == "chat":
-            raise ConfigError("Examples (--fewshot) are for base models; chat prompts have none.")
-        self._shots = tuple(shots)
-
-    def prompt_text(self, problem: Problem) -> str:
-        """What is asked, as text: what the model continues, or the user message in chat style."""
-        if self._shots:
-            if not problem.sources(Assertion):
-                raise ConfigError(
-                    f"{problem.task_id}: MBPP's examples go with problems that have assertions."
-                )
-            examples = [f"{_task(shot)}{shot.reference.strip()}\n{DONE}\n\n" for shot in self._shots]
-            return "".join((*examples, _task(problem)))
-        if problem.buggy_code or hole_of(problem) is not None:
-            return super().prompt_text(problem)
-        own = problem.starter_code
-        if '"""' not in own and "'''" not in own:  # it does not say what is asked for
-            own = described_starter(problem)
-        return own if self.style == "completion" else _INSTRUCTION.format(prompt=own.strip())
-
-    def common_stops(self, problems: Iterable[Problem]) -> tuple[str, ...]:
-        """The stop strings that all the problems share; the others count once the answer is drawn."""
-        stops = [self.stop_strings(problem) for problem in problems]
-        return tuple(stop for stop in stops[0] if all(stop in others for others in stops))
-
-    def stop_strings(self, problem: Problem) -> tuple[str, ...]:
-        """What ends an answer to this problem."""
-        if self.style == "chat":
-            return ()
-        if self._shots:
-            return (DONE,)
-        return BODY_STOPS if f"def {problem.entry_point}(" in problem.starter_code else SCRIPT_STOPS
-
-    def extracted(self, problem: Problem, text: str) -> Extracted:
-        """The program that an answer amounts to, or the reason why there is none."""
-        if self.style == "chat":
-            return extract_code(text, problem, "chat")
-        ends = [text.find(stop) for stop in self.stop_strings(problem)]
-        text = text[: min((end for end in ends if end >= 0), default=len(text))]
-        if not self._shots:
-            return extract_code(text, problem, "completion")
-        return Extracted(text) if text.strip() else Extracted(None, "the completion is empty")
-
-
-def _task(problem: Problem) -> str:
-    return _TASK.format(prompt=problem.prompt, tests="\n".join(problem.sources(Assertion)))
+def published_prompt(problems: Sequence[Problem]) -> PromptName:
+    """The prompt with which the figures of a suite are published."""
+    if any(map(reads_input, problems)) or all(one.task_id.startswith("LiveCodeBench/") for one in problems):
+        return "livecodebench"
+    if all(one.task_id.startswith("BigCodeBench/") for one in problems):
+        return "bigcodebench"
+    return "evalplus"
 
 
 def stable_subset(problems: ProblemSet, count: int) -> ProblemSet:
@@ -206,13 +135,14 @@ def renderer_for(
     problems: ProblemSet,
     *,
     style: Style | None = None,
+    prompt: PromptName | None = None,
     shots: Sequence[Problem] = (),
 ) -> tuple[PromptRenderer, tuple[str, ...]]:
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
     Shipped problems, functions to classify, and a file of functions that the recipe names are put as in
-    training, others as in the published harnesses (`SuitePrompts`), and repositories to agents. What was
-    trained to write edits writes edits where all problems have programs to repair.
+    training, others as in the published harnesses, unless `prompt` says otherwise, and repositories to
+    agents. What was trained to write edits writes edits where all problems have programs to repair.
     """
     options = prompt_options(recipe, style)
     if (tools := agent_tools(recipe, problems)) is not None:
@@ -222,11 +152,12 @@ def renderer_for(
     if recipe is not None and all(hole_of(problem) is not None for problem in problems):
         ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
     if answer == "function" and not ours and all(problem.label is None for problem in problems):
-        prompts = SuitePrompts(tokenizer, **{**options, "show_failing_test": False}, shots=shots)
+        options |= {"show_failing_test": False, "prompt": prompt or published_prompt(problems)}
+        prompts = PromptRenderer(tokenizer, **options, shots=shots)
         return prompts, prompts.common_stops(problems)
     if shots:
         raise ConfigError(f"--fewshot: {suite} has no examples; MBPP's suites have.")
-    renderer = PromptRenderer(tokenizer, **options, answer=answer)
+    renderer = PromptRenderer(tokenizer, **options, answer=answer, prompt=prompt or "greenward")
     return renderer, recipe.sampling.stop_strings if recipe else ()
 
 

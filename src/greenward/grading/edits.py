@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from greenward.common.errors import GreenwardError
-from greenward.grading.extraction import Extracted, Style, without_reasoning
+from greenward.grading.answers import Extracted, final_text
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem
@@ -769,21 +769,21 @@ def editable_files(problem: Problem) -> dict[str, str]:
     return {own: program, **{path: text for path, text in files.items() if path != own}}
 
 
-def extract_edited(text: str, problem: Problem, style: Style, form: AnswerForm) -> Extracted:
+def extract_edited(text: str, problem: Problem, form: AnswerForm, begun: str = "") -> Extracted:
     """The program after the edits of a model's answer; if they fail, no code, the reason and its status.
 
     Edits of what belongs to the tests count for nothing.
     """
     own, files = problem.path or PATH, {**editable_files(problem), **(problem.test_files or {})}
     try:
-        edits = parse_edits(without_reasoning(text) if style == "chat" else text, form, files)
+        edits = parse_edits(final_text(text, begun), form, files)
         changed = apply_edits(files, edits, own)
     except EditError as error:
-        return Extracted(None, error.message, error.status)
+        return Extracted(None, error.message, error.status, rule="edits")
     code = changed.pop(own, files[own])
     if code is None:
         return Extracted(None, f"The edits delete {own}.", Status.NO_CODE)
-    return Extracted(code, files=tuple(program_changes(changed.items(), problem).items()))
+    return Extracted(code, files=tuple(program_changes(changed.items(), problem).items()), rule="edits")
 
 
 def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from greenward.common.errors import Closeable, ConfigError, GreenwardError
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation

@@ -31,6 +31,7 @@ from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.config.sections import HttpSandboxConfig, SandboxConfig
+from greenward.grading.answers import Extracted
 from greenward.grading.execution import (
     Answer,
     ExecutionJudge,
@@ -40,7 +41,6 @@ from greenward.grading.execution import (
     in_order,
     run_unique,
 )
-from greenward.grading.extraction import Extracted
 from greenward.grading.testcases import (
     GradingPlan,
     Mode,

@@ -25,6 +25,7 @@ from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import ModelRecipe, RewardedRecipe
 from greenward.config.sections import RewardTermConfig
 from greenward.grading import quality
+from greenward.grading.answers import final_text
 from greenward.grading.edits import (
     MAX_ANSWER_CHARS,
     PATH,
@@ -36,7 +37,6 @@ from greenward.grading.edits import (
     parse_edits,
     written_edits,
 )
-from greenward.grading.extraction import without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.quality import bound_names, parse_bounded
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
@@ -103,7 +103,7 @@ def format_partial(answer: GradedAnswer) -> float:
     `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white space behind a
     tag that closes does not count.
     """
-    text = answer.completion
+    text = answer.text
     there = [text.count(tag) == 1 for tag in _TAGS]
     outside = len(text.partition(_TAGS[0])[0]) if there[0] else 0
     if there[1] and there[2]:
@@ -117,7 +117,7 @@ def format_partial(answer: GradedAnswer) -> float:
 @per_answer
 def format_strict(answer: GradedAnswer) -> float:
     """1 for reasoning and then the answer, each once in its tags and not empty, and nothing else."""
-    text = answer.completion
+    text = answer.text
     if any(text.count(tag.strip()) != 1 for tag in _TAGS):
         return 0.0
     thought, _, rest = text.rstrip().partition("\n</think>\n<answer>")
@@ -148,7 +148,7 @@ def edit_similarity(answer: GradedAnswer) -> float | None:
     if not problem.reference:
         return None
     edits = _edits_of(answer)
-    form = form_of(without_reasoning(answer.completion))
+    form = form_of(final_text(answer.completion, answer.begun))
     known = parse_edits(written_edits(problem, problem.reference, form), form)
     score = similarity_of_edits(edits, known, problem.path or PATH)
     return score if answer.code is not None else min(score, MOST_WITHOUT_EFFECT)
@@ -207,7 +207,7 @@ def swe_rl(answer: GradedAnswer, *, tags: bool = True) -> float | None:
     if not problem.reference:
         return None
     before = editable_files(problem)
-    if answer.code is None or (tags and not _has_tags(answer.completion)):
+    if answer.code is None or (tags and not _has_tags(answer.text)):
         return -1.0
     after = {own: answer.code, **{path: text or "" for path, text in answer.files}}
     if all(before.get(path) == text for path, text in after.items()):
@@ -265,7 +265,7 @@ def _edits_of(answer: GradedAnswer) -> list[Edit]:
     they stand in the reasoning, or have another form than the one that was asked for.
     """
     problem, own = answer.problem, answer.problem.path or PATH
-    text = without_reasoning(answer.completion)
+    text = final_text(answer.completion, answer.begun)
     try:
         files = {**editable_files(problem), **(problem.test_files or {})}
         edits = parse_edits(text, form_of(text), files)

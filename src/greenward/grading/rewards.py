@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from greenward.common.errors import RewardError
+from greenward.grading.answers import plain_text
 from greenward.grading.verdict import Family, Verdict
 from greenward.problems.problem import Problem
 
@@ -25,7 +26,7 @@ class GradedAnswer:
 
     `messages` are those that a chat prompt was made of, empty for a plain one. The token ids are what the
     policy read and wrote, empty where no policy wrote the answer. `files` are further files that the answer
-    changes (`extraction.Extracted`).
+    changes (`answers.Extracted`), and `begun` is what the prompt wrote of the answer.
     """
 
     problem: Problem
@@ -37,6 +38,12 @@ class GradedAnswer:
     prompt_ids: tuple[int, ...] = ()
     completion_ids: tuple[int, ...] = ()
     files: tuple[tuple[str, str | None], ...] = ()
+    begun: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        """The whole answer with its thought, without end tokens and with plain line ends."""
+        return plain_text(self.completion, self.begun)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 from greenward.common.errors import ProblemError
 from greenward.config.recipe import Recipe
+from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge
-from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader, build_grader
 from greenward.grading.testcases import demand_judgeable
 from greenward.grading.verdict import Family

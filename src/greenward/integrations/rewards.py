@@ -11,8 +11,8 @@ from greenward.api import load_problems
 from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
+from greenward.grading.answers import Extracted, extract_code, final_text
 from greenward.grading.edits import edited_program, extract_edited, form_of, holds_edits
-from greenward.grading.extraction import Extracted, continues_starter, extract_code, without_reasoning
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine
@@ -133,10 +133,10 @@ def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
 
 def _extracted(text: str, problem: Problem) -> Extracted:
     """The program that an answer holds, or the one that its edits make of the problem's."""
-    answer = without_reasoning(text)
+    answer = final_text(text)
     if edited_program(problem) is not None and holds_edits(answer):
-        return extract_edited(text, problem, "chat", form_of(answer))
-    return extract_code(text, problem, "completion" if continues_starter(text, problem) else "chat")
+        return extract_edited(text, problem, form_of(answer))
+    return extract_code(text, problem)
 
 
 def _texts(conversations: Sequence[Any]) -> list[str]:

@@ -39,6 +39,9 @@ class Tokenizer:
     to `eos_id`. `chat_template` is the Jinja source, or None.
     """
 
+    begins_answers = True
+    """Whether a prompt may hold the first words of the answer."""
+
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
@@ -81,15 +84,33 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
+    def decode_answer(self, ids: Iterable[int]) -> str:
+        """The text of a completion, without tokens that end or pad it, with those that mark its parts.
+
+        Tags of thoughts, channels and calls of tools are special tokens in some models.
+        """
+        left_out = {*self.eos_ids, self.pad_id, self.bos_id}
+        return self.decode([one for one in map(int, ids) if one not in left_out], skip_special_tokens=False)
+
     def render_chat(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
+        begun: str = "",
     ) -> list[int]:
-        """Ids of a conversation in the model's chat format, which says how the `tools` are called."""
-        return self.encode(self._chat_text(messages, add_generation_prompt, tools))
+        """Ids of a conversation in the model's chat format, which says how the `tools` are called.
+
+        With `begun`, they end with these first words of the assistant's answer.
+        """
+        if not begun:
+            return self.encode(self._chat_text(messages, add_generation_prompt, tools))
+        answer = {"role": "assistant", "content": f"{begun}{_ANSWER}\n```\n"}
+        text, found, _ = self._chat_text([*messages, answer], False, tools).partition(_ANSWER)
+        if not found:
+            raise CheckpointError("the model's chat template does not render the assistant's answers")
+        return self.encode(text)
 
     def render_next_message(
         self, messages: Sequence[dict[str, Any]], message: dict[str, Any], *, ended: bool = True

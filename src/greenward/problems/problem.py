@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_arg
 from greenward.common.errors import ProblemError
 from greenward.problems.python_source import FunctionNode, parse_or_none, qualified_functions, source_lines
 
+PromptName = Literal["greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct"]
+"""The prompts with which problems are put (`environments.prompts`): ours and published ones."""
 Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 
 

@@ -111,7 +111,13 @@ def _headline(summary: Mapping[str, Any], suite: str) -> str:
 def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
     settings = summary.get("settings", {})
     yield Fact("answers", str(summary.get("answers", 0)))
-    for name, key in (("temperature", "temperature"), ("style", "style"), ("few-shot", "fewshot")):
+    named = (
+        ("temperature", "temperature"),
+        ("prompt", "prompt"),
+        ("style", "style"),
+        ("few-shot", "fewshot"),
+    )
+    for name, key in named:
         if key in settings:
             yield Fact(name, "the server's own" if settings[key] is None else str(settings[key]))
     if usage := summary.get("usage"):
@@ -134,6 +140,7 @@ def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
     for title, column, key in (
         ("What became of the answers", "Status", "statuses"),
         ("Errors of failing answers", "Error", "errors"),
+        ("How programs were found in answers", "Program", "extraction"),
         ("Answers without a program", "Reason", "extraction_failures"),
     ):
         if counts := summary.get(key):
@@ -196,7 +203,7 @@ def print_comparison(found: PairedComparison) -> None:
     def some(ids: Sequence[str]) -> str:
         return " ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
 
-    warnings = [f"{name} differs: {x} in A, {y} in B" for name, (x, y) in found.other_settings.items()]
+    warnings = found.differences
     if unpaired := (*found.unpaired_a, *found.unpaired_b):
         warnings.append(
             f"THE PROBLEMS DIFFER: {found.problems} are compared; {len(found.unpaired_a)} are only in A and "

@@ -224,6 +224,7 @@ class TextTokenizer:
     """
 
     chat_template = "the server's"
+    begins_answers = False
     special_ids: Mapping[str, int] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -233,8 +234,14 @@ class TextTokenizer:
         """The text, without roles."""
         return "".join(chr(one) for one in map(int, ids) if one < _FIRST_ROLE)
 
+    decode_answer = decode
+
     def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        begun: str = "",
     ) -> list[int]:
         ids = []
         for message in (*messages, {"role": "assistant", "content": ""}):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from greenward.grading.judge import Grader
     from greenward.models.policy import Policy
     from greenward.models.tokenizer import Tokenizer
-    from greenward.problems.problem import Problem, ProblemSet
+    from greenward.problems.problem import Problem, ProblemSet, PromptName
     from greenward.rollouts.protocols import Environment
     from greenward.runs.directory import RunDirectory
     from greenward.training.protocols import Evaluator, Example
@@ -211,7 +211,12 @@ class ProblemTask(Task):
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
         code: Any = self._code_grader or grader
-        return found | {one.name: suite_evaluator(one, recipe, tokenizer, code) for one in self.suites}
+        for suite in self.suites:
+            found[suite.name] = suite_evaluator(suite, recipe, tokenizer, code)
+            if suite.config.as_trained and renderer.style == "chat" and not suite.shots:
+                trained = suite_evaluator(suite, recipe, tokenizer, code, prompt=renderer.prompt)
+                found[f"{suite.name}_as_trained"] = trained
+        return found
 
 
 class EditTask(ProblemTask):
@@ -251,9 +256,14 @@ def complete_suites(suites: Sequence[TrackedSuite], grader: Grader) -> tuple[Tra
 
 
 def suite_evaluator(
-    suite: TrackedSuite, recipe: ModelRecipe, tokenizer: Tokenizer, grader: Grader
+    suite: TrackedSuite,
+    recipe: ModelRecipe,
+    tokenizer: Tokenizer,
+    grader: Grader,
+    *,
+    prompt: PromptName | None = None,
 ) -> Evaluator:
-    """The evaluation of a suite during training.
+    """The evaluation of a suite during training, by its published prompt if no other is named.
 
     Its records hold what scores depend on: hashes of data and prompts, examples, token and time limits.
     """
@@ -263,7 +273,9 @@ def suite_evaluator(
     from greenward.rollouts.protocols import SamplingParams
 
     config, problems = suite.config, suite.problems
-    renderer, stop_strings = renderer_for(config.name, recipe, tokenizer, problems, shots=suite.shots)
+    renderer, stop_strings = renderer_for(
+        config.name, recipe, tokenizer, problems, prompt=prompt, shots=suite.shots
+    )
     usual = SamplingParams.of(recipe)
     max_tokens = config.max_tokens or usual.max_tokens
     sampling = replace(usual, max_tokens=max_tokens, top_p=1.0, top_k=0, stop_strings=stop_strings)

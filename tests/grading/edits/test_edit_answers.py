@@ -10,8 +10,8 @@ import pytest
 from greenward.common.errors import ProblemError
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.evaluate import Sample
+from greenward.grading.answers import Extracted
 from greenward.grading.edits import written_edits
-from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, InProcess, Problem, ProblemSet

@@ -505,16 +505,16 @@ def test_a_program_without_a_name_is_meant_by_any():
     for path in ("stats.py", "./src/stats.py", PATH):
         answers = block(*change, f"{path}\n"), f"--- a/{path}\n+++ b/{path}\n{hunk}"
         for form, text in zip(("search_replace", "diff"), answers, strict=True):
-            found = extract_edited(text, nameless, "chat", form)
+            found = extract_edited(text, nameless, form)
             assert (found.code, found.files) == (right, ())
-            assert extract_edited(text, named, "chat", form).status is Status.EDIT_NOT_FOUND
+            assert extract_edited(text, named, form).status is Status.EDIT_NOT_FOUND
     two = block(*change, "stats.py\n") + block("def mean(values):\n", "def mean(them):\n", "other.py\n")
-    assert extract_edited(two, nameless, "chat", "search_replace").status is Status.EDIT_NOT_FOUND
+    assert extract_edited(two, nameless, "search_replace").status is Status.EDIT_NOT_FOUND
     for path in ("../stats.py", "/stats.py", ".git/stats.py"):
-        found = extract_edited(block(*change, f"File: {path}\n"), nameless, "chat", "search_replace")
+        found = extract_edited(block(*change, f"File: {path}\n"), nameless, "search_replace")
         assert found.status is Status.EDIT_OUTSIDE
     new = extract_edited(
-        block("", "x = 1\n", "new.py\n") + block(*change, f"{PATH}\n"), nameless, "chat", "search_replace"
+        block("", "x = 1\n", "new.py\n") + block(*change, f"{PATH}\n"), nameless, "search_replace"
     )
     assert (new.code, new.files) == (right, (("new.py", "x = 1\n"),))
 
@@ -582,12 +582,8 @@ def test_what_a_person_reads_as_the_same_repair_is_applied_or_refused_with_a_rea
     problem = Problem("stats", "", "mean", buggy_code=before, path=path)
     answers = json.loads(public(f"field_inputs/edits/{name}.json").read_text())
     for kind, text in answers.items():
-        found = extract_edited(text, problem, "chat", form)
-        if (
-            kind == "eos_after_replace" and found.code is None
-        ):  # its end token belongs to the reader of answers
-            assert found.status is Status.EDIT_MALFORMED
-        elif kind in REFUSED and (path or kind != "path_proj"):
+        found = extract_edited(text, problem, form)
+        if kind in REFUSED and (path or kind != "path_proj"):
             status, reason = REFUSED[kind]
             assert (found.code, found.status) == (None, status), kind
             assert reason in found.reason, kind

@@ -90,7 +90,7 @@ class EndTokenizer(CharacterTokenizer):
 
     special_ids: Mapping[str, int] = MappingProxyType({"<|end|>": 0})
 
-    def decode(self, token_ids: Any) -> str:
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
         return super().decode(token for token in token_ids if token)
 
 
@@ -329,7 +329,7 @@ def test_ordinary_texts_can_be_said_and_those_with_marks_of_answers_make_a_progr
             for text in OUTPUTS
             if play_right_answer(text, EndTokenizer(chat=chat)).outcome != "predicted"
         }
-        marks = {"a\rb", "<think>", "</think>5", "```", "a\n```\nb", "```python\nprint(1)\n```"}
+        marks = {"a\rb", "<think>", "</think>5", "<|end|>", "```", "a\n```\nb", "```python\nprint(1)\n```"}
         assert cannot == (marks if chat else {"\n# prints\n", "7\n# prints\n8", "# prints\n8"}) | (
             cannot & {"\x00"}
         )

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from greenward.cli.main import cli
 from greenward.common.errors import ProblemError, RunError
-from greenward.grading.extraction import extract_code
+from greenward.grading.answers import extract_code
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import load_json

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any
 
 from greenward.common.seeding import step_seed
-from greenward.environments.prompts import PromptTokenizer
-from greenward.grading.extraction import last_block
+from greenward.environments.prompts import PromptTokenizer, template_thought
+from greenward.grading.answers import last_block
 from greenward.problems.python_source import parse, parse_or_none
 from greenward.rollouts.driver import Request, turn_of
 from greenward.rollouts.protocols import (
@@ -254,6 +254,7 @@ class CodeGamePrompts:
     def __init__(self, tokenizer: PromptTokenizer, max_output_bytes: int) -> None:
         self._tokenizer = tokenizer
         self._max_output_bytes = max_output_bytes
+        self._begun = template_thought(tokenizer)
 
     def to_write(self, first_line: str) -> tuple[int, ...]:
         chat = WRITE.format(first_line=first_line, max_output_bytes=self._max_output_bytes)
@@ -276,8 +277,8 @@ class CodeGamePrompts:
 
     def program(self, first_line: str, turn: Turn) -> str:
         """The program of an answer, which begins with `first_line`."""
-        text = self._tokenizer.decode(turn.completion_ids)
-        code = ((last_block(text) if self._tokenizer.chat_template else text) or "").strip("\n")
+        text = self._tokenizer.decode_answer(turn.completion_ids)
+        code = ((last_block(text, self._begun) if self._tokenizer.chat_template else text) or "").strip("\n")
         return code if code.split("\n")[0] == first_line else f"{first_line}\n{code}"
 
     def prediction(self, turn: Turn) -> str | None:
@@ -297,9 +298,9 @@ class CodeGamePrompts:
         return "```" not in code and not any(token in code for token in self._tokenizer.special_ids)
 
     def _predicted(self, ids: Iterable[int]) -> str | None:
-        text = self._tokenizer.decode(ids)
+        text = self._tokenizer.decode_answer(ids)
         if self._tokenizer.chat_template:
-            said = last_block(text, dedent=False)
+            said = last_block(text, self._begun, dedent=False)
         else:
             _, mark, behind = text.rpartition(PRINTS)
             said = behind if mark else None

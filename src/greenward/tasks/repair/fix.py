@@ -15,8 +15,8 @@ from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.compare import Selection, best_of_n
+from greenward.grading.answers import Extracted
 from greenward.grading.edits import AnswerForm
-from greenward.grading.extraction import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model

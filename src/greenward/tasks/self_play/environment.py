@@ -16,7 +16,8 @@ import numpy as np
 
 from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
-from greenward.environments.prompts import PromptTokenizer
+from greenward.environments.prompts import PromptTokenizer, template_thought
+from greenward.grading.answers import final_text
 from greenward.rollouts.driver import Dialogue, Request, run_dialogues, turn_of
 from greenward.rollouts.protocols import (
     POLICY,
@@ -99,6 +100,7 @@ class MovePrompts:
         check_format(game, move_format)
         self.stop_strings = () if self._boxed else game.actions
         self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._begun = template_thought(tokenizer)
         self._short_move = lru_cache(maxsize=100_000)(self._parsed)
 
     def prompt_ids(self, state: Any, player: int) -> tuple[int, ...]:
@@ -112,15 +114,15 @@ class MovePrompts:
         return self._ids[key]
 
     def move(self, completion: Completion) -> Move:
-        """The move in a completion; the last box counts."""
+        """The move in a completion; the last box behind a thought counts."""
         ids = tuple(completion.token_ids.tolist())
         return self._parsed(ids) if len(ids) > _LONG_MOVE else self._short_move(ids)
 
     def _parsed(self, ids: tuple[int, ...]) -> Move:
-        text = self._tokenizer.decode(ids)
+        text = self._tokenizer.decode_answer(ids)
         if not self._boxed:
             return Move(text.strip(), True, text)
-        return Move(boxed_move(text), _REASONED.fullmatch(text) is not None, text)
+        return Move(boxed_move(final_text(text, self._begun)), _REASONED.fullmatch(text) is not None, text)
 
     def _render(self, state: Any, player: int, observation: str) -> list[int]:
         if not self._boxed:

@@ -35,7 +35,7 @@ from greenward.diagnostics.finding import Topic
 from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, Seconds, summarise
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
-from greenward.grading.extraction import Extracted
+from greenward.grading.answers import Extracted
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import load_suite

@@ -4,7 +4,7 @@ from time import process_time
 
 import pytest
 
-from greenward.grading.extraction import extract_code, last_block
+from greenward.grading.answers import extract_code, last_block
 from greenward.problems.problem import Problem, StdioCase
 
 ADD = Problem("add", "Add.", "add", starter_code="def add(a, b):\n")
@@ -58,9 +58,25 @@ def test_a_block_keeps_its_texts_as_they_are():
     assert extract_code(f"```python\n{code}```", ADD, "chat").code == code
 
 
-def test_an_answer_that_was_cut_short_is_not_made_shorter():
-    cut = f"{BODY}\ndef more(a):\n    return (a +"
-    assert extract_code(f"```python\n{cut}", ADD, "chat").code == f"{cut}\n"
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "def more(a):\n    return (a +",
+        "def main(): print(add(in",
+        "print(add(1,",
+        "assert add(1, 2) == 4",
+        'x = """',
+    ],
+)
+@pytest.mark.parametrize("form", ["```python\n{}", "{}", "Sure:\n\n{}"])
+def test_a_torn_end_behind_the_function_is_cut(torn, form):
+    found = extract_code(form.format(f"{BODY}\n{torn}"), ADD, "chat")
+    assert found.code.strip() == BODY.strip()
+
+
+def test_a_torn_function_is_not_made_whole():
+    torn = "def add(a, b):\n    a = abs(a)\n    return (a +"
+    assert extract_code(f"```python\n{torn}", ADD, "chat").code == f"{torn}\n"
 
 
 def test_lines_of_spaces_behind_a_fence_are_read_in_linear_time():

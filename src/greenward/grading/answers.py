@@ -1,0 +1,717 @@
+"""Reads what a model wrote: the thought, the final text, its code blocks and the program in them.
+
+Every reader of answers begins here. It takes linear time for any text and runs nothing. An answer is read in
+this order:
+
+1. What the prompt had begun of the answer (a thought, a code block) is put in front of it.
+2. Padding and headers in front are dropped, and everything from the token on that ends the answer. OpenAI's
+   Harmony format is read by its channels.
+3. Thoughts are taken out. A thought that never ends leaves no answer.
+4. The program is found in the fenced blocks of what is left, or else in its text (`extract_code`).
+
+A tag or token inside of Python code (in a string or a comment) is part of the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import textwrap
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from greenward.grading.verdict import Status
+from greenward.problems.problem import Problem, hole_of, place
+from greenward.problems.python_source import UNREADABLE, first_line, parse, parse_or_none, source_lines
+
+Style = Literal["completion", "chat"]
+
+# Tokens that end an answer or begin the next turn: of ChatML (Qwen, SmolLM, Yi), Llama 2 to 4, Mistral,
+# Gemma, Phi, DeepSeek, GPT-2, StarCoder, Command, GLM, Granite, OpenChat, Nemotron, Kimi and CodeLlama.
+_ENDS = (
+    "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>",
+    "<|start_header_id|>", "<|header_start|>", "</s>", "<end_of_turn>", "<start_of_turn>", "<eos>", "<EOT>",
+    "<|end|>", "<|user|>", "<|system|>", "<|observation|>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<|EOT|>",
+    "<|endofmask|>", "<file_sep>", "<|file_separator|>", "<|END_OF_TURN_TOKEN|>", "<|START_OF_TURN_TOKEN|>",
+    "<|end_of_role|>", "<|start_of_role|>", "<|end_of_turn|>", "<extra_id_1>", "<|EOS|>", "<|eos|>",
+    "<|eod|>", "<|return|>", "<|im_user|>", "<pad>", "<|pad|>", "<unk>", "<|assistant_end|>",
+    "<|endofprompt|>",
+)  # fmt: skip
+_STARTS = (
+    "<|begin_of_text|>", "<s>", "<bos>", "<｜begin▁of▁sentence｜>", "<|startoftext|>", "[/INST]",
+    "<BOS_TOKEN>", "<｜Assistant｜>", "<|assistant|>", "[PYTHON]", "[ANSWER]", "<|assistant_start|>",
+)  # fmt: skip
+_ANY_END = "|".join(map(re.escape, _ENDS))
+_WORDS = (
+    r"\[(?:DONE|/PYTHON|/ANSWER|INST|EOS|PAD)\]"  # lists in Python, unless they begin a line or end a block
+)
+_END = re.compile(rf"{_ANY_END}|(?:(?<=\n)|(?<=```)|(?<=~~~))[ \t]*{_WORDS}")
+_LAST = re.compile(rf"(?:{_ANY_END}|<[|｜][\w▁]{{1,40}}[|｜]>|(?:(?<=\n)|(?<=```)|(?<=~~~))[ \t]*{_WORDS})\Z")
+_HEADER = re.compile(
+    r"\s*(?:<\|im_start\|>(?:assistant\b)?|<\|im_assistant\|>assistant<\|im_middle\|>|<start_of_turn>model\b"
+    r"|<\|(?:start_header_id|header_start)\|>assistant<\|(?:end_header_id|header_end)\|>"
+    r"|<\|start_of_role\|>assistant<\|end_of_role\|>|<\|START_OF_TURN_TOKEN\|><\|CHATBOT_TOKEN\|>"
+    rf"|{'|'.join(map(re.escape, _STARTS))}|{_ANY_END})(?:\r?\n)*"
+)
+_THOUGHTS = {
+    "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>", "<seed:think>": "</seed:think>", "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷", "<|begin_of_thought|>": "<|end_of_thought|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+}  # fmt: skip
+_TAG = re.compile("|".join(map(re.escape, (*_THOUGHTS, *_THOUGHTS.values()))))
+_OPENED = re.compile(rf"(?:{'|'.join(map(re.escape, _THOUGHTS))})\s*\Z")
+_CHANNEL = re.compile(r"\s*(?:<\|start\|>assistant[^<]{0,80})?<\|channel\|>")
+_MESSAGE = re.compile(
+    r"<\|channel\|>\s*(\w+)[^<]{0,200}(?:<\|constrain\|>[^<]{0,40})?<\|message\|>"
+    r"((?:(?!<\|(?:end|return|call|start|channel)\|>).)*)",
+    re.DOTALL,
+)
+_BARE_CHANNEL, _BARE_FINAL = re.compile(r"\s*analysis(?=[A-Z\"'`*])"), "assistantfinal"
+_NEAR = 500  # characters of a line that are looked at around a tag
+
+_LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # what ends a line in Python, and no other character
+_FENCE = re.compile(rf"[ \t]*(`{{3,}}|~{{3,}})[ \t]*([^`]*?)[ \t]*(?:(?:{_ANY_END}|{_WORDS})[ \t]*)*\Z")
+_FENCE_BEHIND_TEXT = re.compile(r"[^`~]{1,500}:[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)\Z")
+_CODE_IN_LINE = re.compile(
+    r"[ \t]*(```|~~~)(?![`~])[ \t]*(?:python3?|py)?[ \t]+([^`\s][^`]*)\1[ \t]*\Z", re.IGNORECASE
+)
+_PYTHON = re.compile(r"[{.]*(?:python|py|ipython)[\d.]*\b|[\w./-]*\.py\Z", re.IGNORECASE)
+_LANGUAGE_LINE = re.compile(r"\s*(?:python|py)[\d.]*[ \t]*\n", re.IGNORECASE)
+_WRAPPERS = ("", "markdown", "md", "text", "txt", "plaintext", "answer", "xml", "html")
+_QUOTE = re.compile(r"""'''|\"\"\"|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#.*""")
+_QUOTE_ENDS = {quote: re.compile(rf"(?:\\.|[^\\])*?{quote}") for quote in ("'''", '"""')}
+_LEXEME = re.compile(r"""(?<![\w'"])[rbfuRBFU]{0,2}('''|\"\"\"|'|")(?:\\.|(?!\1).)*\1|\#.*""")
+_STATEMENT = (
+    r"(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[ \t]*[(:]|@\w"
+    r"|from[ \t]+[\w.]+[ \t]+import\b|import[ \t]+[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*(?:[,;#].*)?$"
+)
+_CODE_START = re.compile(rf"^(?:{_STATEMENT})", re.MULTILINE)
+# How a program that defines nothing may begin; prose hardly ever begins a line like this.
+_PROGRAM_START = re.compile(
+    rf"^(?:{_STATEMENT}|(?:for|while|if|with|try)\b.*:[ \t]*$|@|print\("
+    r"|[A-Za-z_][\w.\[\]]*(?:[ \t]*,[ \t]*[A-Za-z_]\w*)*[ \t]*=[^=])",
+    re.MULTILINE,
+)
+_READS_INPUT = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0|\bfileinput\b|\bos\.read\s*\(\s*0")
+
+_MOST_PARSED = 1 << 16  # characters
+_MOST_CUTS = 20  # places at which a text is cut that is not Python, before it stays as it is
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BINDINGS = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+
+RULES = {
+    "given": "the text as it was given",
+    "label": "the answer itself",
+    "edits": "the program after the edits",
+    "workspace": "the repository as the agent left it",
+    "starter": "the starter code with the text that continues it",
+    "block": "the last block that defines the entry point",
+    "closed": "the text before the fence that closes it",
+    "body": "the last block, as the body of the starter code",
+    "last_block": "the last Python block, since none defines the entry point",
+    "program": "the last block that is a program",
+    "text": "the text from its first line of code on",
+    "joined": "with what it uses from other blocks",
+    "cut": "without what is not Python behind it",
+    "tests_dropped": "without the tests behind the entry point",
+}
+"""The rules by which programs are found, and what was done to them (`Extracted.rule`)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion as it is read: the thought, and the text that is the answer.
+
+    `is_cut` says that the thought never ended, so that there is no answer.
+    """
+
+    thought: str
+    text: str
+    is_cut: bool = False
+
+
+def read_answer(completion: str, begun: str = "") -> Answer:
+    """What of a completion is thought and what is the answer; `begun` is what its prompt wrote of it."""
+    whole = begun + completion
+    if _CHANNEL.match(whole):
+        return _by_channels(whole)
+    if bare := _BARE_CHANNEL.match(whole):  # Harmony without its special tokens
+        thought, final, text = whole[bare.end() :].partition(_BARE_FINAL)
+        return Answer(thought, _cut_at_end(text), is_cut=not final)
+    return _without_thoughts(_without_tokens(whole))
+
+
+def final_text(completion: str, begun: str = "") -> str:
+    """The text of an answer without its thought; empty if the thought never ended."""
+    return read_answer(completion, begun).text
+
+
+def plain_text(completion: str, begun: str = "") -> str:
+    """The whole answer with its thought, without padding, headers and end tokens, with plain line ends."""
+    return re.sub(r"\r\n?", "\n", _without_tokens(begun + completion))
+
+
+def _without_tokens(text: str) -> str:
+    at = 0
+    while found := _HEADER.match(text, at):
+        at = found.end()
+    return _cut_at_end(text[at:])
+
+
+def begun_thought(prompt: str) -> str:
+    """The tag with which a prompt opens a thought, as some chat templates do; empty without one."""
+    found = _OPENED.search(prompt, max(0, len(prompt) - 200))
+    return found[0] if found else ""
+
+
+def _by_channels(text: str) -> Answer:
+    """OpenAI's Harmony: messages in the channels analysis, commentary (calls of tools) and final."""
+    messages = [found.groups() for found in _MESSAGE.finditer(text)]
+    finals = [body for channel, body in messages if channel == "final"]
+    thought = "\n".join(body for channel, body in messages if channel != "final")
+    return Answer(thought, "\n".join(finals), is_cut=not finals)
+
+
+def _cut_at_end(text: str) -> str:
+    """The text up to the token that ends it."""
+    text = _without_last_tokens(text)
+    code = _Code(text)
+    ends = (found.start() for found in _END.finditer(text) if not code.holds(*found.span()))
+    end = next(ends, None)
+    return text if end is None else _without_last_tokens(text[:end])
+
+
+def _without_last_tokens(text: str) -> str:
+    end = cut = len(text)
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        found = _LAST.search(text, max(0, end - 60), end)
+        if found is None:
+            return text[:cut]
+        end = cut = found.start()
+
+
+def _without_thoughts(text: str) -> Answer:
+    """An opening tag counts where it begins a line; a closing one without it ends all that is before it."""
+    kept, thoughts, at, closing = list[str](), list[str](), 0, ""
+    code = _Code(text)
+    for found in _TAG.finditer(text):
+        tag, (start, end) = found[0], found.span()
+        opens = tag in _THOUGHTS
+        begins_line = not text[
+            max(text.rfind("\n", max(0, start - 80), start) + 1, start - 80, 0) : start
+        ].strip()
+        counts = tag == closing if closing else begins_line or not opens
+        if not counts or code.holds(start, end):
+            continue
+        if opens:
+            kept.append(text[at:start])
+            closing = _THOUGHTS[tag]
+        else:
+            thoughts += [text[at:start]] if closing else [*kept, text[at:start]]
+            kept, closing = kept if closing else [], ""
+        at = end
+    (thoughts if closing else kept).append(text[at:])
+    final = "\n".join(filter(str.strip, kept)) if len(kept) > 1 else "".join(kept)
+    return Answer("\n".join(thoughts), final, bool(closing) and not final.strip())
+
+
+class _Code:
+    """Where a text is Python: whole, in closed blocks, in strings and comments of a line."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        if len(self._text) <= _MOST_PARSED and parse_or_none(self._text) is not None:
+            return [(0, len(self._text))]
+        return [(one.start, one.end) for one in fenced_blocks(self._text) if one.is_closed and one.tree]
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether a tag at this place belongs to code, or is quoted in prose."""
+        text = self._text
+        if text[start - 1 : start] == text[end : end + 1] in ("`", "'", '"'):
+            return True
+        begin = max(text.rfind("\n", max(0, start - _NEAR), start) + 1, start - _NEAR, 0)
+        for lexeme in _LEXEME.finditer(text[begin : end + _NEAR].partition("\n")[0]):
+            if lexeme.start() < start - begin < lexeme.end():
+                in_comment = lexeme[0].startswith("#")
+                if (
+                    not in_comment
+                    or parse_or_none(text[begin : begin + lexeme.start()].strip() or "(") is not None
+                ):
+                    return True
+        at = bisect_right(self._spans, (start, len(text))) - 1
+        return at >= 0 and self._spans[at][0] <= start < self._spans[at][1]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language in lower case, its code, and where its lines stand in the text."""
+
+    language: str
+    code: str
+    start: int
+    end: int
+    is_closed: bool
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        """The syntax tree; None for what is not Python."""
+        return parse_or_none(self.code) if len(self.code) <= _MOST_PARSED else None
+
+
+@dataclass
+class _Open:
+    """A block that is being read. `quote` is that of a string of several lines, `fence_in_quote` the line of
+    the first fence in it.
+    """
+
+    fence: str
+    language: str
+    start: int
+    lines: list[str]
+    quote: str = ""
+    fence_in_quote: int | None = None
+
+    def closed(self, end: int, *, dedent: bool, is_closed: bool = True) -> Block:
+        code = "\n".join(self.lines) + "\n"
+        if self.language in ("", "python") and (found := _LANGUAGE_LINE.match(code)):
+            self.language, code = "python", code[found.end() :]
+        # `textwrap.dedent` alone would empty blank lines of strings.
+        is_indented = dedent and all(line[0] in " \t" for line in self.lines if line.strip())
+        return Block(
+            self.language, textwrap.dedent(code) if is_indented else code, self.start, end, is_closed
+        )
+
+
+def fenced_blocks(text: str, *, dedent: bool = True) -> list[Block]:
+    """The fenced blocks of a text.
+
+    A fence within a string of several lines is part of the code. A fence with a language inside of a block
+    that holds nothing or prose opens a block in it; inside of code it says that the block before was not
+    closed. `dedent` takes away the indentation that all lines of a block have.
+    """
+    found = [(one[1], one.start(), one.end()) for one in _LINE.finditer(text)]
+    lines = found[:-1] if len(found) > 1 and not found[-1][0] else found
+    blocks, wrappers = list[Block](), list[str]()
+    block: _Open | None = None
+    at, first, tracks_quotes = 0, 0, True
+    while at < len(lines):
+        line, start, end = lines[at]
+        at += 1
+        fence = _FENCE.match(line) if "```" in line or "~~~" in line else None
+        if block is None:
+            if whole := _CODE_IN_LINE.match(line):
+                blocks.append(Block("python", f"{whole[2].rstrip()}\n", start, end, is_closed=True))
+            elif fence and not fence[2] and wrappers and fence[1].startswith(wrappers[-1]):
+                wrappers.pop()
+            elif opener := fence or _FENCE_BEHIND_TEXT.match(line[-600:].rstrip(" \t")):
+                block, first = _opened(opener[1], opener[2], end), at
+            continue
+        closes = fence is not None and not fence[2] and fence[1].startswith(block.fence)
+        if block.quote:
+            if closes and block.fence_in_quote is None:
+                block.fence_in_quote = at
+        elif closes:
+            blocks.append(block.closed(start, dedent=dedent))
+            block = None
+            continue
+        elif fence and fence[2] and not (block.language == "python" and len(fence[1]) < len(block.fence)):
+            if block.language in _WRAPPERS and not _PROGRAM_START.search("\n".join(block.lines)):
+                wrappers.append(block.fence)
+            else:
+                blocks.append(block.closed(start, dedent=dedent, is_closed=False))
+            block, first = _opened(fence[1], fence[2], end), at
+            continue
+        elif (rest := line.rstrip()).endswith(block.fence) and rest.strip("`~ \t"):
+            block.lines.append(rest.rstrip("`~"))  # the fence is glued to the last line
+            blocks.append(block.closed(end, dedent=dedent))
+            block = None
+            continue
+        block.lines.append(line)
+        if tracks_quotes and block.language in ("", "python"):
+            block.quote = _quote_after(line, block.quote)
+        if at == len(lines) and block.fence_in_quote is not None:  # the string never ended
+            at, tracks_quotes = block.fence_in_quote, False
+            block.lines = [one for one, _, _ in lines[first : at - 1]]
+            blocks.append(block.closed(lines[at - 1][1], dedent=dedent))
+            block = None
+    if block is not None:
+        blocks.append(block.closed(len(text), dedent=dedent, is_closed=False))
+    return blocks
+
+
+def _opened(fence: str, info: str, start: int) -> _Open:
+    """A block by its first line, which may hold its first line of code."""
+    language, _, rest = info.partition(" ")
+    if _CODE_START.match(info):
+        return _Open(fence, "", start, [info])
+    is_python = _PYTHON.match(language) is not None
+    lines = [rest.strip()] if is_python and _CODE_START.match(rest.strip()) else []
+    return _Open(fence, "python" if is_python else language.lower(), start, lines)
+
+
+def _quote_after(line: str, quote: str) -> str:
+    """The quotes of the string that is open after a line, empty if there is none."""
+    at = 0
+    while at < len(line):
+        found = _QUOTE_ENDS[quote].match(line, at) if quote else _QUOTE.search(line, at)
+        if found is None:
+            return quote
+        at, quote = found.end(), "" if quote else found[0] if found[0] in _QUOTE_ENDS else ""
+    return quote
+
+
+def last_block(text: str, begun: str = "", *, dedent: bool = True) -> str | None:
+    """The contents of the last fenced block after the thought; None without one."""
+    blocks = fenced_blocks(final_text(text, begun), dedent=dedent)
+    return blocks[-1].code if blocks else None
+
+
+def holds_fence(text: str) -> bool:
+    """Whether a line of the text opens a fenced block."""
+    return any(_FENCE.match(line[1]) or _CODE_IN_LINE.match(line[1]) for line in _LINE.finditer(text))
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The code of an answer, or None, the reason why there is none, and the status that this is.
+
+    `files` are further files that the answer changes, with their text; None deletes one. `rule` holds the
+    names of the `RULES` that led to the code, separated by spaces.
+    """
+
+    code: str | None
+    reason: str = ""
+    status: Status = Status.NO_CODE
+    files: tuple[tuple[str, str | None], ...] = ()
+    rule: str = ""
+
+    @property
+    def answer(self) -> str | Extracted | None:
+        """What a grader is given: the code, where that is all."""
+        return self if self.files or self.status is not Status.NO_CODE else self.code
+
+
+def extract_code(text: str, problem: Problem, style: Style | None = None, begun: str = "") -> Extracted:
+    """The program in a model's answer.
+
+    `completion`: the starter code followed by the answer; where that is not Python, as much of it as is, else
+    a program in the answer itself. `chat`: of the fenced blocks the last that defines the entry point (or a
+    method of that name), Python's and untagged ones before others; else the last of them, as the body of the
+    starter code if it is one; without a block the text from its first line of code on. Where a whole program
+    is required (no entry point), the last block that is a program and not a test of one. What a block uses
+    and does not define comes from other blocks. Then the torn end and the tests behind the entry point go.
+    None: `completion` where the text has neither a block nor an unindented definition of the entry point.
+
+    `begun` is what the prompt wrote of the answer. Where a function of a file is required, the code is that
+    file with the answer's function in its place (`placement`).
+    """
+    if problem.label is not None:  # the answer itself is judged
+        is_empty = not text.strip()
+        return Extracted(
+            None if is_empty else begun + text, "the answer is empty" if is_empty else "", rule="label"
+        )
+    answer = read_answer(text, begun)
+    if not answer.text.strip():
+        thought = "the reasoning was cut off" if answer.is_cut else "nothing follows the reasoning"
+        return Extracted(None, thought if answer.thought.strip() or answer.is_cut else "the answer is empty")
+    continues = style == "completion" or (style is None and continues_starter(answer.text, problem))
+    found = _continued(answer.text, problem) if continues else _in_text(answer.text, problem)
+    if found.code is None or (hole := hole_of(problem)) is None:
+        return found
+    code = place(answer.text if continues else found.code, problem, hole, continues=continues)
+    return replace(
+        found, code=code, reason="" if code else f"no definition of {problem.entry_point} that is Python"
+    )
+
+
+def continues_starter(text: str, problem: Problem) -> bool:
+    """Whether a text goes on after the starter code: it has neither a block nor an unindented definition."""
+    name = re.escape(problem.entry_point.partition(".")[0])
+    defined = name and re.search(rf"^(?:async\s+def|def|class)\s+{name}\b", text, re.MULTILINE)
+    return not holds_fence(text) and not (problem.starter_code and defined)
+
+
+def is_prose(text: str | None) -> bool:
+    """Whether a text is no Python as it stands; of one that is too long to be parsed it is not known."""
+    return text is not None and len(text) <= _MOST_PARSED and parse_or_none(text) is None
+
+
+def explained(rule: str) -> str:
+    """The `RULES` of an answer in words."""
+    return ", ".join(RULES[name] for name in rule.split() if name in RULES)
+
+
+def _continued(text: str, problem: Problem) -> Extracted:
+    whole = problem.starter_code + text
+    code, changes = _trimmed(whole, problem)
+    if len(code.rstrip()) <= len(problem.starter_code.rstrip()):  # nothing of the answer is left
+        code, changes = whole, ()
+    if "cut" not in changes and is_prose(code):
+        alone = _in_text(text, problem)
+        if alone.code and not is_prose(alone.code) and _defined(problem).search(alone.code):
+            return alone
+    return Extracted(code, rule=" ".join(("starter", *changes)))
+
+
+def _in_text(text: str, problem: Problem) -> Extracted:
+    if (before := _before_closing_fence(text, problem)) is not None:
+        code, changes = _trimmed(before, problem)
+        return Extracted(code, rule=" ".join(("closed", *changes)))
+    blocks = [block for block in fenced_blocks(text) if block.code.strip()]
+    chosen, rule = (_function_block if problem.entry_point else _program_block)(blocks, problem)
+    start = 0
+    if chosen is not None:
+        code, joined = _joined(chosen, blocks)
+    elif problem.entry_point and not _defined(problem).search(text):
+        return Extracted(None, f"no Python block and no definition of {problem.entry_point}")
+    else:
+        begins = (_CODE_START if problem.entry_point else _PROGRAM_START).search(text)
+        if begins is None and not problem.entry_point:
+            return Extracted(None, "no Python block and no line that begins a program")
+        start, joined, rule = begins.start() if begins else 0, (), "text"
+        code = text[start:]
+    if rule == "body":
+        code = problem.starter_code + textwrap.indent(textwrap.dedent(code), "    ")
+    code, changes = _trimmed(code, problem, is_text=rule == "text")
+    return Extracted(code, rule=" ".join((rule, *joined, *changes)))
+
+
+def _before_closing_fence(text: str, problem: Problem) -> str | None:
+    """The program before a fence that only closes: the prompt has opened it. None where there is none."""
+    fences = [line for line in _LINE.finditer(text) if _FENCE.match(line[1])]
+    if len(fences) % 2 == 0 or fences[0][1].strip(" \t`~"):
+        return None
+    before = text[: fences[0].start()]
+    begins_body = before.lstrip("\r\n")[:1].isspace()
+    code = problem.starter_code + before if begins_body else before
+    is_program = problem.entry_point or _PROGRAM_START.search(code)
+    return code if is_program and _defined(problem).search(code) and not is_prose(code) else None
+
+
+def _defined(problem: Problem) -> re.Pattern[str]:
+    """Finds where the entry point, or a method of that name, is defined; anything without an entry point."""
+    name = re.escape(problem.entry_point.rpartition(".")[2])
+    return re.compile(rf"^[ \t]*(?:async\s+def|def|class)\s+{name}\b" if name else "", re.MULTILINE)
+
+
+def _function_block(blocks: Sequence[Block], problem: Problem) -> tuple[Block | None, str]:
+    defines = _defined(problem)
+    python = [block for block in blocks if block.language in ("", "python")]
+    for those in (python, blocks):  # models tag blocks as text or by a file's name, too
+        if found := next((block for block in reversed(those) if defines.search(block.code)), None):
+            return found, "block"
+    if not python:
+        return None, ""
+    last, starter = python[-1], problem.starter_code
+    is_body = starter and parse_or_none(starter + textwrap.indent(last.code, "    ")) and _is_body(last)
+    return last, "body" if is_body else "last_block"
+
+
+def _is_body(block: Block) -> bool:
+    """Whether a block can only be the body of a function: it returns something on its outermost level."""
+    return any(
+        isinstance(node, ast.Return | ast.Expr) for node in (block.tree.body if block.tree else ())
+    ) and bool(re.search(r"^return\b", block.code, re.MULTILINE))
+
+
+def _program_block(blocks: Sequence[Block], problem: Problem) -> tuple[Block | None, str]:
+    tagged = [block for block in blocks if block.language == "python"]
+    programs = [block for block in blocks if block in tagged or (not block.language and _is_program(block))]
+    programs = programs or [block for block in blocks if not block.language]
+    programs = programs or [block for block in blocks if block.tree and _is_program(block)]
+    for number, block in reversed(list(enumerate(programs))):
+        if number == 0 or not _tests_others(block, programs[:number]):
+            return block, "program"
+    return None, ""
+
+
+def _is_program(block: Block) -> bool:
+    """Whether a block looks like a program, and not like input or output that is shown."""
+    does = block.tree is None or any(
+        isinstance(node, (ast.Call, *_DEFINITIONS)) for node in ast.walk(block.tree)
+    )
+    return does and _PROGRAM_START.search(block.code) is not None
+
+
+def _tests_others(block: Block, earlier: Sequence[Block]) -> bool:
+    """Whether a block tests or shows the program of an earlier one, instead of being one."""
+    if block.tree is None or _READS_INPUT.search(block.code):
+        return False
+    nodes = list(ast.walk(block.tree))
+    tests = any(
+        isinstance(node, ast.Assert)
+        or (isinstance(node, _DEFINITIONS) and node.name.lower().startswith("test"))
+        for node in nodes
+    )
+    done = [
+        one.tree
+        for one in earlier
+        if one.tree and not all(isinstance(node, _BINDINGS) for node in one.tree.body)
+    ]
+    uses = _free(block.tree) & {name for tree in done for node in tree.body for name in _bound(node)}
+    return tests or bool(uses)
+
+
+def _joined(block: Block, blocks: Sequence[Block]) -> tuple[str, tuple[str, ...]]:
+    """The code of a block after what it uses of others: of those before it, else of those behind it."""
+    if block.tree is None or len(blocks) == 1 or not (missing := _free(block.tree)):
+        return block.code, ()
+    at = next(number for number, one in enumerate(blocks) if one is block)
+    bindings = [
+        (number, node, set(_bound(node)))
+        for number in (*range(at + 1, len(blocks))[::-1], *range(at))
+        if blocks[number].language in ("", "python") and (tree := blocks[number].tree)
+        for node in (tree.body if number < at else tree.body[::-1])
+        if isinstance(node, _BINDINGS)
+    ]
+    by_name = {name: place for place, (_, _, names) in enumerate(bindings) for name in names}
+    taken, wanted = set[int](), list(missing)
+    while wanted:
+        name = wanted.pop()
+        if (place := by_name.get(name, by_name.get("*"))) is not None and place not in taken:
+            taken.add(place)
+            wanted += _free(bindings[place][1])
+    if not taken:
+        return block.code, ()
+    chosen = sorted((bindings[place][0], bindings[place][1].lineno, bindings[place][1]) for place in taken)
+    sources = (_source(blocks[number].code, node) for number, _, node in chosen)
+    return "".join((*sources, block.code)), ("joined",)
+
+
+def _source(code: str, node: ast.stmt) -> str:
+    return "".join(source_lines(code)[first_line(node) - 1 : node.end_lineno]).rstrip("\n") + "\n"
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement binds, those inside of functions included; `*` for an import of all."""
+    for one in ast.walk(node):
+        match one:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=alias):
+                yield alias or name.partition(".")[0]
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
+                yield name
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+
+
+def _free(node: ast.AST) -> set[str]:
+    """The names that code uses and binds nowhere, without those that Python has."""
+    return _loaded(node) - set(_bound(node)) - vars(builtins).keys()
+
+
+def _trimmed(code: str, problem: Problem, *, is_text: bool = False) -> tuple[str, tuple[str, ...]]:
+    """Code without what is not Python at its end, and without the tests behind the entry point.
+
+    A function has to be whole before the end that goes: statements of its own are cut only behind its last
+    `return`. Of a program, only its last statement may be torn, unless it stands in a text (`is_text`).
+    """
+    if len(code) > _MOST_PARSED:
+        return code, ()
+    changes = list[str]()
+    try:
+        tree = parse(code)
+    except UNREADABLE as error:
+        line = error.lineno if isinstance(error, SyntaxError) and error.lineno else 1 << 60
+        cut = _longest_prefix(source_lines(code), line, problem, is_text=is_text)
+        if cut is None:
+            return code, ()
+        code, tree, changes = cut, parse(cut), ["cut"]
+    if problem.entry_point and (tests := _tests_behind(tree, problem.entry_point.partition(".")[0])):
+        lines = source_lines(code)
+        for node in tests:
+            begin, end = first_line(node) - 1, node.end_lineno or 0
+            lines[begin:end] = [""] * (end - begin)
+        code = "".join(lines)
+        changes.append("tests_dropped")
+    return code, tuple(changes)
+
+
+def _longest_prefix(lines: list[str], error_line: int, problem: Problem, *, is_text: bool) -> str | None:
+    """The longest beginning that is Python and holds all that is asked for; None without one."""
+    defines, name = _defined(problem), problem.entry_point.rpartition(".")[2]
+    starts = [number for number, line in enumerate(lines) if number and line[0] not in " \t\r\n\f#"]
+    possible = [number for number in starts if number < error_line]
+    if not (name or is_text):
+        possible = possible[-1:] if possible and possible[-1] == starts[-1] else []
+    for end in possible[: -_MOST_CUTS - 1 : -1]:
+        prefix = "".join(lines[:end])
+        if prefix.strip() and defines.search(prefix) and parse_or_none(prefix) is not None:
+            return prefix
+    for end in range(min(error_line - 1, len(lines)), 0, -1)[:_MOST_CUTS] if name else ():
+        prefix = "".join(lines[:end])
+        tree = parse_or_none(prefix) if defines.search(prefix) else None
+        if tree is not None:
+            functions = [one for one in ast.walk(tree) if isinstance(one, _DEFINITIONS) and one.name == name]
+            ends = functions and isinstance(functions[-1].body[-1], (ast.Return, ast.Raise))
+            return prefix if ends else None
+    return None
+
+
+def _tests_behind(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """The statements behind the definition of `name` that only try it: asserts, calls, the main guard.
+
+    What binds a name that the definition needs stays, and so do statements that share a line.
+    """
+    places = [number for number, node in enumerate(tree.body) if name in _bound_here(node)]
+    if not places:
+        return []
+    needed, pending = set[str](), [name]
+    uses = [(set(_bound_here(node)), _loaded(node)) for node in tree.body]
+    while pending:
+        if (one := pending.pop()) not in needed:
+            needed.add(one)
+            pending += [used for bound, loaded in uses if one in bound for used in loaded]
+    tests, trying, last_line = list[ast.stmt](), {name}, 0
+    begun = [first_line(node) for node in tree.body[1:]]
+    for number, node in enumerate(tree.body):
+        shares_line = first_line(node) == last_line or begun[number : number + 1] == [node.end_lineno]
+        last_line = node.end_lineno or 0
+        bound, loaded = uses[number]
+        if number <= places[0] or bound & needed or isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        tries = (
+            bool(loaded & trying) or isinstance(node, ast.Assert) or _is_main_guard(node) or _runs_tests(node)
+        )
+        if tries:
+            trying |= bound
+            if not (shares_line or isinstance(node, _DEFINITIONS)):
+                tests.append(node)
+    return tests
+
+
+def _bound_here(node: ast.stmt) -> Iterable[str]:
+    """The names that a statement binds where it stands."""
+    return (node.name,) if isinstance(node, _DEFINITIONS) else tuple(_bound(node))
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in _loaded(node.test)
+
+
+def _runs_tests(node: ast.stmt) -> bool:
+    calls = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    return isinstance(calls, ast.Attribute) and ast.unparse(calls) in (
+        "unittest.main",
+        "doctest.testmod",
+        "pytest.main",
+    )
