@@ -21,6 +21,7 @@ ON_THE_STARTER = (
     f"model={DATA / 'starter'}",
     f"problems.train={DATA / 'problems.json'}",
     f"problems.held_out={DATA / 'held_out.json'}",
+    "problems.allow_shared=true",  # both files hold the same four problems
     "model.dtype=float32",
     "model.device=cpu",
     "sampling.max_tokens=20",

@@ -33,7 +33,7 @@ def problem_file(tmp_path):
     def write(name="double", factor=2, **keys):
         row = {
             "function_name": name,
-            "docstring": "Return twice n.",
+            "docstring": "Return twice n." if name != "triple" else "Return n and n more.",
             "test_cases": [[1, 2], [3, 6]],
             "starter_code": "",
             "reference": f"def {name}(n):\n    return {factor} * n\n",
@@ -193,7 +193,7 @@ def test_bad_rows_are_named_with_the_option_that_skips_them_and_recorded(tmp_pat
     keys = (*REINFORCED, source, "problems.skip_bad_rows=true", "evaluation.enabled=false")
     settings = load_recipe("quickstart", (*keys, "problems.held_out=classic_training"))
     dry_run(settings)
-    assert f"# Skipped rows of problems.train: 2. {file}, row 2 (line 2)" in capsys.readouterr().out
+    assert f"warning: Skipped rows of problems.train: 2. {file}, row 2 (line 2)" in capsys.readouterr().out
     assert train(settings, tmp_path / "run")
     assert "Skipped rows of problems.train: 2." in " ".join(capsys.readouterr().err.split())
     (session,) = json.loads((tmp_path / "run" / "provenance.json").read_text())["sessions"]

@@ -43,7 +43,7 @@ def files(tmp_path, monkeypatch):
         rows = [
             {
                 "function_name": f"{part}_{number}",
-                "docstring": "Return n plus a number.",
+                "docstring": f"Return n plus a number ({part}).",
                 "test_cases": [[1, 1 + number]],
                 "starter_code": f"def {part}_{number}(n):\n",
                 "reference": f"def {part}_{number}(n):\n    return n + {number}\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from functools import partial
@@ -16,6 +17,7 @@ from greenward.cli.options import (
     Interrupted,
     flag,
     folder_option,
+    json_option,
     overrides_argument,
     overwrite_option,
     quiet_option,
@@ -23,6 +25,7 @@ from greenward.cli.options import (
     resume_command_on_interrupt,
     with_options,
 )
+from greenward.common.text import visible, without_keys
 
 MODELS = {
     f"{size.lower()}": f"Qwen/Qwen2.5-Coder-{size}-Instruct"
@@ -51,7 +54,7 @@ QUICK = (
 @recipe_argument
 @overrides_argument
 @flag("--resume", help="Continue the run in the output directory, exactly.")
-@flag("--dry-run", help="Show settings, model size and first prompt; train nothing.")
+@flag("--dry-run", help="Check, then show settings, model size and first prompt; train nothing.")
 @folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
 @overwrite_option
 @quiet_option
@@ -207,14 +210,38 @@ def show(recipe: str, overrides: tuple[str, ...]) -> None:
 @config.command()
 @recipe_argument
 @overrides_argument
-def check(recipe: str, overrides: tuple[str, ...]) -> None:
-    """Check CONFIG as `train` does before it loads anything: keys, values, and that what is named exists."""
-    import greenward
-    from greenward.config.loading import find_recipe
-    from greenward.recipes.run import check_needs
+@json_option
+def check(recipe: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Check CONFIG as far as is possible without training.
 
-    check_needs(greenward.load_recipe(recipe, overrides))
-    click.echo(f"{find_recipe(recipe)}: good.")
+    Problems and pairs are read, references run, rewards called on made-up answers, and prompts measured by
+    the model's tokenizer. Its weights are not read, and nothing is fetched. Warnings are no failure.
+    """
+    import greenward
+    from greenward.common.errors import GreenwardError
+    from greenward.config.loading import find_recipe
+    from greenward.recipes.run import check_recipe
+
+    found: dict[str, list[str]] = {"read": [], "warnings": [], "errors": []}
+
+    def keep(kind: str, shown: str, line: str) -> None:
+        found[kind].append(line)
+        if not as_json:
+            click.echo(visible(f"{shown}{line}"))
+
+    try:
+        resolved = greenward.load_recipe(recipe, overrides)
+        check_recipe(resolved, say=partial(keep, "read", ""), warn=partial(keep, "warnings", "warning: "))
+    except GreenwardError as error:
+        if not as_json:
+            raise
+        found["errors"].append(visible(without_keys(str(error))))
+    if not as_json:
+        click.echo(f"{find_recipe(recipe)}: good.")
+        return
+    click.echo(json.dumps({"recipe": recipe, "good": not found["errors"], **found}, indent=2))
+    if found["errors"]:
+        raise SystemExit(2)
 
 
 @config.command()

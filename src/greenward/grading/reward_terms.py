@@ -40,7 +40,7 @@ from greenward.grading.edits import (
 from greenward.grading.judge import Grader
 from greenward.grading.quality import bound_names, parse_bounded
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
-from greenward.grading.user_rewards import CustomReward, made_up_answers
+from greenward.grading.user_rewards import KINDS, CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
 from greenward.sandbox.protocol import Outcome, RunResult
@@ -474,7 +474,7 @@ def build_rewards(
     """The reward terms; none for supervised training.
 
     By the name of the term, `functions` are the caller's, and `own` those of the task (`Task.rewards`).
-    The user's functions with TRL's signature are called once with made-up answers to the first problems.
+    The user's functions are called once with made-up answers to the first problems.
     Raises `ConfigError` for an unknown name or option, and `RewardError` for a function that cannot be
     imported, needs data that there is not, or fails.
     """
@@ -492,8 +492,23 @@ def build_rewards(
             steps_per_epoch=len(problems) / recipe.training.prompts_per_step,
         )
         if isinstance(term, CustomReward):
-            asked = problems[: min(2, recipe.training.prompts_per_step)]
-            number = recipe.training.num_generations
-            term.dry_run([answer for one in asked for answer in made_up_answers(one, number)])
+            term.dry_run(_made_up(recipe, problems))
         terms.append(term)
     return tuple(terms)
+
+
+def try_rewards(
+    terms: Sequence[RewardTerm], recipe: ModelRecipe, problems: ProblemSet, grader: Grader
+) -> None:
+    """Call the terms that were not called yet on made-up answers, and keep the scores in `tried`."""
+    for term in terms:
+        if not term.tried:
+            term.tried = term.score(_made_up(recipe, problems), grader)
+
+
+def _made_up(recipe: ModelRecipe, problems: ProblemSet) -> list[GradedAnswer]:
+    """Answers to the first problems, in groups as in a training, with every kind in each."""
+    assert isinstance(recipe, RewardedRecipe)
+    group = recipe.training.num_generations
+    asked = problems[: min(2, recipe.training.prompts_per_step)]
+    return [answer for one in asked for answer in made_up_answers(one, -(-KINDS // group) * group)]

@@ -79,13 +79,14 @@ class RewardTerm:
     """A reward function under its name and weight.
 
     `extra` holds columns that were logged beside the scores, with one value for each answer of the last
-    batch.
+    batch, `tried` the scores of made-up answers, once it was called on such.
     """
 
     name: str
     weight: float
     function: RewardFunction
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tried: Scores = field(default_factory=list)
 
     def score_by_name(self, answers: Sequence[GradedAnswer], grader: Grader) -> Mapping[str, Scores]:
         """The term's own scores under its name, and those of its parts under theirs."""

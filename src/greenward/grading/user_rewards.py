@@ -610,17 +610,15 @@ class CustomReward(RewardTerm):
             if function is None
             else _FunctionHere(config.name, function, header)
         )
-        self.follows_trl: bool = self._function.described["trl"]
 
     def dry_run(self, answers: Sequence[GradedAnswer]) -> None:
-        """Calls a function with TRL's signature once on made-up answers, and forgets the scores.
+        """Calls the function once on made-up answers, and keeps the scores in `tried`.
 
         What would end the training at its first step (a column missing from `**kwargs`, a result of
         the wrong length) is an error now, and whether texts or messages are expected becomes known.
         """
-        if self.follows_trl:
-            self._ask(answers, is_dry_run=True)
-            self.take_metrics()
+        self.tried = self._ask(answers, is_dry_run=True)
+        self.take_metrics()
 
     def begin(self, step: int) -> None:
         self._step = step
@@ -641,15 +639,17 @@ class CustomReward(RewardTerm):
         for name, values in reply["metrics"].items():
             self._metrics.setdefault(name, []).extend(values)
         scores: Scores = reply["scores"]
+        when = _WHEN if is_dry_run else ""
         if len(scores) != len(answers):
             raise RewardError(
-                f"{self.name} gave {len(scores)} scores for {len(answers)} answers.", remedy=_REMEDY
+                f"{self.name}{when and ':'} {when}gave {len(scores)} scores for {len(answers)} answers.",
+                remedy=_REMEDY,
             )
         for index, score in enumerate(scores):
             if score is not None and not (isinstance(score, float) and math.isfinite(score)):
                 raise RewardError(
-                    f"{self.name} gave {visible(str(score), 80)} for answer {index} "
-                    f"(problem {answers[index].problem.task_id}).",
+                    f"{self.name}{when and ':'} {when}gave {visible(str(score), 80)} for answer {index} "
+                    f"(problem {answers[index].problem.task_id}{_shown(answers[index]) * is_dry_run}).",
                     remedy=_REMEDY,
                 )
         return scores
@@ -673,17 +673,32 @@ class _FunctionHere:
         pass
 
 
+KINDS = 6
+MADE_UP = "right, wrong, without code, empty, cut short and with unusual characters"
+_UNUSUAL = "\u00e9\u6f22\U0001f600\u200f\u2028\ufffd\x1b[0m\t\r\n"
+_WHEN = "on made-up answers, before training, it "
+
+
+def _shown(answer: GradedAnswer) -> str:
+    """The text of an answer, for a message."""
+    return f", text {answer.completion!r:.80}"
+
+
 def made_up_answers(problem: Problem, number: int) -> list[GradedAnswer]:
-    """`number` answers to a problem that no model wrote: the reference, a wrong one and prose by turns."""
+    """`number` answers to a problem that no model wrote, of the kinds in `MADE_UP` by turns."""
     known = (one for one in problem.tests if not isinstance(getattr(one, "expected", None), Expected))
     problem = replace(problem, tests=tuple(known))
     tests = len(problem.tests) or 1
     program = problem.reference or f"{problem.starter_code}    pass\n"
     wrong = f"{problem.starter_code}    return None\n"
+    failed = Verdict(Status.FAILED, (False,) * tests)
     kinds = (
         (f"```python\n{program}```\n", program, Verdict(Status.PASSED, (True,) * tests)),
-        (f"```python\n{wrong}```\n", wrong, Verdict(Status.FAILED, (False,) * tests)),
+        (f"```python\n{wrong}```\n", wrong, failed),
         ("I do not know the answer to this question.", None, Verdict(Status.NO_CODE, (False,) * tests)),
+        ("", None, Verdict(Status.NO_CODE, (False,) * tests)),
+        (f"```python\n{program[: len(program) // 2]}", program[: len(program) // 2], failed),
+        (f"{_UNUSUAL}```python\n{wrong}# {_UNUSUAL}```\n", f"{wrong}# {_UNUSUAL}", failed),
     )
     prompt = problem.starter_code or problem.prompt
     return [GradedAnswer(problem, prompt, *kinds[index % len(kinds)]) for index in range(number)]
@@ -720,10 +735,13 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
         except Refused:
             raise
         except Exception as error:
-            when = "on made-up answers, before training, " if is_dry_run else ""
             served = "" if trl is None else f"It is called with: {', '.join(trl.served)}.\n"
-            remedy = served + traceback.format_exc(limit=-3)
-            raise Refused(when + _explanation(error, answers, score), remedy) from None
+            where = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
+            shown = traceback.format_list(where[:2] + where[2:][-1:])  # the user's line, and what raised
+            explained = _explanation(error, answers, score, show_text=is_dry_run)
+            raise Refused(
+                (_WHEN if is_dry_run else "it ") + explained, f"{served}{''.join(shown)}".rstrip()
+            ) from None
 
     return {"trl": trl is not None}, handle
 
@@ -742,15 +760,20 @@ def _as_numbers(scores: Any) -> list[float | str | None]:
 
 
 def _explanation(
-    error: Exception, answers: list[GradedAnswer], score: Callable[[list[GradedAnswer]], Any]
+    error: Exception,
+    answers: list[GradedAnswer],
+    score: Callable[[list[GradedAnswer]], Any],
+    *,
+    show_text: bool,
 ) -> str:
     """What was raised, and by which answer: the first that raises when scored alone."""
-    message = f"it raised {type(error).__name__}: {error}"
+    message = f"raised {type(error).__name__}: {error}"
     for index, answer in enumerate(answers):
         try:
             score([answer])
         except Exception:
-            return f"{message} (answer {index}, problem {answer.problem.task_id})."
+            text = _shown(answer) if show_text else ""
+            return f"{message} (answer {index}, problem {answer.problem.task_id}{text})."
     return f"{message} (no single answer raises when scored alone)."
 
 

@@ -22,7 +22,7 @@ from greenward.problems.catalog import BUGS, load_problems
 from greenward.problems.formats import refuse_test_ids
 from greenward.problems.generated import ID_PREFIX, MODULES
 from greenward.problems.mutation import bug_kind
-from greenward.problems.problem import Problem, ProblemSet, original_id, shared_problems
+from greenward.problems.problem import Problem, ProblemSet, first_shared, original_id, shared_problems
 from greenward.problems.repositories import FIXED_FILES, PLANTED
 from greenward.problems.rows import BadRow
 
@@ -98,10 +98,11 @@ def build_problems(
     )
     if not section.allow_test_ids:
         refuse_test_ids(train, override="problems.allow_test_ids=true")
-    if shared := shared_problems(train, held_out):
+    if not section.allow_shared and (shared := shared_problems(train, held_out)):
         raise ProblemError(
-            f"{len(shared)} problems are both trained on and held out (first: {shared[0]!r}).",
-            remedy="Give problems.train and problems.held_out different problems.",
+            f"{len(shared)} problems are both trained on and held out (first: {first_shared(shared)}).",
+            remedy="Give problems.train and problems.held_out different problems, or set "
+            "problems.allow_shared=true.",
         )
     return train, held_out
 
@@ -172,16 +173,20 @@ def reference_answer(problem: Problem) -> Extracted:
     return Extracted(problem.reference, files=tuple(fixed.items()))
 
 
-def verify_references(recipe: Recipe, grader: ExecutionJudge, *problem_sets: ProblemSet) -> None:
+def verify_references(
+    recipe: Recipe, grader: ExecutionJudge, *problem_sets: ProblemSet, most: int | None = None
+) -> int:
     """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
     Generated problems are verified where they are made. Raises `ProblemError` naming every reference
-    that fails and why; problems without a reference are not checked.
+    that fails and why; problems without a reference are not checked, nor those after the first `most` of
+    each set. The number of references that were run.
     """
     if not recipe.problems.verify_references:
-        return
+        return 0
     made = (ID_PREFIX, f"{MODULES}/")
-    given = [p for p in chain(*problem_sets) if p.reference and not p.task_id.startswith(made)]
+    sets = ([p for p in one if p.reference and not p.task_id.startswith(made)] for one in problem_sets)
+    given = list(chain.from_iterable(one[:most] for one in sets))
     if failing := failing_references(given, grader):
         missing = sorted({name for line in failing for name in re.findall(r"No module named '(\w+)", line)})
         first = (
@@ -192,3 +197,4 @@ def verify_references(recipe: Recipe, grader: ExecutionJudge, *problem_sets: Pro
             + "\n  ".join(failing[:10]),
             remedy=f"{first} the tests or the references, or set problems.verify_references=false.",
         )
+    return len(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,16 +97,50 @@ def _found(name: str, folder: Path) -> FoundModel:
     return FoundModel(name, folder, recipe, step)
 
 
-def build_policy(recipe: ModelRecipe, texts: Callable[[], Iterable[str]]) -> Policy:
+@dataclass(frozen=True)
+class PromptReader:
+    """What of a model decides which prompts fit: its tokenizer and its longest prompt and answer together."""
+
+    tokenizer: Tokenizer
+    max_positions: int
+
+
+def find_reader(
+    recipe: ModelRecipe, texts: Callable[[], Iterable[str]], *, fetch: bool
+) -> PromptReader | None:
+    """The tokenizer and the positions of the recipe's model, without its weights.
+
+    The tokenizer of a decoder from random weights is trained on `texts`. None for a model on the hub that is
+    not in the cache, unless it is to be fetched. Raises `CheckpointError` for a folder without weights.
+    """
+    model = recipe.model
+    if model.id is None:
+        tokenizer = train_tokenizer(texts(), model.shape.vocab_size)
+        return PromptReader(tokenizer, model.shape.max_positions)
+    try:
+        folder = checkpoint.resolve(model.id, model.cache_dir, offline=model.offline or not fetch)
+    except CheckpointError:
+        if fetch or model.offline or local_folder(model.id):
+            raise
+        return None
+    found = FoundModel(model.id, folder, None, None)
+    checkpoint.check_weights(folder)
+    return PromptReader(found.tokenizer, found.max_positions or sys.maxsize)
+
+
+def build_policy(
+    recipe: ModelRecipe, texts: Callable[[], Iterable[str]], reader: PromptReader | None = None
+) -> Policy:
     """The policy at the start: a published or earlier model, or a decoder from random weights.
 
-    The tokenizer of such a decoder is trained on `texts`. With `model.lora` the policy has a new adapter.
+    The tokenizer of such a decoder is that of `reader`, or is trained on `texts`. With `model.lora` the
+    policy has a new adapter.
     """
     model = recipe.model
     if model.id is not None:
         policy = Policy.load(model)
     else:
-        tokenizer = train_tokenizer(texts(), model.shape.vocab_size)
+        tokenizer = reader.tokenizer if reader else train_tokenizer(texts(), model.shape.vocab_size)
         policy = Policy.random(
             model.shape, tokenizer, seed=recipe.seed, dtype=model.dtype, device=model.device
         )

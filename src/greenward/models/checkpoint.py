@@ -240,6 +240,17 @@ def demand_weights(shape: DecoderShape, folder: Path) -> None:
         )
 
 
+def check_weights(folder: Path) -> None:
+    """Raises `CheckpointError` for weights that are missing, cut short or no safetensors; reads none."""
+    if base_folder(folder) is not None:
+        return
+    if shape := read_shape(folder):
+        demand_weights(shape, folder)
+    for path in _weight_files(folder):
+        for _ in _tensors_of(path, set()):
+            pass
+
+
 @torch.no_grad()
 def load_weights(decoder: Decoder, folder: Path) -> None:
     """Fill the decoder from a folder's safetensors, one file or sharded.

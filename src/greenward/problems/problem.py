@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -354,27 +354,71 @@ def original_id(problem: Problem) -> str:
     return problem.task_id.rpartition("#")[0] if MUTANT_TAG in problem.tags else problem.task_id
 
 
+def first_shared(shared: Mapping[str, str]) -> str:
+    """The first pair of `shared_problems`, for a message."""
+    name, trained = next(iter(shared.items()))
+    return repr(name) if name == trained else f"{name!r}, which is {trained!r} of the training set"
+
+
 _SUITE_IDS = ("Mbpp/", "HumanEval/")
 """An id that begins so names one problem of a public suite, in whichever words a file puts it."""
 
 
-def shared_problems(train: Iterable[Problem], others: Iterable[Problem]) -> list[str]:
-    """The ids of the problems that are in both; a mutant counts as the problem that it was made of.
+def shared_problems(train: Iterable[Problem], others: Iterable[Problem]) -> dict[str, str]:
+    """The ids of the problems of `others` that are trained on, each with the id of the one in `train`.
 
-    Ids that are made of file names, rows or names of functions may be alike by chance: then the prompts, the
-    references, the programs with bugs or the tests are alike, too, if it is the same problem.
+    A mutant counts as the problem that it was made of. Ids that are made of file names, rows or names of
+    functions may be alike by chance: then the prompts, the references, the programs with bugs or the tests
+    are alike, too, if it is the same problem. Under different ids one of `_contents` is the same then.
     """
     trained = defaultdict(list)
+    contents: dict[tuple[str, ...], str] = {}
     for problem in train:
         trained[original_id(problem)].append(problem)
-    return sorted(
-        {
-            name
-            for one in others
-            if (name := original_id(one)) in trained
-            and (name.startswith(_SUITE_IDS) or any(_ask_the_same(one, other) for other in trained[name]))
-        }
-    )
+        for content in _contents(problem):
+            contents.setdefault(content, original_id(problem))
+    shared: dict[str, str] = {}
+    for one in others:
+        name = original_id(one)
+        if name in trained and (
+            name.startswith(_SUITE_IDS) or any(_ask_the_same(one, other) for other in trained[name])
+        ):
+            shared[name] = name
+            continue
+        same = next((contents[content] for content in _contents(one) if content in contents), None)
+        # Public suites hold some problems twice, and their parts are compared as they were published.
+        if same is not None and not (name.startswith(_SUITE_IDS) and same.startswith(_SUITE_IDS)):
+            shared.setdefault(name, same)
+    return dict(sorted(shared.items()))
+
+
+def repeated_problems(problems: Iterable[Problem]) -> list[tuple[str, str]]:
+    """The ids of each problem that asks what an earlier one asks in the same words, and of that one."""
+    first: dict[tuple[str, ...], str] = {}
+    pairs = ((first.setdefault(_asked(one), one.task_id), one.task_id) for one in problems)
+    return [pair for pair in pairs if pair[0] != pair[1]]
+
+
+def _asked(problem: Problem) -> tuple[str, ...]:
+    """All that a prompt may show, without its white space."""
+    texts = ("prompt", "starter_code", "buggy_code", "context", "failing_test", "path")
+    files = "" if problem.files is None else repr(sorted(problem.files.items()))
+    return ("asked", *(" ".join(getattr(problem, name).split()) for name in texts), files)
+
+
+def _contents(problem: Problem) -> Iterator[tuple[str, ...]]:
+    """Yield what no two problems have in common: all that is asked, or the words and the tests or the answer.
+
+    Problems of one file share its tests, and their references are the whole file: there only what is asked
+    counts.
+    """
+    yield _asked(problem)
+    words = " ".join(problem.prompt.split())
+    if not problem.path and words:
+        if problem.tests:
+            yield "tested", words, repr(problem.tests)
+        if problem.reference:
+            yield "answered", words, " ".join(problem.reference.split())
 
 
 def _ask_the_same(one: Problem, other: Problem) -> bool:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -50,7 +50,7 @@ from greenward.grading.judge import read_token
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardFunction
 from greenward.hardware.detection import is_writable
-from greenward.models.catalog import build_policy
+from greenward.models.catalog import PromptReader, build_policy, find_reader
 from greenward.models.checkpoint import holding, local_folder, read_shape
 from greenward.models.heads import Critic
 from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
@@ -81,6 +81,7 @@ from greenward.runs.reading import WARM_START, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks import find_task, recipes_of_task
 from greenward.tasks.corpus import check_pairs
+from greenward.tasks.problem_task import TRIED
 from greenward.tasks.task import Say, Task
 from greenward.training import distributed
 from greenward.training.advantages import Estimator
@@ -254,6 +255,70 @@ def _check_model(model: ModelConfig) -> None:
         )
     if model.lora is not None:
         check_lora(model.lora, native=model.id is None or shape is not None)
+
+
+def checked_task(
+    recipe: Recipe,
+    given: Mapping[str, ProblemSet],
+    functions: Mapping[str, Callable[..., Any]],
+    *,
+    say: Say,
+    warn: Say,
+    fetch: bool,
+) -> tuple[Task, PromptReader | None]:
+    """The task of a recipe whose needs are checked, and what reads its prompts, if a model is trained.
+
+    Problems are read, the user's rewards are called on made-up answers, and prompts are measured: `say` gets
+    a line for each, `warn` what may spoil a training. A model on the hub is fetched only with `fetch`; the
+    reader is None where it is not at hand. Raises the typed errors of `greenward.common.errors` for a recipe
+    that cannot be trained.
+    """
+    task = find_task(recipe.task)(recipe, given, functions)
+    check_processes(recipe, task)
+    for line in task.found():
+        say(line)
+    for key, problems in task.left_out().items():
+        warn(f"Skipped rows of {key}: {problems.skipped_note}")
+    for line in task.doubts():
+        warn(line)
+    if not isinstance(recipe, ModelRecipe):
+        return task, None
+    name = recipe.model.id or "random weights"
+    reader = find_reader(recipe, task.texts, fetch=fetch)
+    if reader is None:
+        warn(f"model: {name} is not in the cache. Its prompts are measured once a training has fetched it.")
+        return task, None
+    if isinstance(recipe, ReinforcementRecipe) and recipe.rollouts.engine == "vllm":
+        served = recipe.rollouts.vllm.max_model_len or reader.max_positions
+        reader = replace(reader, max_positions=min(served, reader.max_positions))
+    known = reader.max_positions < sys.maxsize
+    positions = f"{reader.max_positions} positions" if known else "positions unknown"
+    say(", ".join(filter(None, (f"model: {name}", positions, task.check_model(reader, warn)))))
+    return task, reader
+
+
+def check_recipe(
+    recipe: Recipe,
+    given: Mapping[str, ProblemSet] = MappingProxyType({}),
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    *,
+    say: Say,
+    warn: Say,
+    fetch: bool = False,
+) -> tuple[Task, PromptReader | None]:
+    """As `checked_task`, after `check_needs`; references and the examples of a warm start are tried as well.
+
+    It finds what a training would find before its first step, but for what the weights hold.
+    """
+    check_needs(recipe, given, functions)
+    if isinstance(recipe, ModelRecipe):
+        _, warned = check_memory(recipe)
+        for line in filter(None, (warned, _slow_numbers(recipe))):
+            warn(line)
+    task, reader = checked_task(recipe, given, functions, say=say, warn=warn, fetch=fetch)
+    for line in task.try_out(reader, TRIED, warn):
+        say(line)
+    return task, reader
 
 
 def check_processes(recipe: Recipe, task: Task) -> None:
@@ -543,8 +608,9 @@ def train(
         stack.enter_context(interruption.stoppable(what_follows))
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
-        task = find_task(recipe.task)(recipe, given, functions)
-        check_processes(recipe, task)
+        task, reader = checked_task(
+            recipe, given, functions, say=lambda line: None, warn=warned.append, fetch=True
+        )
         progress = Progress(quiet=quiet)
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
@@ -554,8 +620,6 @@ def train(
             run.add_provenance(skipped_rows={key: list(one.skipped) for key, one in left_out.items()})
         task.open(run, stack)
         stack.enter_context(progress)
-        for key, problems in left_out.items():
-            progress.message(f"Skipped rows of {key}: {problems.skipped_note}")
         for key, change in run.inexact.items():
             progress.message(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
@@ -564,7 +628,7 @@ def train(
         for message in (preset_line(recipe), *warned, contended_threads()):
             if message:
                 progress.message(message)
-        finished = Session(recipe, task, progress, resume).train(run)
+        finished = Session(recipe, task, reader, progress, resume).train(run)
         if finished and distributed.is_first():
             show_report(output, quiet=quiet)
     return finished
@@ -620,22 +684,20 @@ def dry_run(
     given: Mapping[str, ProblemSet] = MappingProxyType({}),
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> None:
-    """Print the resolved recipe, the model's size and the first prompt; train nothing."""
-    check_needs(recipe, given, functions)
-    print(dump(recipe))
-    task = find_task(recipe.task)(recipe, given, functions)
-    for key, problems in task.left_out().items():
-        print(f"# Skipped rows of {key}: {problems.skipped_note}")
-    if not isinstance(recipe, ModelRecipe):
-        print(task.sample(None))
-        return
-    estimated, warned = check_memory(recipe)
-    for line in (*estimated, preset_line(recipe), warned, _slow_numbers(recipe)):
-        if line:
-            print(f"# {line}")
-    policy = build_policy(recipe, task.texts)
-    print(f"# {training_memory(policy)}")
-    print(task.sample(policy))
+    """Check the recipe; then print it as resolved, the model's size and the first prompt; train nothing."""
+
+    def warn(line: str) -> None:
+        print(f"warning: {line}")
+
+    task, reader = check_recipe(recipe, given, functions, say=print, warn=warn, fetch=True)
+    sizes: list[str] = []
+    if isinstance(recipe, ModelRecipe):
+        policy = build_policy(recipe, task.texts, reader)
+        sizes = [*check_memory(recipe)[0], preset_line(recipe) or "", training_memory(policy)]
+    print(f"{recipe.name}: good.\n\n{dump(recipe)}")
+    for line in filter(None, sizes):
+        print(f"# {line}")
+    print(task.sample(reader))
 
 
 def training_memory(policy: Policy) -> str:
@@ -662,6 +724,7 @@ class Session:
 
     recipe: Recipe
     task: Task
+    reader: PromptReader | None
     progress: Progress
     resume: bool
 
@@ -673,7 +736,7 @@ class Session:
             return self._supervise(recipe, run)
         assert isinstance(recipe, ReinforcementRecipe)
         if recipe.warm_start is None:
-            return self._reinforce(recipe, run, build_policy(recipe, self.task.texts))
+            return self._reinforce(recipe, run, build_policy(recipe, self.task.texts, self.reader))
         folder = run.path / WARM_START
         summary = distributed.broadcast_from_rank0(lambda: read_summary(folder))
         if summary is None or summary["status"] != "finished":
@@ -691,7 +754,7 @@ class Session:
             interruption.check()
         model = recipe.model.model_copy(update={"id": str(folder / "checkpoints" / "last")})
         warm = recipe.model_copy(update={"model": model})
-        return self._reinforce(recipe, run, build_policy(warm, self.task.texts))
+        return self._reinforce(recipe, run, build_policy(warm, self.task.texts, self.reader))
 
     def _train_by(self, trainer: Trainer, run: RunDirectory) -> bool:
         """Train by a trainer of the task's own."""
@@ -707,7 +770,7 @@ class Session:
         self, recipe: SupervisedRecipe, run: RunDirectory, faults: FaultsConfig = _NO_FAULTS
     ) -> bool:
         config = recipe.warm_start
-        policy = build_policy(recipe, self.task.texts)
+        policy = build_policy(recipe, self.task.texts, self.reader)
         examples = self.task.examples(policy, config)
         if faults.planted:
             examples = edit_examples(faults, examples)

@@ -5,7 +5,7 @@ Reading a recipe imports the module of its task, so imports that only a training
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,15 +13,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.config.recipe import ModelRecipe, TurnSections
-from greenward.config.sections import EvaluationConfig, SuiteConfig
-from greenward.tasks.task import Task
+from greenward.config.recipe import ModelRecipe, ReinforcementRecipe, TurnSections
+from greenward.config.sections import GENERATED_CORPUS, EvaluationConfig, SuiteConfig
+from greenward.tasks.task import Say, Task
 
 if TYPE_CHECKING:
     from greenward.config.sections import SupervisedConfig
     from greenward.environments.prompts import PromptRenderer, PromptTokenizer
     from greenward.grading.execution import ExecutionJudge
     from greenward.grading.judge import Grader
+    from greenward.models.catalog import PromptReader
     from greenward.models.policy import Policy
     from greenward.models.tokenizer import Tokenizer
     from greenward.problems.problem import Problem, ProblemSet, PromptName
@@ -41,6 +42,10 @@ class TrackedSuite:
     data_hash: str
 
 
+TRIED = 400
+"""Problems of a set whose references are looked at before a training, which takes some seconds."""
+
+
 def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
     """The suites that the recipe names; none when evaluation is disabled.
 
@@ -48,7 +53,7 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
     `ConfigError` for two of one name.
     """
     from greenward.evaluation.suites import examples_for, find_suite, stable_subset, without
-    from greenward.problems.problem import shared_problems
+    from greenward.problems.problem import first_shared, shared_problems
     from greenward.runs.trackers import tracker_name
 
     if not recipe.evaluation.enabled:
@@ -61,7 +66,7 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
         if shared := shared_problems(train, problems):
             raise ProblemError(
                 f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
-                f"(first: {shared[0]!r}).",
+                f"(first: {first_shared(shared)}).",
                 remedy="Name a part that is not trained on (mbpp:test), or train on other problems.",
             )
         name = tracker_name(whole.name)
@@ -149,17 +154,124 @@ class ProblemTask(Task):
 
         yield from texts_to_tokenize(self.train)
 
-    def sample(self, policy: Policy | None) -> str:
-        assert policy is not None
-        renderer = self.renderer(policy.tokenizer)
+    def found(self) -> Iterator[str]:
+        yield from self.found_problems()
+        for suite in self.suites:
+            yield f"suite {suite.name}: {len(suite.problems)} problems"
+
+    def doubts(self) -> Iterator[str]:
+        from greenward.grading.user_rewards import MADE_UP
+        from greenward.problems.problem import first_shared, repeated_problems, shared_problems
+
+        if repeated := repeated_problems(self.train):
+            earlier, later = repeated[0]
+            yield (
+                f"problems.train: {len(repeated)} problems ask what an earlier one asks, in the same words "
+                f"(first: {later!r} as {earlier!r}); they count twice."
+            )
+        if self.recipe.problems.allow_shared and (shared := shared_problems(self.train, self.held_out)):
+            yield (
+                f"{len(shared)} problems are both trained on and held out (first: {first_shared(shared)}); "
+                "the evaluation does not show what was learned (problems.allow_shared)."
+            )
+        for term in self._reward_terms:
+            scores = [score for score in term.tried if score is not None]
+            if len(scores) > 1 and len(set(scores)) == 1:
+                yield (
+                    f"rewards: {term.name} gave {scores[0]:g} for all {len(scores)} made-up answers "
+                    f"({MADE_UP}) that it applies to: it does not tell them apart."
+                )
+        yield from _contradictions(self.recipe, len(self.train))
+
+    def check_model(self, model: PromptReader, warn: Say) -> str:
+        from greenward.environments.prompts import tools_of
+
+        recipe, renderer, sets = self.recipe, self.renderer(model.tokenizer), [("train", self.train)]
+        tokens, room = recipe.sampling.max_tokens, model.max_positions
+        is_asked = recipe.algorithm.name != "sft"  # a supervised training draws answers in evaluations alone
+        if recipe.evaluation.enabled and self.held_out:
+            sets.append(("held_out", self.held_out))
+        longest = 0
+        for part, problems in sets:
+            lengths = {one.task_id: len(renderer.prompt_ids(one)) for one in problems}
+            task_id = max(lengths, key=lambda name: lengths[name])
+            if part == "train":
+                longest = lengths[task_id]
+            if lengths[task_id] + tokens <= room:
+                continue
+            many = sum(length + tokens > room for length in lengths.values())
+            found = (
+                f"problems.{part}: the longest prompt has {lengths[task_id]} tokens ({task_id}); with "
+                f"sampling.max_tokens {tokens} that is {lengths[task_id] + tokens}, more than the {room} "
+                f"positions of the model. {many} of {len(problems)} problems are too long"
+            )
+            if part == "train" and is_asked:
+                raise ConfigError(
+                    f"{found}.",
+                    remedy="Lower sampling.max_tokens, leave these problems out, or use a model with more "
+                    "positions.",
+                )
+            if part == "held_out":
+                warn(f"{found}; an evaluation counts them as not solved.")
+        for suite in self.suites:
+            warn_of_long_prompts(suite, recipe, model, warn)
+        if self.labelled or tools_of(recipe) is not None or not is_asked:
+            return f"longest prompt {longest} + {tokens} tokens"
+        first = [one for one in self.train[:TRIED] if one.reference]
+        answers = [renderer.written(one, one.reference) for one in first]
+        shortest = min((len(model.tokenizer.encode(answer)) for answer in answers), default=0)
+        if shortest > tokens:
+            warn(
+                f"sampling.max_tokens {tokens} is less than the {shortest} tokens of the shortest reference "
+                f"answer of the first {len(first)} problems: no answer can be whole."
+            )
+        for stop in recipe.sampling.stop_strings:
+            if answers and all(stop in answer for answer in answers):
+                warn(
+                    f"sampling.stop_strings: {stop!r} occurs in all of the first {len(answers)} reference "
+                    "answers, which would be cut there."
+                )
+        return f"longest prompt {longest} + {tokens} tokens"
+
+    def try_out(self, model: PromptReader | None, most: int, warn: Say) -> Iterator[str]:
+        from greenward.grading.reward_terms import try_rewards
+        from greenward.grading.user_rewards import MADE_UP
+        from greenward.grading.verification import verify_references
+        from greenward.problems.catalog import BUGS, GENERATED
+
+        with self.judge() as judge:
+            if not self.labelled:
+                sets = (judge.complete(problems) for problems in (self.train[:most], self.held_out[:most]))
+                if count := verify_references(self.recipe, judge, *sets):
+                    yield f"references: {count} pass their own tests"
+                try_rewards(self._reward_terms, self.recipe, self.train, judge)
+        for term in self._reward_terms:
+            if term.tried and all(score is None for score in term.tried):
+                warn(
+                    f"rewards: {term.name} applies to none of {len(term.tried)} made-up answers ({MADE_UP})."
+                )
+        if self._reward_terms:
+            called = {len(term.tried) for term in self._reward_terms if term.tried}
+            names = ", ".join(term.name for term in self._reward_terms)
+            yield f"rewards: {names}" + (f": called on {max(called)} made-up answers" if called else "")
+        recipe, warm_start = self.recipe, self.recipe.warm_start
+        is_own = warm_start is not None and warm_start.data not in (None, GENERATED_CORPUS)
+        is_own |= recipe.problems.train.removeprefix(BUGS) not in GENERATED  # these have examples as they are
+        if warm_start is not None and model is not None and is_own:
+            examples = self.examples(model, warm_start)
+            longest = max(len(one.prompt_ids) + len(one.completion_ids) for one in examples)
+            yield f"warm start: {len(examples)} examples, the longest of {longest} tokens"
+
+    def sample(self, model: PromptReader | None) -> str:
+        assert model is not None
+        renderer = self.renderer(model.tokenizer)
         first = self.train[0]
         return (
-            f"# {len(self.train)} problems to train on, {len(self.held_out)} held out\n"
             f"# first prompt ({len(renderer.prompt_ids(first))} tokens, {renderer.style} style):\n"
             f"{renderer.prompt_text(first)}"
         )
 
-    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
+    def examples(self, policy: Policy | PromptReader, config: SupervisedConfig) -> Sequence[Example]:
         from greenward.tasks.corpus import supervised_examples
 
         renderer = self.renderer(policy.tokenizer)
@@ -217,6 +329,40 @@ class ProblemTask(Task):
                 trained = suite_evaluator(suite, recipe, tokenizer, code, prompt=renderer.prompt)
                 found[f"{suite.name}_as_trained"] = trained
         return found
+
+
+def _contradictions(recipe: ModelRecipe, problems: int) -> Iterator[str]:
+    """Yield what limits of a training say against each other, with their numbers."""
+    if not isinstance(recipe, ReinforcementRecipe):
+        return
+    training = recipe.training
+    answers = training.prompts_per_step * training.num_generations
+    if training.prompts_per_step > problems:
+        yield (
+            f"training.prompts_per_step {training.prompts_per_step} is more than the {problems} problems: "
+            "a step asks some of them several times."
+        )
+    if training.micro_batch_sequences > answers:
+        yield (
+            f"training.micro_batch_sequences {training.micro_batch_sequences} is more than the {answers} "
+            f"answers of a step (prompts_per_step {training.prompts_per_step} × num_generations "
+            f"{training.num_generations})."
+        )
+
+
+def warn_of_long_prompts(suite: TrackedSuite, recipe: ModelRecipe, model: PromptReader, warn: Say) -> None:
+    """Say how many problems of a suite leave no room for an answer."""
+    from greenward.evaluation.suites import renderer_for
+
+    config, problems = suite.config, suite.problems
+    renderer, _ = renderer_for(config.name, recipe, model.tokenizer, problems, prompt=None, shots=suite.shots)
+    tokens, lengths = config.max_tokens or recipe.sampling.max_tokens, map(renderer.prompt_ids, problems)
+    if too_long := [length for ids in lengths if (length := len(ids)) + tokens > model.max_positions]:
+        warn(
+            f"suite {suite.name}: {len(too_long)} of {len(problems)} prompts are too long (up to "
+            f"{max(too_long)} tokens; with max_tokens {tokens} more than the {model.max_positions} positions "
+            "of the model); an evaluation counts them as not solved."
+        )
 
 
 class EditTask(ProblemTask):

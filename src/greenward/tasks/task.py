@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from greenward.diagnostics.finding import Topic
     from greenward.evaluation.session import GradingOptions
     from greenward.grading.rewards import RewardFunction
+    from greenward.models.catalog import PromptReader
     from greenward.models.policy import Policy
     from greenward.problems.problem import ProblemSet
     from greenward.reports.document import Section
@@ -119,12 +120,42 @@ class Task:
         sets: dict[str, Any] = {key: getattr(self, part, None) for key, part in keys.items()}
         return {key: one for key, one in sets.items() if getattr(one, "skipped", ())}
 
+    def found(self) -> Iterator[str]:
+        """Yield a line for each thing that was read to make it: problems, games, rewards."""
+        yield from ()
+
+    def found_problems(self) -> Iterator[str]:
+        """Yield a line for the problems to train on and one for those held out, as far as it has them."""
+        for part, name in (("train", "train"), ("held_out", "held out")):
+            problems: Sequence[Any] | None = getattr(self, part, None)
+            if problems is not None:
+                source = getattr(self.recipe.problems, part)
+                yield f"{name}: {len(problems)} problems from {source}"
+
+    def doubts(self) -> Iterator[str]:
+        """Yield a warning for whatever does not prevent a training and may spoil it."""
+        yield from ()
+
+    def check_model(self, model: PromptReader, warn: Say) -> str:
+        """What prompts and answers take of the model's positions, in words; `warn` gets what may be wrong.
+
+        Raises `ConfigError` for prompts that leave no room for an answer.
+        """
+        return ""
+
+    def try_out(self, model: PromptReader | None, most: int, warn: Say) -> Iterator[str]:
+        """Yield a line for each thing that a check tries, for the first `most` problems of each set.
+
+        A training tries them itself, for all problems. Raises what it would raise; `warn` gets the rest.
+        """
+        yield from ()
+
     def texts(self) -> Iterable[str]:
         """Texts to train a tokenizer on, where the recipe starts from random weights."""
         raise NotImplementedError
 
-    def sample(self, policy: Policy | None) -> str:
-        """What a dry run shows: how much there is, and a prompt of `policy`, if a model is trained."""
+    def sample(self, model: PromptReader | None) -> str:
+        """What a dry run shows: how much there is, and a prompt for `model`, if one is trained."""
         raise NotImplementedError
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:

@@ -36,11 +36,17 @@ from greenward.tasks.code_game.environment import (
 )
 from greenward.tasks.code_game.judge import ProgramJudge
 from greenward.tasks.league import SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
-from greenward.tasks.problem_task import find_tracked_suites, open_grader, suite_evaluator
+from greenward.tasks.problem_task import (
+    find_tracked_suites,
+    open_grader,
+    suite_evaluator,
+    warn_of_long_prompts,
+)
 from greenward.tasks.task import Say, Task
 from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
+    from greenward.models.catalog import PromptReader
     from greenward.models.policy import Policy
 
 CODE_GAME = "code_game"
@@ -150,14 +156,25 @@ class CodeGame(Task):
             trace, printed = trace_by_interpreting(program), predict_by_interpreting(program)
             yield f"{program}\n# trace\n{trace}{PRINTS}{printed}"
 
-    def sample(self, policy: Policy | None) -> str:
-        assert policy is not None
-        prompts = self._prompts(policy)
+    def found(self) -> Iterator[str]:
+        yield f"game: {CODE_GAME}, predictor {self.recipe.code_game.predictor}"
+        for suite in self.suites:
+            yield f"suite {suite.name}: {len(suite.problems)} problems"
+
+    def check_model(self, model: PromptReader, warn: Say) -> str:
+        self._prompts(model)
+        for suite in self.suites:
+            warn_of_long_prompts(suite, self.recipe, model, warn)
+        return f"programs and predictions of up to {self.recipe.sampling.max_tokens} tokens"
+
+    def sample(self, model: PromptReader | None) -> str:
+        assert model is not None
+        prompts = self._prompts(model)
         program = next(iter(self._random_programs(1)))
         ids = prompts.to_write(program.split("\n")[0])
         return (
-            f"# first prompt of the generator ({len(ids)} tokens):\n{policy.tokenizer.decode(ids)}\n"
-            f"# a prompt of the predictor:\n{policy.tokenizer.decode(prompts.to_predict(program))}"
+            f"# first prompt of the generator ({len(ids)} tokens):\n{model.tokenizer.decode(ids)}\n"
+            f"# a prompt of the predictor:\n{model.tokenizer.decode(prompts.to_predict(program))}"
         )
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
@@ -266,7 +283,7 @@ class CodeGame(Task):
         phases = self.recipe.code_game.phases
         return phases is not None and step % sum(phases) >= phases[0]
 
-    def _prompts(self, policy: Policy) -> CodeGamePrompts:
+    def _prompts(self, policy: Policy | PromptReader) -> CodeGamePrompts:
         """Raises `ConfigError` where a program, its prompt and a prediction do not fit into the policy."""
         prompts = CodeGamePrompts(policy.tokenizer, self.recipe.code_game.max_output_bytes)
         first_lines = [program.split("\n")[0] for program in self._random_programs(500)]

@@ -42,7 +42,12 @@ from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.trackers import tracker_name
 from greenward.tasks.league import LEAGUE, SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
-from greenward.tasks.problem_task import find_tracked_suites, open_grader, suite_evaluator
+from greenward.tasks.problem_task import (
+    find_tracked_suites,
+    open_grader,
+    suite_evaluator,
+    warn_of_long_prompts,
+)
 from greenward.tasks.self_play.environment import (
     LATEST,
     GameEnvironment,
@@ -67,7 +72,7 @@ from greenward.tasks.task import Say, Task
 from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
-    from greenward.models.catalog import FoundModel
+    from greenward.models.catalog import FoundModel, PromptReader
     from greenward.models.policy import Policy
     from greenward.training.advantages import Estimator
 
@@ -318,15 +323,25 @@ class SelfPlay(Task):
         for game, state, action in self._random_positions(400):
             yield f"{game.observation(state, game.player(state) or 0)} {action}"
 
-    def sample(self, policy: Policy | None) -> str:
-        assert policy is not None
-        self._check(policy)
+    def found(self) -> Iterator[str]:
+        yield f"games: {', '.join(self._games)}"
+        for suite in self.suites:
+            yield f"suite {suite.name}: {len(suite.problems)} problems"
+
+    def check_model(self, model: PromptReader, warn: Say) -> str:
+        self._check(model)
+        for suite in self.suites:
+            warn_of_long_prompts(suite, self.recipe, model, warn)
+        return f"moves of up to {self.recipe.sampling.max_tokens} tokens"
+
+    def sample(self, model: PromptReader | None) -> str:
+        assert model is not None
         texts = []
-        for table in self._tables(policy):
+        for table in self._tables(model):
             state = table.game.start(random.Random(self.recipe.seed))
             ids = table.prompts.prompt_ids(state, table.game.player(state) or 0)
             texts.append(f"# {table.game.name}, first prompt ({len(ids)} tokens):")
-            texts.append(policy.tokenizer.decode(ids))
+            texts.append(model.tokenizer.decode(ids))
         return "\n".join(texts)
 
     def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
@@ -422,7 +437,7 @@ class SelfPlay(Task):
             one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader) for one in self.suites
         }
 
-    def _check(self, policy: Policy) -> None:
+    def _check(self, policy: Policy | PromptReader) -> None:
         """Raises `ConfigError` for opponents with other tokens, and for moves and prompts that do not fit."""
         from greenward.models.catalog import find_model
 
@@ -453,7 +468,7 @@ class SelfPlay(Task):
                     remedy="Lower sampling.max_tokens, or raise model.shape.max_positions.",
                 )
 
-    def _tables(self, policy: Policy) -> list[Table]:
+    def _tables(self, policy: Policy | PromptReader) -> list[Table]:
         return [
             Table(
                 self._games[config.name],

@@ -434,7 +434,18 @@ class TokenMDPTask(Task):
             )
             write_json(run.path / RANDOM_SEARCH, record)
 
-    def sample(self, policy: Any) -> str:
+    def found(self) -> Iterator[str]:
+        yield from self.found_problems()
+        yield f"reward: {self.recipe.reward.type}"
+
+    def try_out(self, model: Any, most: int, warn: Say) -> Iterator[str]:
+        with build_grader(self.recipe.sandbox) as grader:
+            make_program_reward(self.recipe.reward.type, Weights(), grader)
+            sets = self.train[:most], self.held_out[:most]
+            if count := verify_references(self.recipe, grader, *sets):
+                yield f"references: {count} pass their own tests"
+
+    def sample(self, model: Any) -> str:
         first = self.mdp.problems[0]
         reference = " ".join(self.mdp.references.get(first.task_id, ["not checked"]))
         return (
