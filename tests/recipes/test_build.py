@@ -1,23 +1,25 @@
-"""Which problems a recipe may train on, their references and their bugs."""
+"""Which problems a recipe may train on, their references and bugs, and what a check finds before a training."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import pytest
 
-from greenward.common.errors import ProblemError
-from greenward.config.loading import load_recipe
+from greenward.common.errors import ConfigError, GreenwardError, ProblemError
+from greenward.config.loading import load_recipe, shipped_recipes
 from greenward.config.recipe import GRPORecipe
 from greenward.evaluation.suites import find_suite
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import original_id
-from greenward.recipes.run import dry_run, train
+from greenward.recipes.run import check_recipe, dry_run, train
 from greenward.runs.reading import read_metrics
 from greenward.tasks.corpus import generated_examples
-from tiny_model import BUGS, REINFORCED
+from tiny_model import BUGS, DATA, REINFORCED
 
 MBPP_ROW = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 
@@ -199,3 +201,236 @@ def test_bad_rows_are_named_with_the_option_that_skips_them_and_recorded(tmp_pat
     (session,) = json.loads((tmp_path / "run" / "provenance.json").read_text())["sessions"]
     first, second = session["skipped_rows"]["problems.train"]
     assert (f"{file}, row 2 (line 2)" in first) and "row 3 (line 3): field 'docstring' must be text" in second
+
+
+REWARDS = """
+import json
+
+def good(answers):
+    return [float(len(answer.completion)) for answer in answers]
+
+def same(answers):
+    return [0.5 for answer in answers]
+
+def nothing(answers):
+    return [None for answer in answers]
+
+def not_a_number(completions, **kwargs):
+    return [float("nan") for text in completions]
+
+def one_score(answers):
+    return [1.0]
+
+def divides(completions, **kwargs):
+    return [1 / len(text) for text in completions]
+
+def parses(answers):
+    return [helper(answer.text) for answer in answers]
+
+def helper(text):
+    return json.loads(text)["score"]  # the line that fails
+"""
+
+
+def rows_of(name, operation, count):
+    return [
+        {
+            "function_name": f"{name}{number}",
+            "docstring": f"Return x {operation} {number}.",
+            "test_cases": [[value, eval(f"{value} {operation} {number}")] for value in (2, 3)],
+            "reference": f"def {name}{number}(x):\n    return x {operation} {number}\n",
+        }
+        for number in range(count)
+    ]
+
+
+TRAIN, HELD_OUT = rows_of("add", "+", 6), rows_of("times", "*", 3)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Resolves a recipe on small files of problems in the current folder, which a test may write anew."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "checked_rewards.py").write_text(REWARDS)
+
+    def resolve(*overrides, **files):
+        for name, rows in ({"train": TRAIN, "held_out": HELD_OUT} | files).items():
+            text = rows if isinstance(rows, str) else "\n".join(map(json.dumps, rows))
+            (tmp_path / f"{name}.jsonl").write_text(text)
+        keys = (
+            "problems.allow_shared=false",
+            "problems.train=train.jsonl",
+            "problems.held_out=held_out.jsonl",
+        )
+        limits = ("training.prompts_per_step=4", "training.num_generations=4", "rewards=[{name: tests}]")
+        return load_recipe("quickstart", (*REINFORCED, *keys, *limits, *overrides))
+
+    return resolve
+
+
+def checked(settings):
+    lines, warnings = [], []
+    check_recipe(settings, say=lines.append, warn=warnings.append)
+    return lines, warnings
+
+
+def own_reward(name):
+    return f"rewards=[{{name: tests}}, {{name: 'checked_rewards:{name}'}}]"
+
+
+LONGEST = "{" * 40 + "long" * 300
+BROKEN = {
+    "shared": ((), {"held_out": [*HELD_OUT, TRAIN[2]]}, r"1 problems are both trained on .*'add2'\)"),
+    "shared under another id": (
+        (),
+        {"held_out": [*HELD_OUT, TRAIN[2] | {"task_id": "new"}, TRAIN[4] | {"task_id": "newer"}]},
+        r"2 problems are both trained on and held out \(first: 'new', which is 'add2' of the training set\)",
+    ),
+    "a suite that is trained on": (
+        ("evaluation.suites=[{name: suite.jsonl}]",),
+        {"suite": [TRAIN[1] | {"task_id": "new"}]},
+        r"1 problems of suite\.jsonl are trained on \(first: 'new', which is 'add1'",
+    ),
+    "a misspelt field": (
+        (),
+        {"train": [*TRAIN, {"function_name": "f", "docstrng": "d", "test_cases": [[1, 2]]}]},
+        r"train\.jsonl, row 7 \(line 7\).*\n.*'docstrng' meant to be 'docstring'",
+    ),
+    "an unknown field": (
+        (),
+        {"train": [TRAIN[0] | {"refrence": ""}]},
+        r"row 1 \(line 1\): field 'refrence' is not known\.\n  Did you mean 'reference'",
+    ),
+    "cut JSON": ((), {"train": json.dumps(TRAIN[0])[:-9]}, r"train\.jsonl, line 1, column \d+: not JSON"),
+    "a wrong case": (
+        (),
+        {"train": [*TRAIN[:5], TRAIN[5] | {"test_cases": [[1, 99]]}]},
+        r"1 of 9 reference solutions fail their own tests:\n  add5: failed\. add5\(1\): expected 99, got 6",
+    ),
+    "no such function": ((own_reward("missing"),), {}, "checked_rewards has no function 'missing'"),
+    "no number": (
+        (own_reward("not_a_number"),),
+        {},
+        r"checked_rewards:not_a_number: on made-up answers, before training, it gave nan for answer 0",
+    ),
+    "too few scores": ((own_reward("one_score"),), {}, r"it gave 1 scores for 16 answers"),
+    "an empty answer": (
+        (own_reward("divides"),),
+        {},
+        r"ZeroDivisionError.*\(answer 3, problem add0, text ''\)(.|\n)*checked_rewards\.py\", line 20, in div",
+    ),
+    "an error below": (
+        (own_reward("parses"),),
+        {},
+        r"JSONDecodeError.*answer 0(.|\n)*line 23, in parses(.|\n)*line 26, in helper",
+    ),
+    "tokens beyond the context": (
+        ("sampling.max_tokens=99999",),
+        {},
+        r"problems\.train: the longest prompt has \d+ tokens \(add0\); with sampling\.max_tokens 99999 that is "
+        r"100\d+, more than the 128 positions of the model. 6 of 6",
+    ),
+    "a prompt beyond the context": (
+        (),
+        {"train": [*TRAIN, TRAIN[0] | {"function_name": "add0", "task_id": "long", "docstring": LONGEST}]},
+        r"tokens \(long\).*more than the 128 positions of the model. 1 of 7",
+    ),
+    "bad pairs": (
+        ("warm_start={data: pairs.jsonl}",),
+        {"pairs": [{"prompt": "a", "completion": "b"}, {"prompt": "a"}]},
+        r"pairs\.jsonl, row 2 \(line 2\): field 'completion'",
+    ),
+    "no pairs": (("warm_start={data: nowhere.jsonl}",), {}, "there is no file nowhere.jsonl"),
+    "no such problems": (("problems.train=nowhere.jsonl",), {}, "nowhere.jsonl: there is no such file"),
+    "no such model": (("model=/nowhere",), {}, "no such folder"),
+    "an unknown term": (("rewards=[{name: test}]",), {}, "Did you mean 'tests'"),
+    "labels": (("task=vulnerability",), {}, "add0 has no label"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_check_refuses_what_a_dry_run_refuses_with_the_same_words(small, case, capsys):
+    overrides, files, message = BROKEN[case]
+    settings = small(*overrides, **files)
+    with pytest.raises(GreenwardError, match=message):
+        dry_run(settings)
+    assert "task:" not in capsys.readouterr().out  # the settings, which would hide it
+    with pytest.raises(GreenwardError, match=message):
+        checked(settings)
+
+
+@pytest.mark.parametrize("case", [name for name in BROKEN if name not in ("a wrong case", "bad pairs")])
+def test_a_training_refuses_it_before_there_is_a_run(small, case, tmp_path):
+    overrides, files, message = BROKEN[case]
+    with pytest.raises(GreenwardError, match=message):
+        train(small(*overrides, **files), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_good_recipe_says_what_was_read(small):
+    lines, warnings = checked(small(own_reward("good")))
+    assert not warnings
+    assert lines[:2] == ["train: 6 problems from train.jsonl", "held out: 3 problems from held_out.jsonl"]
+    assert re.fullmatch(r"model: \S*starter, 128 positions, longest prompt \d+ \+ 20 tokens", lines[2])
+    assert lines[3:] == [
+        "references: 9 pass their own tests",
+        "rewards: tests, checked_rewards:good: called on 16 made-up answers",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "files", "warning"),
+    [
+        ((), {"train": [*TRAIN, TRAIN[1] | {"task_id": "again"}]}, r"1 problems ask .*\(first: 'again' as 'add1'\)"),
+        (("problems.allow_shared=true",), {"held_out": TRAIN}, r"6 problems are both trained on and held out"),
+        ((own_reward("same"),), {}, r"checked_rewards:same gave 0\.5 for all 16 made-up answers"),
+        ((own_reward("nothing"),), {}, r"checked_rewards:nothing applies to none of 16 made-up answers"),
+        (("sampling.max_tokens=2",), {}, r"max_tokens 2 is less than the \d+ tokens of the shortest reference"),
+        (("sampling.stop_strings=[return]",), {}, r"'return' occurs in all of the first 6 reference answers"),
+        (("training.micro_batch_sequences=64",), {}, r"micro_batch_sequences 64 is more than the 16 answers"),
+        (("training.prompts_per_step=8",), {}, r"prompts_per_step 8 is more than the 6 problems"),
+        (
+            (),
+            {"held_out": [*HELD_OUT, HELD_OUT[0] | {"task_id": "long", "docstring": LONGEST}]},
+            r"held_out: the longest prompt has \d+ tokens \(long\).*1 of 4 problems are too long",
+        ),
+    ],
+)  # fmt: skip
+def test_what_may_spoil_a_training_is_a_warning(small, overrides, files, warning):
+    _, warnings = checked(small(*overrides, **files))
+    assert len(warnings) == 1 and re.search(warning, warnings[0]), warnings
+
+
+def test_public_suites_may_hold_a_problem_twice(mbpp):
+    """The published parts of MBPP do: they are compared as they are."""
+    train_problems, held_out = build_problems(recipe("mbpp:train", "mbpp:test"))
+    assert {one.prompt for one in train_problems} == {one.prompt for one in held_out}
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_pass_the_check(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fewer = ["problems.families.limit=40"] if "families" in load_recipe(name).problems.train else []
+    pairs = ["warm_start.data=corpus"] if name == "sft" else []
+    lines, _ = checked(load_recipe(name, [*fewer, *pairs]))
+    assert lines
+
+
+def test_damaged_weights_are_found_without_reading_them(small, tmp_path):
+    shutil.copytree(DATA / "starter", tmp_path / "model")
+    (file,) = (tmp_path / "model").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(GreenwardError, match=r"model\.safetensors"):
+        checked(small(f"model={tmp_path / 'model'}"))
+
+
+def test_a_model_that_is_not_at_hand_is_not_fetched(small):
+    _, warnings = checked(small("model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "model.cache_dir=empty"))
+    assert any("not in the cache" in one for one in warnings)
+    with pytest.raises(ConfigError, match=r"max_tokens 99999 leaves no room .* 32768 positions"):
+        checked(
+            small(
+                "model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "sampling.max_tokens=99999", "model.cache_dir=empty"
+            )
+        )

@@ -31,6 +31,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from greenward.common.errors import ConfigError, RewardError
@@ -496,25 +497,27 @@ class TrlReward:
     def dry_run(self, answers: list[GradedAnswer], state: TrainerState) -> tuple[Any, Logged]:
         """As `score`, for made-up answers, which show whether the function takes texts or messages.
 
-        Where it takes both and only one makes it tell the answers apart, it takes that one.
+        Where it takes both and only one makes it tell the answers apart, it takes that one. The first three
+        answers decide: the others are unusual, and what they raise says nothing of the form.
         """
         if self.form is not None:
             return self.call(answers, self.form, state)
-        tried: dict[Form, tuple[Any, Logged]] = {}
+        usual = list(islice(cycle(answers[:_USUAL]), len(answers)))
+        tried: dict[Form, Any] = {}
         failed: list[Exception] = []
         for form in get_args(Form):
             try:
-                given, logged = self.call(answers, form, state)
-                tried[form] = (list(given) if hasattr(given, "__iter__") else given, logged)
+                given, _ = self.call(usual, form, state)
+                tried[form] = list(given) if hasattr(given, "__iter__") else given
             except Exception as error:
                 failed.append(error)
         if not tried:
             # The other form gives TypeError as a rule: what else was raised says more.
             raise next((error for error in failed if not isinstance(error, TypeError)), failed[0])
-        telling = [form for form, (scores, _) in tried.items() if _varies(scores)]
+        telling = [form for form, scores in tried.items() if _varies(scores)]
         chosen = telling if len(telling) == 1 else list(tried)
         self.form = chosen[0] if len(chosen) == 1 else None
-        return tried[chosen[0]]
+        return self.call(answers, chosen[0], state)
 
 
 def _token_ids(ids: tuple[int, ...], text: str) -> list[int]:
@@ -673,7 +676,7 @@ class _FunctionHere:
         pass
 
 
-KINDS = 6
+KINDS, _USUAL = 6, 3
 MADE_UP = "right, wrong, without code, empty, cut short and with unusual characters"
 _UNUSUAL = "\u00e9\u6f22\U0001f600\u200f\u2028\ufffd\x1b[0m\t\r\n"
 _WHEN = "on made-up answers, before training, it "
@@ -737,10 +740,16 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
         except Exception as error:
             served = "" if trl is None else f"It is called with: {', '.join(trl.served)}.\n"
             where = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
-            shown = traceback.format_list(where[:2] + where[2:][-1:])  # the user's line, and what raised
+            own = [one for one in where if one.filename == where[0].filename]
+            told = (
+                *own[:1],
+                *own[-1:],
+                *where[-1:],
+            )  # where the user's code begins and ends, and what raised
+            shown = traceback.format_list([one for one in where if any(one is other for other in told)])
             explained = _explanation(error, answers, score, show_text=is_dry_run)
             raise Refused(
-                (_WHEN if is_dry_run else "it ") + explained, f"{served}{''.join(shown)}".rstrip()
+                (_WHEN if is_dry_run else "it ") + explained, f"{served}{''.join(shown)}".strip()
             ) from None
 
     return {"trl": trl is not None}, handle

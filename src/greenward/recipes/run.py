@@ -55,7 +55,7 @@ from greenward.models.checkpoint import holding, local_folder, read_shape
 from greenward.models.heads import Critic
 from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.models.lora import check_lora
-from greenward.models.memory import check_disk, check_memory
+from greenward.models.memory import check_disk, check_memory, model_shape
 from greenward.models.policy import (
     Policy,
     check_training_dtype,
@@ -204,16 +204,16 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
     `given` names the sets of problems and `functions` the reward functions that the caller has himself. What
     only shows when files are read, models are fetched or functions are imported is not found here.
     """
-    if isinstance(recipe, SupervisedRecipe):
-        if (data := recipe.warm_start.data) is None:
-            raise ConfigError(
-                "algorithm.name: sft trains on your own pairs: warm_start.data is not set.",
-                remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
-                f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
-                "problems.",
-            )
-        if data != GENERATED_CORPUS:
-            check_pairs(Path(data))
+    data = recipe.warm_start.data if isinstance(recipe, ModelRecipe) and recipe.warm_start else None
+    if isinstance(recipe, SupervisedRecipe) and data is None:
+        raise ConfigError(
+            "algorithm.name: sft trains on your own pairs: warm_start.data is not set.",
+            remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
+            f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
+            "problems.",
+        )
+    if data not in (None, GENERATED_CORPUS):
+        check_pairs(Path(data))
     is_warmed = isinstance(recipe, ReinforcementRecipe) and recipe.warm_start is not None
     if is_warmed and "sft" not in recipes_of_task(recipe.task):
         raise ConfigError(
@@ -286,6 +286,12 @@ def checked_task(
     name = recipe.model.id or "random weights"
     reader = find_reader(recipe, task.texts, fetch=fetch)
     if reader is None:
+        known_shape = model_shape(recipe)
+        if known_shape and recipe.sampling.max_tokens >= known_shape[0].max_positions:
+            raise ConfigError(
+                f"sampling.max_tokens {recipe.sampling.max_tokens} leaves no room for a prompt in the "
+                f"{known_shape[0].max_positions} positions of {name}."
+            )
         warn(f"model: {name} is not in the cache. Its prompts are measured once a training has fetched it.")
         return task, None
     if isinstance(recipe, ReinforcementRecipe) and recipe.rollouts.engine == "vllm":

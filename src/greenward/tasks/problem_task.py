@@ -241,10 +241,11 @@ class ProblemTask(Task):
 
         with self.judge() as judge:
             if not self.labelled:
+                grader: Any = judge
                 sets = (judge.complete(problems) for problems in (self.train[:most], self.held_out[:most]))
                 if count := verify_references(self.recipe, judge, *sets):
                     yield f"references: {count} pass their own tests"
-                try_rewards(self._reward_terms, self.recipe, self.train, judge)
+                try_rewards(self._reward_terms, self.recipe, self.train, grader)
         for term in self._reward_terms:
             if term.tried and all(score is None for score in term.tried):
                 warn(
@@ -258,7 +259,8 @@ class ProblemTask(Task):
         is_own = warm_start is not None and warm_start.data not in (None, GENERATED_CORPUS)
         is_own |= recipe.problems.train.removeprefix(BUGS) not in GENERATED  # these have examples as they are
         if warm_start is not None and model is not None and is_own:
-            examples = self.examples(model, warm_start)
+            reader: Any = model  # of a policy, examples need the tokenizer alone
+            examples = self.examples(reader, warm_start)
             longest = max(len(one.prompt_ids) + len(one.completion_ids) for one in examples)
             yield f"warm start: {len(examples)} examples, the longest of {longest} tokens"
 
@@ -271,7 +273,7 @@ class ProblemTask(Task):
             f"{renderer.prompt_text(first)}"
         )
 
-    def examples(self, policy: Policy | PromptReader, config: SupervisedConfig) -> Sequence[Example]:
+    def examples(self, policy: Policy, config: SupervisedConfig) -> Sequence[Example]:
         from greenward.tasks.corpus import supervised_examples
 
         renderer = self.renderer(policy.tokenizer)
