@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -190,6 +191,14 @@ class TestConfig:
         assert "good" in capsys.readouterr().out
         assert run("config", "check", recipe_file, "algorithm=sft") == 2
         assert "warm_start" in capsys.readouterr().err
+
+    def test_check_as_json(self, recipe_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("config", "check", recipe_file, "problems.families.limit=40", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["good"] and not found["errors"] and found["read"][0].startswith("train: ")
+        assert run("config", "check", recipe_file, "sampling.max_tokens=9999", "--json") == 2
+        found = json.loads(capsys.readouterr().out)
+        assert not found["good"] and "more than the 512 positions" in found["errors"][0]
 
     @pytest.mark.parametrize(
         ("override", "said"),

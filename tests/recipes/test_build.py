@@ -383,7 +383,7 @@ def test_a_good_recipe_says_what_was_read(small):
     ("overrides", "files", "warning"),
     [
         ((), {"train": [*TRAIN, TRAIN[1] | {"task_id": "again"}]}, r"1 problems ask .*\(first: 'again' as 'add1'\)"),
-        (("problems.allow_shared=true",), {"held_out": TRAIN}, r"6 problems are both trained on and held out"),
+        (("problems.allow_shared=true",), {"held_out": TRAIN}, r"6 problems of problems\.held_out are trained on"),
         ((own_reward("same"),), {}, r"checked_rewards:same gave 0\.5 for all 16 made-up answers"),
         ((own_reward("nothing"),), {}, r"checked_rewards:nothing applies to none of 16 made-up answers"),
         (("sampling.max_tokens=2",), {}, r"max_tokens 2 is less than the \d+ tokens of the shortest reference"),

@@ -133,7 +133,7 @@ class ProblemsConfig(ConfigSection):
     verify_references: bool = Field(True, description="run the reference solutions of user files first")
     allow_test_ids: bool = Field(False, description="allow training on MBPP's test problems (ids 11 to 510)")
     allow_shared: bool = Field(
-        False, description="train although held-out problems are among those to train on"
+        False, description="train although problems of an evaluation are among those to train on"
     )
     skip_bad_rows: bool = Field(False, description="leave out rows of files that cannot be used")
 

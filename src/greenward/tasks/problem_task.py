@@ -63,11 +63,12 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
         shots = examples_for(config.name, config.fewshot)
         whole = without(find_suite(config.name, recipe), shots)
         problems = stable_subset(whole, config.num_questions or len(whole))
-        if shared := shared_problems(train, problems):
+        if not recipe.problems.allow_shared and (shared := shared_problems(train, problems)):
             raise ProblemError(
                 f"evaluation.suites: {len(shared)} problems of {config.name} are trained on "
                 f"(first: {first_shared(shared)}).",
-                remedy="Name a part that is not trained on (mbpp:test), or train on other problems.",
+                remedy="Name a part that is not trained on (mbpp:test), train on other problems, or set "
+                "problems.allow_shared=true.",
             )
         name = tracker_name(whole.name)
         if name in suites:
@@ -169,11 +170,13 @@ class ProblemTask(Task):
                 f"problems.train: {len(repeated)} problems ask what an earlier one asks, in the same words "
                 f"(first: {later!r} as {earlier!r}); they count twice."
             )
-        if self.recipe.problems.allow_shared and (shared := shared_problems(self.train, self.held_out)):
-            yield (
-                f"{len(shared)} problems are both trained on and held out (first: {first_shared(shared)}); "
-                "the evaluation does not show what was learned (problems.allow_shared)."
-            )
+        evaluated = {"problems.held_out": self.held_out, **{one.name: one.problems for one in self.suites}}
+        for name, problems in evaluated.items():
+            if shared := shared_problems(self.train, problems):  # problems.allow_shared is set
+                yield (
+                    f"{len(shared)} problems of {name} are trained on (first: {first_shared(shared)}); its "
+                    "evaluation does not show what was learned."
+                )
         for term in self._reward_terms:
             scores = [score for score in term.tried if score is not None]
             if len(scores) > 1 and len(set(scores)) == 1:
