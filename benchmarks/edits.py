@@ -70,7 +70,7 @@ def typical_answers(form: AnswerForm) -> list[tuple[Problem, str]]:
 
 def apply_all(answers: list[tuple[Problem, str]], form: AnswerForm) -> None:
     for problem, text in answers:
-        assert extract_edited(text, problem, "chat", form).code == problem.reference
+        assert extract_edited(text, problem, form).code == problem.reference
 
 
 def hostile_seconds() -> dict[str, float]:
@@ -106,7 +106,7 @@ def _replaced(text: str) -> str:
 
 def score(problem: Problem, text: str) -> None:
     """All that greenward does with an answer but run it."""
-    found = extract_edited(text, problem, "chat", "search_replace")
+    found = extract_edited(text, problem, "search_replace")
     answer = GradedAnswer(problem, "", text, found.code, Verdict(found.status), files=found.files)
     for reward in (format_partial(), format_strict(), edit_similarity(), swe_rl(tags=False)):
         reward([answer], None)  # type: ignore[arg-type]  # these need no grader

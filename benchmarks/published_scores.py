@@ -20,9 +20,13 @@ from greenward.problems.catalog import load_suite
 PEER = Path(__file__).parent / "evalplus_peers" / "sample.py"
 
 
+STOPS = ("\nif __name__", "\ndef main(", "\nprint(", "\n```")
+
+
 def _code(text: str) -> str:
-    """An answer up to the fence that closes it, which EvalPlus cuts and greenward keeps."""
-    return text.partition("\n```")[0].strip()
+    """An answer up to the first stop string, which EvalPlus cuts and greenward keeps."""
+    end = min((text.index(stop) for stop in STOPS if stop in text), default=len(text))
+    return text[:end].replace("\t", "    ").strip()
 
 
 def main() -> None:

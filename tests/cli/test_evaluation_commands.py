@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from greenward.cli.evaluate import eval_
 from greenward.cli.main import main
 from greenward.common.errors import SandboxError
+from greenward.problems.problem import PromptName
 
 RIGHT, WRONG, HOSTILE = "return n + {}", "return n", "return '\\x1b[31m\\u202e'"
 
@@ -430,3 +433,8 @@ def test_numbers_of_samples_with_gaps_ask_for_no_k_that_is_undefined(call, suite
     code, told, _, _ = graded(call, suite, answer)
     assert code == 0
     assert "pass@5" not in told
+
+
+def test_all_prompts_can_be_chosen():
+    (option,) = (one for one in eval_.params if one.name == "prompt")
+    assert tuple(option.type.choices) == get_args(PromptName)

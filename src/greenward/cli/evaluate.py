@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -27,7 +27,6 @@ from greenward.cli.options import (
     with_options,
 )
 from greenward.common.text import visible
-from greenward.problems.problem import PromptName
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -37,6 +36,7 @@ EXIT_BELOW, EXIT_FAILED = 1, 2
 _WHICH = ("checkpoint", "limit", "skip_bad_rows", "ids")
 _JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite")
 _PROBLEMS_ONLY = ("check_references", "fail_under", "show_prompt")
+_PROMPTS = ("greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct")
 _STYLES = {"base": "completion", "chat": "chat", "auto": None}
 
 
@@ -100,7 +100,7 @@ grading_options = with_options(
 )
 @click.option(
     "--prompt",
-    type=click.Choice(get_args(PromptName)),
+    type=click.Choice(_PROMPTS),
     help="Whose prompt.  [default: ours for our problems, else the suite's published one]",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")

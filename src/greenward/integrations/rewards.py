@@ -11,7 +11,7 @@ from greenward.api import load_problems
 from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
-from greenward.grading.answers import Extracted, extract_code, final_text
+from greenward.grading.answers import Extracted, begun_thought, extract_code, final_text
 from greenward.grading.edits import edited_program, extract_edited, form_of, holds_edits
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
@@ -51,18 +51,26 @@ class Scorer:
         self._grader = grader or Grader()
 
     def score(
-        self, task_ids: Sequence[str], prompts: Sequence[str], texts: Sequence[str]
+        self,
+        task_ids: Sequence[str],
+        prompts: Sequence[str],
+        texts: Sequence[str],
+        begun: Sequence[str] | None = None,
     ) -> list[ScoredAnswer]:
-        """One entry for each text. Raises `ProblemError` for an unknown task id."""
+        """One entry for each text; `begun` is what the prompt wrote of each answer.
+
+        Raises `ProblemError` for an unknown task id.
+        """
         asked = [self.problems.by_id(one) for one in task_ids]
-        found = list(map(_extracted, texts, asked))
+        begun = begun or [""] * len(texts)
+        found = list(map(extracted_answer, texts, asked, begun))
         verdicts = self._grader.grade(
             [(problem, one.answer) for problem, one in zip(asked, found, strict=True)]
         )
         answers = [
-            GradedAnswer(problem, prompt, text, one.code, verdict, files=one.files)
-            for problem, prompt, text, one, verdict in zip(
-                asked, prompts, texts, found, verdicts, strict=True
+            GradedAnswer(problem, prompt, text, one.code, verdict, files=one.files, begun=begins)
+            for problem, prompt, text, one, verdict, begins in zip(
+                asked, prompts, texts, found, verdicts, begun, strict=True
             )
         ]
         rewards = combine(self._terms, answers, self._grader)
@@ -70,12 +78,15 @@ class Scorer:
 
 
 def reward_function(
-    rewards: Rewards, problems: str | Sequence[Problem], *, grader: Grader | None = None
+    rewards: Rewards, problems: str | Sequence[Problem], *, grader: Grader | None = None, begun: str = ""
 ) -> Callable[..., list[float]]:
     """A reward function with TRL's signature that runs completions against the tests of `problems`.
 
     The trainer's data set needs a column `task_id`. `rewards` are names of shipped terms and functions, each
     with weight 1, or with weights in a mapping. An answer that the infrastructure failed gets 0.
+
+    `begun` is what the chat template writes of each answer, as `"<think>\\n"`. It need not be given for
+    prompts that are texts and end with such a tag, or that end with a message of the assistant.
     """
     scorer = Scorer(rewards, problems, grader)
 
@@ -87,7 +98,9 @@ def reward_function(
                 f"expected a task_id for each of {len(completions)} completions, found {len(task_id)}.",
                 remedy="Give the trainer's data set a column task_id with the ids of the problems.",
             )
-        return [one.reward for one in scorer.score(task_id, *map(_texts, (prompts, completions)))]
+        begins = [_begun(prompt) or begun for prompt in prompts]
+        scored = scorer.score(task_id, _texts(prompts), _texts(completions), begins)
+        return [one.reward for one in scored]
 
     return greenward_reward
 
@@ -98,11 +111,14 @@ def compute_score(
     """verl's reward of one answer (`custom_reward_function`), for the rows that `verl_row` makes.
 
     `data_source` names the problems as `problems.train` does and `ground_truth` is the task id. `rewards` in
-    `extra_info` are names of shipped terms; none = tests. Gives `score`, which verl trains on, and to be
-    logged whether the answer passed (`acc`) and whether the infrastructure failed; the score is then 0.
+    `extra_info` are names of shipped terms; none = tests. Its `begun` is what the chat template writes of
+    the answer. Gives `score`, which verl trains on, and to be logged whether the answer passed (`acc`) and
+    whether the infrastructure failed; the score is then 0.
     """
-    names = tuple((extra_info or {}).get("rewards") or ("tests",))
-    (one,) = scorer_of(data_source, names).score([ground_truth], [""], [solution_str])
+    extra = extra_info or {}
+    rewards = extra.get("rewards") or ("tests",)
+    scorer = scorer_of(data_source, tuple([rewards] if isinstance(rewards, str) else rewards))
+    (one,) = scorer.score([ground_truth], [""], [solution_str], [extra.get("begun") or ""])
     return {
         "score": one.reward if one.scored else 0.0,
         "acc": float(one.verdict.passed),
@@ -110,13 +126,18 @@ def compute_score(
     }
 
 
-def verl_row(problem: Problem, data_source: str, rewards: Sequence[str] = ("tests",)) -> dict[str, Any]:
-    """A row of verl's data set that asks a problem of the set `data_source`."""
+def verl_row(
+    problem: Problem, data_source: str, rewards: Sequence[str] = ("tests",), begun: str = ""
+) -> dict[str, Any]:
+    """A row of verl's data set that asks a problem of the set `data_source`.
+
+    `begun` is what the model's chat template writes of each answer, as `"<think>\\n"`.
+    """
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": question(problem, "chat")}],
         "reward_model": {"style": "rule", "ground_truth": problem.task_id},
-        "extra_info": {"rewards": list(rewards)},
+        "extra_info": {"rewards": list(rewards), "begun": begun},
     }
 
 
@@ -131,14 +152,35 @@ def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
     return load_problems(problems, part="held_out") if isinstance(problems, str) else ProblemSet(problems)
 
 
-def _extracted(text: str, problem: Problem) -> Extracted:
+def extracted_answer(text: str, problem: Problem, begun: str = "") -> Extracted:
     """The program that an answer holds, or the one that its edits make of the problem's."""
-    answer = final_text(text)
+    answer = final_text(text, begun)
     if edited_program(problem) is not None and holds_edits(answer):
-        return extract_edited(text, problem, form_of(answer))
-    return extract_code(text, problem)
+        return extract_edited(text, problem, form_of(answer), begun)
+    return extract_code(text, problem, begun=begun)
+
+
+def _begun(prompt: Any) -> str:
+    """What a prompt writes of the answer: the assistant's message at its end, or a tag there."""
+    if isinstance(prompt, str):
+        return begun_thought(prompt)
+    return _content(prompt[-1]) if prompt and prompt[-1].get("role") == "assistant" else ""
 
 
 def _texts(conversations: Sequence[Any]) -> list[str]:
-    """Prompts or completions, each a text or a list of messages, as texts."""
-    return [one if isinstance(one, str) else one[-1]["content"] or "" for one in conversations]
+    """Prompts or completions, each a text or a list of messages, as texts: of these the assistant's last."""
+    found = []
+    for one in conversations:
+        if not isinstance(one, str):
+            answers = [message for message in one if message.get("role") == "assistant"] or one
+            one = _content(answers[-1]) if answers else ""
+        found.append(one)
+    return found
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message, which may come in parts, or be missing beside calls of tools."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
