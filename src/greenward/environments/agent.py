@@ -175,7 +175,7 @@ def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
     if own not in after:
         return Extracted(None, f"{own} is missing at the end.", Status.NO_CODE)
     if not problem.path:  # a program of one file has no others
-        return Extracted(after[own])
+        return Extracted(after[own], rule="workspace")
     paths = sorted({*before, *after} - {own})
     changes = ((path, after.get(path)) for path in paths if before.get(path) != after.get(path))
     changed = program_changes(changes, problem)
@@ -183,7 +183,7 @@ def final_answer(problem: Problem, workspace: Workspace) -> Extracted:
     new = changed.keys() - before.keys()
     for path in _strays(new, {path: text for path, text in fixed.items() if text is not None}):
         del changed[path]
-    return Extracted(after[own], files=tuple(changed.items()))
+    return Extracted(after[own], files=tuple(changed.items()), rule="workspace")
 
 
 def _strays(new: Set[str], files: Mapping[str, str]) -> list[str]:

@@ -191,7 +191,7 @@ class PromptRenderer:
 
     def begun(self, problem: Problem) -> str:
         """What the prompt writes of the answer itself: its first words, or the tag that opens a thought."""
-        return self._begun_by_us(problem) or (self.thought if self.style == "chat" else "")
+        return self._begun_by_us(problem) or (self._thought if self.style == "chat" else "")
 
     def stop_strings(self, problem: Problem) -> tuple[str, ...]:
         """What ends an answer to this problem, by the published harnesses."""
@@ -257,8 +257,7 @@ class PromptRenderer:
         return "" if self._begins_answers else "python"
 
     @cached_property
-    def thought(self) -> str:
-        """The tag with which the chat template opens a thought, empty without one."""
+    def _thought(self) -> str:
         return template_thought(self._tokenizer)
 
 
