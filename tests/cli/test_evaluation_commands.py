@@ -348,6 +348,9 @@ def test_each_answer_is_read_by_itself_however_few_are_no_python(call, suite):
     _, told, rate, _ = graded(call, suite, *answers)
     assert rate == 1.0
     assert "3 of 4 answers are no Python as they stand" in told
+    tried = {"task_id": "add_1", "solution": "def add_1(n):\n    return n + 1\n\nassert add_1(1) == 3\n"}
+    assert graded(call, suite, tried)[2] == 0.0
+    assert graded(call, suite, tried, options=("--extract", "always"))[2] == 1.0
     unread = {"task_id": "add_1", "solution": "```text\nI cannot.\n```"}
     assert graded(call, suite, unread)[3] == {"syntax_error": 1}
     assert graded(call, suite, unread, options=("--extract", "always"))[3] == {"no_code": 1}

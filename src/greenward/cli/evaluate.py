@@ -180,7 +180,7 @@ def eval_(
     "--extract",
     type=click.Choice(("auto", "always", "never")),
     default="auto",
-    help="Take programs out of answers that are no Python; auto: where there is one.",
+    help="Take the programs out of answers; auto: of those that are no Python.",
 )
 @grading_options
 def grade(

@@ -179,16 +179,21 @@ def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refus
 def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], str]:
     """The samples with the programs in their texts, and a line that says what was done, if anything.
 
-    As in `greenward eval`, by `extract_code`. An answer that is Python as it stands stays as it is, and with
-    `auto` also one in which no program is found.
+    As in `greenward eval`, by `extract_code`. With `auto`, an answer that is Python as it stands stays as it
+    is, and so does one in which no program is found.
     """
     if mode == "never":
         return list(samples), ""
-    found = [_with_program(one, keep=mode == "auto") if is_prose(one.code) else one for one in samples]
+    always = mode == "always"
+    found = [
+        _with_program(one, keep=not always) if is_prose(one.code) or (always and one.code) else one
+        for one in samples
+    ]
     changed = sum(one is not sample for one, sample in zip(found, samples, strict=True))
     if not changed:
         return found, ""
-    what = f"{changed} of {len(samples)} answers are no Python as they stand: the programs in them are judged"
+    why = "read" if always else "no Python as they stand"
+    what = f"{changed} of {len(samples)} answers are {why}: the programs in them are judged"
     return found, f"{what} (--extract never judges them as they are)"
 
 
