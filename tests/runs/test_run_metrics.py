@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import RunError
+from greenward.common.files import lines
 from greenward.runs.directory import MetricsFile, PredictionsFile
 from greenward.runs.reading import PREDICTIONS, Predictions, read_metrics, read_predictions, without_timing
 
@@ -86,6 +87,19 @@ def test_predictions_are_read_back_in_order(tmp_path):
     file.append(2, [], [])
     file.append(3, [0.1234567891], [True])
     assert read_predictions(tmp_path) == Predictions((1, 1, 3), (0.25, 0.75, 0.123457), (0, 1, 1))
+
+
+def test_a_row_that_is_appended_while_the_file_is_read_is_torn_and_no_error(tmp_path):
+    """The reader takes the part of a row that is there; then the writer appends the rest and another row."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"st')
+    with path.open("rb") as file:
+        reading = lines(file)
+        assert [next(reading), next(reading)] == [b'{"step": 1}\n', b'{"st']
+        with path.open("a") as writer:
+            writer.write('ep": 2}\n{"step": 3}\n')
+        assert list(reading) == []
+    assert [row["step"] for row in read_metrics(path).rows] == [1, 2, 3]
 
 
 def test_a_resumed_run_drops_newer_predictions_and_a_torn_line(tmp_path):
