@@ -83,7 +83,7 @@ class LoraConfig(ConfigSection):
 class ModelConfig(ConfigSection):
     """The policy: a Hugging Face folder or id, an earlier run, or a decoder from random weights."""
 
-    id: str | None = Field(None, description="Hugging Face id, model folder or run directory")
+    id: str | None = Field(None, description="Hugging Face id, model folder, GGUF file or run directory")
     cache_dir: str | None = Field(None, description="where downloaded models are kept")
     offline: bool = Field(False, description="take models from the cache only; never ask the hub")
     shape: ShapeConfig = ShapeConfig()

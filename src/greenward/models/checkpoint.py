@@ -20,6 +20,7 @@ from torch import Tensor
 from greenward.common.errors import CheckpointError
 from greenward.common.files import UNEXPECTED, expecting
 from greenward.common.records import check_types
+from greenward.models import gguf
 from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
 from greenward.models.tokenizer import Tokenizer, read_json
 from greenward.runs.output import replace_folder
@@ -47,22 +48,39 @@ def local_folder(model_id: str) -> Path | None:
     Hugging Face id.
     """
     folder = Path(model_id).expanduser()
+    if folder.is_file():
+        return gguf.unpacked(folder)
     if folder.is_dir():
         last = folder / "checkpoints" / "last"
-        return last if last.is_dir() else folder
-    beside = [one for one in folder.parent.glob("*") if one.is_dir()]
+        return last if last.is_dir() else _unpacked(folder)
+    beside = [one for one in folder.parent.glob("*") if one.is_dir() or one.suffix == ".gguf"]
     is_id = model_id.count("/") == 1 and not model_id.startswith((".", "/", "~"))
+    is_id &= not model_id.endswith(".gguf")
     if is_id and not any(map(is_run, beside)):
         return None
     near = get_close_matches(str(folder), map(str, beside), n=1)
     raise CheckpointError(
-        f"expected a model folder or a Hugging Face id (owner/name), found {model_id!r}: no such folder",
+        f"expected a model folder, a GGUF file or a Hugging Face id (owner/name), found {model_id!r}: "
+        "no such folder or file",
         remedy=f"Did you mean {near[0]!r}?" if near else None,
     )
 
 
+def _unpacked(folder: Path) -> Path:
+    """`folder`, or what stands for the one GGUF file in it where it holds no model of another form."""
+    if any((folder / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
+        return folder
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:8])
+        raise CheckpointError(f"{folder} holds {len(files)} GGUF files: {names}", remedy="Name one of them.")
+    return gguf.unpacked(files[0]) if files else folder
+
+
 def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = False) -> Path:
     """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached).
+
+    A GGUF file has one, too; see `gguf.unpacked`.
 
     `offline` takes it from the cache, without a connection.
     """
@@ -75,7 +93,7 @@ def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = Fals
             f"model {model_id!r} must be fetched from the hub, and huggingface_hub is not installed",
             remedy="pip install 'greenward[hf]', or give a local folder",
         ) from error
-    patterns = ["*.json", "*.safetensors", "*.jinja"]
+    patterns = ["*.json", "*.safetensors", "*.jinja", "README.md"]  # whose first lines name the licence
     try:
         return Path(
             snapshot_download(
@@ -226,16 +244,29 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
+def transformers_model(folder: Path) -> Any:
+    """The model in `folder` as `transformers` loads it, in float32. Raises what it raises."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if source := gguf.source_of(folder):
+        return gguf.transformers_model(source, AutoConfig.from_pretrained(folder))
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+
+
 def demand_weights(shape: DecoderShape, folder: Path) -> None:
     """Raises `CheckpointError` if the weights in `folder` are too small for `shape`."""
     wide = (shape.heads + shape.kv_heads) * 2 * shape.head_dim  # queries, keys, values and the output
     layer = shape.hidden_size * (wide + 3 * shape.intermediate_size + 2)
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
     parameters = shape.layers * layer + embeddings
-    size = sum(path.stat().st_size for path in _weight_files(folder) if path.is_file())
+    if source := gguf.source_of(folder):
+        size, unit, where = source.numbers, "numbers", source.file
+    else:
+        size = sum(path.stat().st_size for path in _weight_files(folder) if path.is_file())
+        unit, where = "bytes", folder / "config.json"
     if parameters > size:
         raise CheckpointError(
-            f"{folder / 'config.json'} asks for {parameters:,} parameters; the weights have {size:,} bytes",
+            f"{where} asks for {parameters:,} parameters; the weights have {size:,} {unit}",
             remedy="the config is of another model, or the weights are cut short: fetch both again",
         )
 
@@ -246,6 +277,8 @@ def check_weights(folder: Path) -> None:
         return
     if shape := read_shape(folder):
         demand_weights(shape, folder)
+    if gguf.source_of(folder):  # whose tensors were looked at when it was unpacked
+        return
     for path in _weight_files(folder):
         for _ in _tensors_of(path, set()):
             pass
@@ -253,12 +286,15 @@ def check_weights(folder: Path) -> None:
 
 @torch.no_grad()
 def load_weights(decoder: Decoder, folder: Path) -> None:
-    """Fill the decoder from a folder's safetensors, one file or sharded.
+    """Fill the decoder from a folder's safetensors, one file or sharded, or from a GGUF file.
 
     Raises CheckpointError, naming the file, for a tensor that is missing or of another shape and
     for a file that is missing or cut short.
     """
     targets = published_tensors(decoder)
+    if source := gguf.source_of(folder):
+        gguf.load(targets, source, decoder.shape)
+        return
     missing = set(targets)
     for path in _weight_files(folder):
         for name, tensor in _tensors_of(path, missing):

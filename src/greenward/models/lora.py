@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.config.sections import LoraConfig
-from greenward.models.checkpoint import published_tensors
+from greenward.models.checkpoint import published_tensors, transformers_model
 from greenward.models.decoder import Decoder, DecoderLayer, is_adapted
 
 FOLDER, WEIGHTS_FILE = "adapter", "adapter_model.safetensors"
@@ -231,15 +231,13 @@ def read_merged(folder: Path, base: Path) -> Any:
     """
     require_peft(f"the adapter in {folder}")
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
     if not (folder / WEIGHTS_FILE).is_file():
         raise CheckpointError(
             f"expected the weights of an adapter in {folder / WEIGHTS_FILE}, found no such file"
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
-        return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+        return PeftModel.from_pretrained(transformers_model(base), str(folder)).merge_and_unload()
     except Exception as error:  # of many libraries
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"expected an adapter for {base} in {folder}, found: {reason}") from error

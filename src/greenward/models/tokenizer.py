@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import prod
@@ -78,7 +78,7 @@ class Tokenizer:
 
         Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
         """
-        with _without_panics(f"the tokenizer cannot encode a text of {len(text)} characters"):
+        with without_panics(f"the tokenizer cannot encode a text of {len(text)} characters"):
             return self.backend.encode(_encodable(text), add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -91,6 +91,21 @@ class Tokenizer:
         """
         left_out = {*self.eos_ids, self.pad_id, self.bos_id}
         return self.decode([one for one in map(int, ids) if one not in left_out], skip_special_tokens=False)
+
+    def answer_stream(self) -> Callable[[int], str]:
+        """A function of the tokens of an answer, one after the other, that returns what each adds to it.
+
+        A character whose bytes are several tokens comes with the last of them.
+        """
+        left_out = {*self.eos_ids, self.pad_id, self.bos_id}
+        stream = decoders.DecodeStream(skip_special_tokens=False)
+        return lambda id_: "" if id_ in left_out else stream.step(self.backend, id_) or ""
+
+    def render_question(self, text: str, *, raw: bool = False) -> list[int]:
+        """Ids of a question in the chat format; if `raw`, or without a format, of a text to go on with."""
+        if raw or self.chat_template is None:
+            return self.encode(text, add_special_tokens=True)
+        return self.render_chat([{"role": "user", "content": text}])
 
     def render_chat(
         self,
@@ -213,7 +228,7 @@ class Tokenizer:
     def _read(cls, folder: Path) -> Tokenizer:
         path = folder / "tokenizer.json"
         content = read_file(path, within=boundary(folder))
-        with _without_panics(f"expected a tokenizer in {path}"):
+        with without_panics(f"expected a tokenizer in {path}"):
             backend = tokenizers.Tokenizer.from_buffer(content)
         _demand_bounded_growth(backend, path)
         backend.no_truncation()
@@ -267,7 +282,7 @@ def _encodable(text: str) -> str:
 
 
 @contextmanager
-def _without_panics(failure: str) -> Iterator[None]:
+def without_panics(failure: str) -> Iterator[None]:
     """Turns what tokenizers raises into a `CheckpointError`: bare Exception, BaseException where Rust panics.
 
     It panics for a pattern that backtracks without end, for example.
