@@ -38,7 +38,7 @@ def settings(recipe: Recipe) -> tuple[object, ...]:
         ("v100", ("float16", True, 4), 40),
         ("a100", ("bfloat16", True, 8), 100),
         ("h100", ("bfloat16", True, 16), 100),
-        ("cpu", ("auto", True, 4), 20),
+        ("cpu", ("auto", False, 8), 20),
     ],
 )
 def test_shipped_recipes_take_the_settings_of_the_machine(

@@ -57,17 +57,24 @@ def test_two_sets_of_keys_merge_into_one_softmax():
     torch.testing.assert_close(torch.cat((first[2], second[2]), 2), whole[2])
 
 
+@pytest.mark.parametrize("size", [6, 16], ids=["torch", "kernels, where there are any"])
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kept", [0, 10_000])
 @pytest.mark.parametrize("numbers", [1, 50, 10_000])
-def test_scores_do_not_depend_on_the_chunks(monkeypatch, numbers):
+def test_scores_do_not_depend_on_the_chunks_and_on_what_is_kept(
+    monkeypatch, numbers, kept, frozen, with_entropy, size
+):
     monkeypatch.setattr(scoring, "CHUNK_NUMBERS", numbers)
-    hidden, unembedding, weights = tensors((13, 6), (11, 6), (2, 13))
+    monkeypatch.setattr(scoring, "KEPT_NUMBERS", kept)
+    hidden, unembedding, weights = tensors((13, size), (11, size), (2, 13))
     targets = torch.arange(13) % 11
     results = []
     for score in (chunked, from_logits):
-        inputs = [x.clone().requires_grad_() for x in (hidden, unembedding)]
+        inputs = [hidden.clone().requires_grad_(), unembedding.clone().requires_grad_(not frozen)]
         logprobs, entropy = score(*inputs, targets)
-        (logprobs * weights[0] + entropy * weights[1]).sum().backward()
-        results.append((logprobs, entropy, *(x.grad for x in inputs)))
+        (logprobs * weights[0] + (entropy * weights[1] if with_entropy else 0)).sum().backward()
+        results.append((logprobs, entropy, *(x.grad for x in inputs if x.requires_grad)))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 

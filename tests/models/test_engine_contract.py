@@ -67,6 +67,18 @@ def test_completions_end_at_the_end_token_or_the_limit(both) -> None:
     assert reasons == {StopReason.END, StopReason.LENGTH}
 
 
+def test_the_tokens_that_are_told_while_answers_are_drawn_are_those_of_the_answers(both, monkeypatch) -> None:
+    engine, _ = both
+    told: list[int] = []
+    monkeypatch.setattr(engine, "on_tokens", told.append)
+    for temperature, drawn in ((1.0, 6), (0.0, 1)):  # vLLM draws equal answers once
+        told.clear()
+        groups = engine.sample(PROMPTS, 6, SamplingParams(max_tokens=20, temperature=temperature), seed=3)
+        lengths = [[len(c.token_ids) for c in group] for group in groups]
+        once = sum(sum(group[:drawn]) for group in lengths)
+        assert sum(told) in (once, sum(map(sum, lengths))) and len(told) <= len(PROMPTS)
+
+
 def test_more_prompt_tokens_than_one_forward_pass_takes_are_answered(both) -> None:
     engine, policy = both
     rng = np.random.default_rng(0)

@@ -12,7 +12,14 @@ from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import Recipe
 from greenward.models import memory
-from greenward.models.memory import check_disk, check_memory, model_shape, parameters
+from greenward.models.memory import (
+    check_disk,
+    check_memory,
+    check_sampling_memory,
+    estimated_mb,
+    model_shape,
+    parameters,
+)
 from greenward.models.policy import check_training_dtype, slow_dtype
 from greenward.recipes.run import check_needs
 
@@ -32,6 +39,54 @@ def test_a_model_that_fits_is_described_and_nothing_is_warned_of(monkeypatch: py
     lines, warned = check_memory(qwen())
     assert warned is None and "494.0 M parameters" in lines[0]
     assert any("optimizer: 3.7 GiB" in line for line in lines)
+
+
+def sampling_memory(folder: Path, dtype: str = "float32", answers: int = 64) -> tuple[float | None, str]:
+    return check_sampling_memory(
+        folder,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        answers=answers,
+        answers_per_prompt=4,
+        prompt_tokens=[100, 300],
+        completion_tokens=128,
+    )
+
+
+def test_sampling_takes_weights_caches_and_logits_and_no_gradients(
+    monkeypatch: pytest.MonkeyPatch, published
+) -> None:
+    left(monkeypatch, 1 << 20)
+    monkeypatch.setattr(memory, "resident_mb", lambda: 300.0)
+    folder = published("qwen2")
+    shape, _ = memory.shape_in(folder)  # type: ignore[misc]
+    weights = 4 * parameters(shape)
+    position = 2 * shape.layers * shape.kv_heads * shape.head_dim * 4  # keys and values of one token
+    caches = position * (2 * 64 * 128 + 64 // 4 * 200)  # the completions' cache moves as it grows
+    estimated, said = sampling_memory(folder)
+    assert estimated is not None and said.endswith("1,024.0 GiB free")
+    rest = (estimated - 300) * 2**20 - weights - caches
+    assert rest > 2 * 64 * shape.vocab_size * 4  # logits and their probabilities
+    assert estimated < (sampling_memory(folder, answers=128)[0] or 0)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch, published
+) -> None:
+    folder = published("llama")
+    left(monkeypatch, 0.01)
+    with pytest.raises(ConfigError, match=r"The weights alone take(.|\n)*use a smaller model"):
+        sampling_memory(folder)
+    left(monkeypatch, 1.0)
+    assert sampling_memory(folder)[1].endswith("it will hardly fit")
+
+
+def test_the_estimate_of_a_training_counts_what_the_process_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "resident_mb", lambda: 0.0)
+    without = estimated_mb(qwen())
+    monkeypatch.setattr(memory, "resident_mb", lambda: 250.0)
+    with_it = estimated_mb(qwen())
+    assert without is not None and with_it == without + 250 and without > 4 * 4 * 494
 
 
 def test_too_little_memory_is_answered_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:

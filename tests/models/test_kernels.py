@@ -44,7 +44,7 @@ def test_every_kernel_gives_what_float32_torch_gives(dtype, heads, kv_heads, hea
     found = differences(kernels(), dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     products = {"product"} if dtype == torch.float32 else set()
     assert set(found) == products | {
-        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "choose", "score", "score_backward", "attention", "attention_backward", "decode",
+        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "choose", "choose_most_likely", "score", "score_backward", "attention", "attention_backward", "decode",
     }  # fmt: skip
     assert all(value < TOLERANCE[dtype] for value in found.values()), found
 

@@ -238,8 +238,10 @@ def test_as_an_engine_it_answers_all_prompts_several_at_a_time() -> None:
     with OpenAIServer(seconds=0.05) as server:
         engine, tokens = EndpointEngine(endpoint(server, concurrency=4)), TextTokenizer()
         prompts = [tokens.encode(f"p{number}") for number in range(6)]
-        seen = {}
+        seen, told = {}, []
+        engine.on_tokens = told.append
         groups = engine.sample(prompts, 2, SamplingParams(), seed=0, on_group=seen.__setitem__)
+        assert len(told) == 12 and min(told) > 0  # as the server counts them
         assert [[tokens.decode(one.token_ids) for one in group] for group in groups] == [
             [f"answer to p{number}"] * 2 for number in range(6)
         ]

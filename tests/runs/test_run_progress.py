@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from greenward.runs.progress import Progress
+from greenward.runs.progress import Drawn, Progress, shown_answer
 
 METRICS = {"reward/mean": 0.25, "pass_rate": 0.5, "loss": 1.0, "perf/tokens_per_second": 12345.6, "kl": 1.0}
 
@@ -86,3 +86,86 @@ def test_control_sequences_in_a_message_do_not_reach_the_terminal():
     with Progress(console=Console(file=out, width=100)) as progress:
         progress.message("\x1b[2J\u202ered")
     assert "\ufffd[2J\ufffdred" in out.getvalue() and "\x1b" not in out.getvalue()
+
+
+def log_of(draw, **settings) -> list[str]:
+    """The lines of a log while `draw(clock, drawn)` draws."""
+    clock, out = Clock(), io.StringIO()
+    progress = Progress(console=Console(file=out, width=40), clock=clock)
+    with progress, progress.drawing("sampling", **settings) as drawn:
+        draw(clock, drawn)
+    return out.getvalue().splitlines()
+
+
+def test_a_log_of_drawing_counts_answers_and_tokens_and_says_when_they_will_be_there():
+    def draw(clock: Clock, drawn: Drawn) -> None:
+        for second in range(1, 41):  # 100 tokens a second, an answer each 4 seconds from the 20th on
+            clock.now = float(second)
+            drawn.answers(second >= 20 and second % 4 == 0)
+            drawn.tokens(100)
+
+    lines = log_of(draw, total=26, done=10, most_tokens=1000)
+    assert lines == [
+        "sampling: 26 answers",
+        "sampling  answer 10/26  100 tokens  100 tok/s  ETA at most 2:40",  # 16 answers of 1000 tokens
+        "sampling  answer 10/26  1,100 tokens  100 tok/s  ETA at most 2:40",
+        "sampling  answer 11/26  2,100 tokens  100 tok/s  ETA 2:30",  # not 15 times 21 seconds
+        "sampling  answer 13/26  3,100 tokens  100 tok/s  ETA 2:10",
+    ]
+
+
+def test_the_time_that_is_left_follows_from_the_answers_once_many_have_ended():
+    def draw(clock: Clock, drawn: Drawn) -> None:
+        clock.now = 60.0
+        drawn.answers(30)
+        drawn.tokens(3000)
+
+    assert log_of(draw, total=100, most_tokens=10_000)[1].endswith("ETA 2:20")
+    assert log_of(draw, total=100)[1].endswith("ETA 2:20")
+    assert "ETA" not in log_of(draw)[1]
+
+
+def test_the_speed_is_that_of_the_last_ten_seconds():
+    def draw(clock: Clock, drawn: Drawn) -> None:
+        for second in range(1, 61):
+            clock.now = float(second)
+            drawn.tokens(1 if second <= 30 else 50)
+
+    assert " 1 tok/s" in log_of(draw)[2] and " 50 tok/s" in log_of(draw)[-1]
+
+
+def test_what_is_not_shown_at_once_is_seen_only_if_it_takes_long():
+    def draw(seconds: float):
+        def run(clock: Clock, drawn: Drawn) -> None:
+            for _ in range(4):
+                clock.now += seconds / 4
+                drawn.answers(1)
+                drawn.tokens(8)
+
+        return run
+
+    assert log_of(draw(8.0), total=4, at_once=False) == []
+    assert log_of(draw(16.0), total=4, at_once=False)[-1].startswith("sampling  answer 4/4  32 tokens")
+
+
+def test_bars_of_what_takes_no_time_never_appear():
+    clock, out = Clock(), io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120)
+    with Progress(console=console, clock=clock) as progress:
+        progress.phase("training", 3)
+        for seconds in (0.1, 5.0):
+            with progress.drawing("sampling" if seconds < 1 else "slow", at_once=False) as drawn:
+                clock.now += seconds
+                drawn.tokens(77)
+            progress.advance(1)  # of the training, which is the newest phase again
+    assert "slow" in out.getvalue() and "sampling" not in out.getvalue()
+    assert "1/3" in Text.from_ansi(out.getvalue()).plain
+
+
+def test_a_phase_without_an_end_is_named_and_then_gone():
+    out = io.StringIO()
+    with Progress(console=Console(file=out, width=100)) as progress, progress.during("loading qwen"):
+        pass
+    assert out.getvalue() == "loading qwen\n"
+    assert shown_answer("p1: passed", "a\x1b[2J" + "b" * 5000).startswith("--- p1: passed\na\ufffd[2Jb")
+    assert len(shown_answer("", "b" * 5000)) < 2100

@@ -38,8 +38,8 @@ _BFLOAT16 = {
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "model.dtype": AUTO,
-        "model.gradient_checkpointing": True,
-        "training.micro_batch_sequences": 4,
+        "model.gradient_checkpointing": False,
+        "training.micro_batch_sequences": 8,
         "evaluation.num_questions": 20,
         "model.id": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
     },

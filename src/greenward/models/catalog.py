@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import CheckpointError
+from greenward.common.files import read_file
+from greenward.common.text import visible
 from greenward.config.loading import load_recipe, names_code
 from greenward.config.recipe import ModelRecipe, language_model
-from greenward.models import checkpoint
+from greenward.models import checkpoint, gguf
 from greenward.models.checkpoint import local_folder
+from greenward.models.memory import parameters, shape_in
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
@@ -24,6 +29,8 @@ _WEIGHTS = (
     "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
     "chat_template.jinja",
 )  # fmt: skip
+_MOST_OF_CARD = 1 << 20
+_MOST_NAME = 80  # characters
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,21 @@ class FoundModel:
     @cached_property
     def weights_hash(self) -> str:
         """SHA-256, in hex, of all files that decide what the model answers."""
-        files = {path for pattern in _WEIGHTS for path in self.folder.glob(pattern)}
-        return sha256_of(sorted(files), named=True)
+        files = sorted({path for pattern in _WEIGHTS for path in self.folder.glob(pattern)})
+        if source := gguf.source_of(self.folder):
+            files.append(source.file)
+        return sha256_of(files, named=True)
+
+    @property
+    def quantization(self) -> str | None:
+        """How the weights of a GGUF file are stored, such as Q4_K_M; they are computed with in float32."""
+        source = gguf.source_of(checkpoint.holding("config.json", self.folder))
+        return source.quantization if source else None
 
     @property
     def max_positions(self) -> int | None:
         """The longest prompt and answer together, in tokens, where the model's config says it."""
-        config: Mapping[str, Any] = read_json(checkpoint.holding("config.json", self.folder) / "config.json")
+        config = self._config
         inner = config.get("text_config")
         config = inner if isinstance(inner, dict) and inner else config
         given = (config.get(key) for key in ("max_position_embeddings", "n_positions", "n_ctx"))
@@ -59,7 +74,42 @@ class FoundModel:
 
     def to_json(self) -> dict[str, Any]:
         """What a result says of its model."""
-        return {"name": self.name, "step": self.step, "weights": self.weights_hash}
+        stored = {"quantization": self.quantization} if self.quantization else {}
+        known = {"name": self.name, "step": self.step, "weights": self.weights_hash}
+        return {**known, "licence": self.licence, **stored}
+
+    @cached_property
+    def licence(self) -> str | None:
+        """The licence that the model's config or its card names."""
+        named = self._config.get("license")
+        if named is None and (card := self.folder / "README.md").is_file():
+            with suppress(OSError):
+                head = read_file(card, _MOST_OF_CARD).decode("utf-8", "replace").partition("\n---")[0]
+                found = re.search(r"^license:[ \t]*(\S.*)$", head, re.MULTILINE)
+                named = found[1] if found and head.startswith("---") else None
+        return visible(named.strip("'\" "), _MOST_NAME) if isinstance(named, str) else None
+
+    def description(self) -> str:
+        """Name, architecture, size and licence, in words; nothing is read but its config and its card."""
+        folder = checkpoint.holding("config.json", self.folder)
+        known = shape_in(self.folder)
+        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        quantised = self._config.get("quantization_config")
+        texts = (self._config.get("dtype", self._config.get("torch_dtype")), self._config.get("model_type"))
+        dtype, kind = (visible(text, _MOST_NAME) if isinstance(text, str) else "" for text in texts)
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        parts = (
+            kind,
+            f"{parameters(known[0]) / 1e6:,.1f} M parameters" if known else "",
+            f"{size / 2**20:,.0f} MiB of weights" + (f" in {dtype}" if dtype else ""),
+            f"quantised ({visible(str(method or 'unknown'), _MOST_NAME)})" if quantised else "",
+            f"licence {self.licence or 'not stated'}",
+        )
+        return f"{self.name}: {', '.join(filter(None, parts))}"
+
+    @cached_property
+    def _config(self) -> Mapping[str, Any]:
+        return read_json(checkpoint.holding("config.json", self.folder) / "config.json")
 
 
 def find_model(name: str, which: str | None = None) -> FoundModel:
@@ -95,6 +145,35 @@ def _found(name: str, folder: Path) -> FoundModel:
         recipe = recipe.model_copy(update={"sandbox": local})
     step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
     return FoundModel(name, folder, recipe, step)
+
+
+def write_gguf(found: FoundModel, path: Path, *, kind: str | None = None, overwrite: bool = False) -> str:
+    """Write a model of our decoder for llama.cpp, an adapter merged, and return the type of its matrices.
+
+    Without `kind` that is the type of the weights on disk, and F16 for adapters, whose changes bfloat16 would
+    round away, and for quantised models. Raises `CheckpointError` for other architectures.
+    """
+    base = checkpoint.base_folder(found.folder)
+    config = read_json((base or found.folder) / "config.json")
+    if checkpoint.read_shape(base or found.folder) is None:
+        raise CheckpointError(
+            f"expected Qwen2, Qwen3 or Llama in {found.folder}, found {config.get('model_type')!r}",
+            remedy="llama.cpp's convert_hf_to_gguf.py writes GGUF files of other architectures.",
+        )
+    dtype = str(config.get("dtype") or config.get("torch_dtype"))
+    stored = {"float32": "F32", "bfloat16": "BF16"}.get(dtype, "F16")
+    kind = kind or ("F16" if base or found.quantization else stored)
+    policy = Policy.from_folder(found.folder, device="cpu")
+    gguf.write(
+        path,
+        policy.model.shape,
+        policy.published_tensors(),
+        policy.tokenizer,
+        kind=kind,
+        name=Path(found.name).stem or found.name,
+        overwrite=overwrite,
+    )
+    return kind
 
 
 @dataclass(frozen=True)
@@ -146,5 +225,7 @@ def build_policy(
         )
     if model.lora is not None:
         folder = None if model.id is None else local_folder(model.id)
-        policy.add_adapter(model.lora, seed=recipe.seed, base=str(folder.resolve()) if folder else model.id)
+        source = gguf.source_of(folder) if folder else None
+        local = source.file if source else folder.resolve() if folder else None
+        policy.add_adapter(model.lora, seed=recipe.seed, base=str(local) if local else model.id)
     return policy

@@ -24,13 +24,17 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from greenward.common.interruption import check
-from greenward.models.products import linear, product, products_for, serving
+from greenward.models.products import Int8Weight, linear, packed, packs, product, products_for, serving
 
 if TYPE_CHECKING:
     from greenward.models.lora import LowRank
 
 Attention = Callable[[int, Tensor], Tensor]
 """(layer, qkv_MXD before rotation) -> attended values (M, H·D), 0 for tokens behind those that it knows."""
+
+
+MATRICES = ("qkv", "attention_out", "gate_up", "down")
+"""The matrices of a layer."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +162,7 @@ class DecoderLayer(_Casting):
         x_ME = self._linear("attention_out", attended, x_ME)
         normed_ME = self._norm("mlp_norm", x_ME)
         if "gate_up" in self.low_rank:
-            gate, up = self._linear("gate_up", normed_ME).chunk(2, dim=1)
-            activated_MF = F.silu(gate) * up
+            activated_MF = gated(self._linear("gate_up", normed_ME))
         else:
             activated_MF = swiglu(normed_ME, self.cast("gate_up", x_ME.dtype))
         return self._linear("down", activated_MF, x_ME)
@@ -186,10 +189,14 @@ class Decoder(_Casting):
         self.final_norm = nn.Parameter(torch.ones(shape.hidden_size))
         self.lm_head = None if shape.tied_embeddings else nn.Parameter(torch.empty_like(self.embedding))
         self.rotary = RotaryTable(shape)
-        self.adapter: nn.Module | None = None  # see `adapter.py`
+        self.adapter: nn.Module | None = None  # see `lora.py`
+        self.is_packed = False
+        self.packed_head: Any = None
 
     @property
-    def unembedding_VE(self) -> Tensor:
+    def unembedding_VE(self) -> Any:
+        if self.packed_head is not None:
+            return self.packed_head
         return self.cast("embedding" if self.lm_head is None else "lm_head", self.compute_dtype)
 
     def forward(
@@ -209,7 +216,8 @@ class Decoder(_Casting):
         if predicting_U is not None:
             tokens = len(predicting_U)
             token_ids_M, predicting_U = (
-                pad_to_bucket(index, self.compute_dtype) for index in (token_ids_M, predicting_U)
+                pad_to_bucket(index, self.compute_dtype, packed=self.is_packed)
+                for index in (token_ids_M, predicting_U)
             )
         x_ME = F.embedding(token_ids_M, self.embedding).to(self.compute_dtype)
         for index, layer in enumerate(self.layers):
@@ -240,6 +248,55 @@ class Decoder(_Casting):
             for part in parts:
                 part.casts = None
 
+    @classmethod
+    def frozen(cls, shape: DecoderShape, *, compute_dtype: torch.dtype) -> Decoder:
+        """A decoder whose weights, which are to be filled in, are kept in `compute_dtype` and not trained."""
+        with torch.device("meta"):
+            decoder = cls(shape, compute_dtype=compute_dtype)
+        decoder = decoder.to(compute_dtype).to_empty(device="cpu")
+        decoder.rotary = RotaryTable(shape)
+        return decoder.requires_grad_(False)
+
+    @torch.no_grad()
+    def pack(self, source: Decoder | None = None, *, quantised: bool = False) -> None:
+        """Replace the matrices by packed ones, or by those of 8 bits, of `source` or of its own.
+
+        They serve without gradients. What is packed is neither trained, nor moved, nor saved.
+        """
+        source = source or self
+
+        def replaced(weight: Tensor) -> Any:
+            weight = weight.detach().to(self.compute_dtype)
+            return Int8Weight.of(weight) if quantised else packed(weight)
+
+        for ours, theirs in zip(self.layers, source.layers, strict=True):
+            for name in MATRICES:
+                matrix = replaced(getattr(theirs, name))
+                ours._parameters.pop(name, None)
+                setattr(ours, name, matrix)
+        self.packed_head = replaced(source.embedding if source.lm_head is None else source.lm_head)
+        if self.lm_head is not None:
+            self.lm_head = None
+        self.is_packed = True
+
+    @property
+    def packs(self) -> bool:
+        """Whether its matrices are multiplied with few rows faster when they are packed."""
+        layer: Any = self.layers[0]
+        return any(packs(getattr(layer, name), self.compute_dtype) for name in MATRICES)
+
+    def packing_twin(self) -> Decoder:
+        """A frozen copy that has no matrices until `pack` fills them in. What is of the type is shared."""
+        with torch.device("meta"):
+            twin = Decoder(self.shape, compute_dtype=self.compute_dtype)
+        weights = {
+            name: p.detach().to(self.compute_dtype) for name, p in self.named_parameters() if p.dim() == 1
+        }
+        weights["embedding"] = self.embedding.detach().to(self.compute_dtype)
+        twin.load_state_dict(weights, assign=True, strict=False)
+        twin.rotary = self.rotary
+        return twin.requires_grad_(False)
+
     def in_compute_dtype(self) -> Decoder:
         """A frozen copy whose weights are cast once, not at every use."""
         with torch.device("meta"):
@@ -262,14 +319,14 @@ class Decoder(_Casting):
             parameter.normal_(0.0, scale, generator=generator)
 
 
-def pad_to_bucket(index_M: Tensor, dtype: torch.dtype) -> Tensor:
+def pad_to_bucket(index_M: Tensor, dtype: torch.dtype, *, packed: bool = False) -> Tensor:
     """Pad `index_M` with zeros to one of a few bucketed lengths, about 1.5 % more rows.
 
-    oneDNN generates a new kernel for each row count of a bfloat16 matrix product. Generating it takes longer
-    than computing the padded rows.
+    oneDNN generates a new kernel for each row count of a matrix product, of bfloat16 and by packed weights.
+    Generating it takes longer than computing the padded rows.
     """
     rows = len(index_M)
-    if dtype != torch.bfloat16 or index_M.device.type != "cpu":
+    if not (packed or dtype == torch.bfloat16) or index_M.device.type != "cpu":
         return index_M
     step = max(16, 1 << max(0, rows.bit_length() - 6))
     return F.pad(index_M, (0, -rows % step))
@@ -284,9 +341,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 
-def swiglu(x_ME: Tensor, weight: Tensor) -> Tensor:
+def swiglu(x_ME: Tensor, weight: Any) -> Tensor:
     """silu(x · gateᵀ) * (x · upᵀ), (M, F), for `weight` (2F, E) = gate over up (Shazeer 2020, eq. 6)."""
     return _SwiGLU.apply(x_ME, weight) if torch.is_grad_enabled() else _gate(x_ME, weight)[0]
+
+
+def gated(gate_up_MG: Tensor) -> Tensor:
+    """silu(gate) * up, (M, F), for rows of gate and, behind it, up."""
+    if serving(gate_up_MG, gate_up_MG.shape[1] // 2) is None:
+        gate, up = gate_up_MG.chunk(2, dim=1)
+        return F.silu(gate) * up
+    return _Gated.apply(gate_up_MG)
 
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -298,15 +363,19 @@ def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return torch.mul(x, scale).to(x.dtype).mul_(weight), scale
 
 
-def _gate(x_ME: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _gate(x_ME: Tensor, weight: Tensor | Int8Weight) -> tuple[Tensor, Tensor]:
     """The gated values (M, F), and gate and up before gating: (M, 2F) with kernels, else (2, M, F).
 
     For the operations of torch gate and up are kept apart: side by side in one row, every element-wise
     pass over either half takes twice as long.
     """
-    if native := serving(x_ME, len(weight) // 2):
-        gate_up = product(products_for(x_ME, weight), x_ME, weight.t())
+    if native := serving(x_ME, weight.shape[0] // 2):
+        gate_up = linear(x_ME, weight)
         return native.swiglu(gate_up), gate_up
+    if isinstance(weight, Int8Weight) or weight.is_mkldnn:
+        gate_up = linear(x_ME, weight)
+        gate, up = gate_up.chunk(2, dim=1)
+        return F.silu(gate).mul_(up), gate_up
     gate, up = gate_up = x_ME.new_empty((2, len(x_ME), len(weight) // 2))
     gate_weight, up_weight = weight.chunk(2)
     torch.mm(x_ME, gate_weight.t(), out=gate)
@@ -341,6 +410,18 @@ class _RMSNorm(torch.autograd.Function):
         return grad_x.to(x.dtype).view(x.shape), grad_weight, None
 
 
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up_MG: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up_MG)
+        ctx.native = serving(gate_up_MG, gate_up_MG.shape[1] // 2)
+        return ctx.native.swiglu(gate_up_MG)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return ctx.native.swiglu_backward(grad, *ctx.saved_tensors)
+
+
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_ME: Tensor, weight: Tensor) -> Tensor:
@@ -351,7 +432,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x_ME, weight, gate_up = ctx.saved_tensors
-        if native := serving(x_ME, len(weight) // 2):
+        if native := serving(x_ME, weight.shape[0] // 2):
             grads, products = native.swiglu_backward(grad, gate_up), products_for(x_ME, weight)
             grad_weight = product(products, grads.t(), x_ME) if ctx.needs_input_grad[1] else None
             return product(products, grads, weight), grad_weight

@@ -34,13 +34,13 @@ from greenward.config.recipe import (
     language_model,
 )
 from greenward.hardware.detection import Gpu
-from greenward.models.checkpoint import read_shape, resolve, shape_of
+from greenward.models.checkpoint import holding, read_shape, resolve, shape_of
 from greenward.models.decoder import DecoderShape
 from greenward.models.policy import resolve_device, resolve_dtype
-from greenward.models.sampler import CACHE_BYTES, Sampler
-from greenward.models.scoring import CHUNK_NUMBERS
+from greenward.models.sampler import CACHE_BYTES, PREFILL_TOKENS, Sampler
+from greenward.models.scoring import CHUNK_NUMBERS, KEPT_NUMBERS
 from greenward.models.tokenizer import read_json
-from greenward.runs.machine import available_mb
+from greenward.runs.machine import available_mb, peak_resident_mb, resident_mb
 
 _FLOAT32 = 4
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -123,10 +123,13 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     frozen = c * all_weights if work.reference and work.lora_rank is None else 0
     rows = min(work.answers_per_step, Sampler.max_rows)
     samples_itself = work.engine_bytes is None
-    copied = samples_itself and c < _FLOAT32 and work.native and work.lora_rank is None
+    cast = c < _FLOAT32 and work.native and work.lora_rank is None
+    copied = samples_itself and (cast or _packs(shape, work))
     if work.native:
-        rows = min(rows, max(1, CACHE_BYTES // (2 * _cache_bytes(shape, work.completion_tokens, c))))
-    cache = (2 * rows if work.native else rows) * _cache_bytes(shape, work.completion_tokens, c)
+        room = CACHE_BYTES["cpu"] if work.fused_attention else CACHE_BYTES["cuda"] // 2
+        rows = min(rows, max(1, room // _cache_bytes(shape, work.completion_tokens, c)))
+    grows = work.native and not work.fused_attention  # by copying, into a second memory
+    cache = (2 * rows if grows else rows) * _cache_bytes(shape, work.completion_tokens, c)
     prompts = math.ceil(rows / work.answers_per_prompt) if work.native else rows
     cache += prompts * _cache_bytes(shape, work.prompt_tokens, c)
     state = {
@@ -144,6 +147,21 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         _sampling(shape, work, rows) if samples_itself else 0,
         {"gradients": gradients, "activations and logits": _training(shape, work, gradients)},
     )
+
+
+def sampling_estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
+    """The memory of a process that only samples from a model of this shape, whose weights it holds once."""
+    c, found = work.dtype_bytes, estimate(shape, work)
+    head = c * shape.vocab_size * shape.hidden_size if shape.tied_embeddings and _packs(shape, work) else 0
+    weights = c * parameters(shape) + head
+    state = {"weights": weights, "keys and values": found.state["keys and values"]}
+    return MemoryEstimate(state, found.sampling, {})
+
+
+def _packs(shape: DecoderShape, work: Workload) -> bool:
+    """Whether matrices are packed for sampling, which those of small models are not (`products.packs`)."""
+    smallest = 1 << 20 if work.dtype_bytes == _FLOAT32 else 1 << 17
+    return work.native and work.fused_attention and 2 * shape.hidden_size * shape.intermediate_size > smallest
 
 
 def advice(shape: DecoderShape, work: Workload, limit: int) -> str | None:
@@ -210,7 +228,8 @@ def _training(shape: DecoderShape, work: Workload, gradients: int) -> int:
     embedding = _FLOAT32 * V * E
     if work.native:
         numbers = min(scored * V, max(CHUNK_NUMBERS, V))
-        head = (3 * _FLOAT32 + c) * numbers + embedding + c * V * E
+        kept_logits = scored * V if scored * V <= KEPT_NUMBERS else 0
+        head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding + c * V * E
     else:
         whole = M * V
         head = (c + 2 * _FLOAT32) * whole + 3 * _FLOAT32 * scored * V + embedding
@@ -233,7 +252,10 @@ def _sampling(shape: DecoderShape, work: Workload, rows: int) -> int:
     per_logit = c + 2 * _FLOAT32 + (_FLOAT32 if c < _FLOAT32 else 0)
     prompts = math.ceil(rows / work.answers_per_prompt) if work.native else rows
     values = 3 * shape.hidden_size + 2 * _qkv(shape) + 3 * shape.intermediate_size
-    return rows * shape.vocab_size * per_logit + prompts * work.prompt_tokens * c * values
+    tokens = prompts * work.prompt_tokens
+    if work.native and work.fused_attention:  # computed in parts
+        tokens = min(tokens, max(PREFILL_TOKENS, work.prompt_tokens))
+    return rows * shape.vocab_size * per_logit + tokens * c * values
 
 
 def _cache_bytes(shape: DecoderShape, tokens: int, dtype_bytes: int) -> int:
@@ -362,7 +384,15 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
         numbers = (vocab, hidden, layers, heads, kv_heads, hidden // heads, intermediate, 32768)
         return DecoderShape(*numbers, qkv_bias=True, tied_embeddings=hidden < 3584), True
     try:
-        folder = resolve(recipe.model.id, recipe.model.cache_dir, offline=True)
+        return shape_in(resolve(recipe.model.id, recipe.model.cache_dir, offline=True))
+    except GreenwardError:
+        return None
+
+
+def shape_in(folder: Path) -> tuple[DecoderShape, bool] | None:
+    """As `model_shape`, of a model folder."""
+    try:
+        folder = holding("config.json", folder)
         if shape := read_shape(folder):
             return shape, True
         config = read_json(folder / "config.json")
@@ -429,19 +459,11 @@ def check_memory(recipe: ModelRecipe) -> tuple[list[str], str | None]:
 
     Raises `ConfigError` where what must stay in memory is alone more than the device has left.
     """
-    if (known := model_shape(recipe)) is None:
+    if (known := _estimate_here(recipe)) is None:
         return [f"{recipe.model.id}: its memory can be estimated once it is in the cache."], None
-    shape, native = known
+    shape, work, found = known
     device = resolve_device(recipe.model.device)
-    on_cpu = device.type == "cpu"
-    dtype = resolve_dtype(recipe.model.dtype, device)
-    left, gpu_bytes = (int(available_mb() * 2**20), None) if on_cpu else torch.cuda.mem_get_info(device)
-    work = workload(
-        recipe, dtype_bytes=dtype.itemsize, gpu_bytes=gpu_bytes, native=native, prompt_tokens=PROMPT_TOKENS
-    )
-    if "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED")):
-        work = replace(work, shards=int(os.environ.get("WORLD_SIZE", "1")))
-    found = estimate(shape, work)
+    left = free_bytes(device)
     lines = memory_lines(shape, work, found)
     if found.total <= left:
         return lines, None
@@ -454,6 +476,80 @@ def check_memory(recipe: ModelRecipe) -> tuple[list[str], str | None]:
             remedy=remedy,
         )
     return lines, f"Training takes about {_gib(found.total)}, and {short}. {remedy}"
+
+
+def estimated_mb(recipe: ModelRecipe) -> float | None:
+    """The estimated peak of a training in MiB, on a CPU with what the process holds now; None if unknown."""
+    if (known := _estimate_here(recipe)) is None:
+        return None
+    resident = resident_mb() if resolve_device(recipe.model.device).type == "cpu" else 0.0
+    return resident + known[2].total / 2**20
+
+
+def _estimate_here(recipe: ModelRecipe) -> tuple[DecoderShape, Workload, MemoryEstimate] | None:
+    """The estimate for this machine, with what it follows from; None if the shape cannot be told."""
+    if (known := model_shape(recipe)) is None:
+        return None
+    shape, native = known
+    device = resolve_device(recipe.model.device)
+    dtype = resolve_dtype(recipe.model.dtype, device)
+    gpu_bytes = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
+    work = workload(
+        recipe, dtype_bytes=dtype.itemsize, gpu_bytes=gpu_bytes, native=native, prompt_tokens=PROMPT_TOKENS
+    )
+    if "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED")):
+        work = replace(work, shards=int(os.environ.get("WORLD_SIZE", "1")))
+    return shape, work, estimate(shape, work)
+
+
+def check_sampling_memory(
+    folder: Path,
+    *,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    answers: int,
+    answers_per_prompt: int,
+    prompt_tokens: Sequence[int],
+    completion_tokens: int,
+) -> tuple[float | None, str]:
+    """The estimated peak in MiB (None without a known shape) of sampling from a model, and a line on it.
+
+    On a CPU the peak is that of the whole process. Raises `ConfigError` where the weights alone do not fit.
+    """
+    left = free_bytes(device)
+    if (known := shape_in(folder)) is None:
+        return None, f"memory: no estimate for this architecture; {_gib(left)} free on {device}"
+    shape, native = known
+    mean = math.ceil(sum(prompt_tokens) / len(prompt_tokens))
+    work = Workload(
+        dtype_bytes=resolve_dtype(dtype, device).itemsize,
+        answers_per_step=answers,
+        answers_per_prompt=answers_per_prompt,
+        micro_batch=1,
+        prompt_tokens=mean if native else max(prompt_tokens),
+        completion_tokens=completion_tokens,
+        native=native,
+    )
+    found = sampling_estimate(shape, work)
+    weights = found.state["weights"] + found.state.get("weights for sampling", 0)
+    if weights > left:
+        raise ConfigError(
+            f"The weights alone take {_gib(weights)}, and {device} has {_gib(left)} free.",
+            remedy="End other programs, or use a smaller model.",
+        )
+    peak = found.total + (int(resident_mb() * 2**20) if device.type == "cpu" else 0)
+    line = f"memory: estimated {_gib(peak)} at the peak, {_gib(left)} free"
+    return peak / 2**20, line if found.total <= left else f"{line}: it will hardly fit"
+
+
+def free_bytes(device: torch.device) -> int:
+    """The memory that can still be taken there."""
+    return int(available_mb() * 2**20) if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+
+
+def peak_mb(device: torch.device) -> float:
+    """The most memory taken so far, in MiB: by this process, or by its tensors on a GPU."""
+    return peak_resident_mb() if device.type == "cpu" else torch.cuda.max_memory_allocated(device) / 2**20
 
 
 def check_disk(recipe: ModelRecipe, output: Path) -> str | None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from greenward.common.errors import CheckpointError, ConfigError
+from greenward.common.errors import CheckpointError, ConfigError, GreenwardError
 from greenward.common.interruption import check
 from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.models import checkpoint, lora
@@ -31,6 +31,8 @@ from greenward.models.sampler import Decoding, NativeDecoding, Sampler
 from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
 from greenward.models.tokenizer import Tokenizer
 
+INT8 = "int8"
+"""The dtype of weights of 8 bits, for inference."""
 _MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
 _MEASURED_SECONDS = 0.05  # with all threads and with one
 _FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
@@ -171,7 +173,29 @@ class Policy(Sampler):
             dtype=config.dtype,
             device=config.device,
             gradient_checkpointing=config.gradient_checkpointing,
+            frozen=config.lora is not None,
         )
+
+    @classmethod
+    def for_inference(
+        cls, folder: Path | str, *, dtype: torch.dtype | str = "float32", device: torch.device | str = "auto"
+    ) -> Policy:
+        """The policy in a folder, to be sampled and neither trained nor saved; its weights are held once.
+
+        `int8` for `dtype` keeps the matrices in 8 bits, with the arithmetic of `auto`: faster for one to four
+        answers at a time on a CPU, slower for more. Raises `ConfigError` where that cannot be.
+        """
+        quantised = dtype == INT8
+        policy = cls.from_folder(folder, dtype="auto" if quantised else dtype, device=device, frozen=True)
+        is_ours = isinstance(policy.model, Decoder) and policy.device.type == "cpu"
+        if quantised and not is_ours:
+            raise ConfigError(
+                "Weights of 8 bits (int8) are for CPUs and for Llama, Qwen2 and Qwen3.",
+                remedy="Choose auto, float32 or bfloat16.",
+            )
+        if is_ours and (quantised or policy.model.packs):
+            policy.model.pack(quantised=quantised)
+        return policy
 
     @classmethod
     def from_folder(
@@ -181,10 +205,12 @@ class Policy(Sampler):
         dtype: torch.dtype | str = "float32",
         device: torch.device | str = "auto",
         gradient_checkpointing: bool = False,
+        frozen: bool = False,
     ) -> Policy:
         """Read a Hugging Face folder: with our decoder where it can, else through transformers.
 
-        An adapter in PEFT's format is merged into its base.
+        An adapter in PEFT's format is merged into its base. `frozen` weights, which are not trained, are kept
+        in `dtype`.
         """
         folder = Path(folder)
         base = checkpoint.base_folder(folder)
@@ -195,11 +221,12 @@ class Policy(Sampler):
         merged = None if base is None else lora.read_merged(folder, base)
         if shape is None:
             model = TransformersPolicy.read(folder) if merged is None else merged
+            model = model.to(numbers).requires_grad_(False) if frozen else model
             policy: Policy = TransformersPolicy(model.to(target), tokenizer, dtype=numbers)
         else:
             if merged is None:
                 checkpoint.demand_weights(shape, folder)
-            decoder = Decoder(shape, compute_dtype=numbers)
+            decoder = (Decoder.frozen if frozen else Decoder)(shape, compute_dtype=numbers)
             if merged is None:
                 checkpoint.load_weights(decoder, folder)
             else:
@@ -246,8 +273,17 @@ class Policy(Sampler):
     def _write_model(self, folder: Path) -> None:
         checkpoint.write(folder, self.model, self.published_tensors(), self.tokenizer)
 
+    def _demand_whole(self) -> None:
+        """Raises `GreenwardError` for weights that only serve inference."""
+        if getattr(self.model, "is_packed", False):
+            raise GreenwardError(
+                "this policy is for inference: its weights are packed, and cannot be trained or saved",
+                remedy="load it by Policy.from_folder",
+            )
+
     def published_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under the names that Hugging Face uses, one after the other, with an adapter merged."""
+        self._demand_whole()
         tensors = checkpoint.published_tensors(self.model)
         return lora.merged(self.model, tensors) if is_adapted(self.model) else iter(tensors.items())
 
@@ -256,6 +292,7 @@ class Policy(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """The weights, exact (float32), for resuming; of an adapted model those of the adapter."""
+        self._demand_whole()
         model = self.model
         return lora.adapter_state(model) if is_adapted(model) else model.state_dict()
 
@@ -280,12 +317,13 @@ class Policy(Sampler):
 
     def trainable_copy(self) -> Policy:
         """The same weights, to be trained apart; an adapter has a copy, its frozen weights are shared."""
+        self._demand_whole()
         return self._copy(lora.shared_copy(self.model))
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the same weights, never trained; frozen weights are shared as above."""
         if isinstance(self.model, Decoder) and not is_adapted(self.model):
-            return self._copy(self.model.in_compute_dtype())
+            return self._copy(self.model if self.model.is_packed else self.model.in_compute_dtype())
         return self._copy(lora.shared_copy(self.model).requires_grad_(False))
 
     def _copy(self, model: nn.Module) -> Policy:
@@ -376,14 +414,12 @@ class TransformersPolicy(Policy):
     def read(folder: Path) -> Any:
         """The model in `folder`, in float32."""
         try:
-            from transformers import AutoModelForCausalLM
+            return checkpoint.transformers_model(folder)
         except ImportError as error:
             raise CheckpointError(
                 f"the architecture in {folder / 'config.json'} needs transformers, which is not installed",
                 remedy="pip install 'greenward[hf]'",
             ) from error
-        try:
-            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
         except Exception as error:  # transformers raises the errors of many libraries
             raise CheckpointError(
                 f"expected a causal language model in {folder}, found: {str(error)[:500]}"
@@ -462,10 +498,15 @@ class TransformersDecoding:
     model: Any
     dtype: torch.dtype
 
+    joins = False
+
     def rows_at_once(self, max_tokens: int) -> int:
         return 256  # how large the cache is depends on the model: a cautious choice
 
-    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+    def open(self, rows: int, max_tokens: int) -> None:
+        pass
+
+    def add(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> Tensor:
         device = next(self.model.parameters()).device
         self.model.eval()  # in training mode, a model with gradient checkpointing gives no key-value cache
         token_ids_NP, self._mask_BP = _pad([np.asarray(prompt) for prompt in prompts], "left", device)

@@ -15,8 +15,10 @@ heads, K key/value heads, X = H + 2K, D head dimension, M tokens of all prompts.
 from __future__ import annotations
 
 import hashlib
+import sys
+import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,20 +27,22 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from greenward.common.errors import GreenwardError
 from greenward.common.interruption import check
 from greenward.models.attention import SharedPrefixAttention, attend
-from greenward.models.decoder import Decoder, DecoderShape, is_adapted, rotate_
+from greenward.models.decoder import Decoder, DecoderShape, is_adapted, pad_to_bucket, rotate_
 from greenward.models.flex import FlexAttention, flex_serves
 from greenward.models.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.models.kernels.build import are_switched_off
 from greenward.models.kernels.native import LANES
 from greenward.models.lora import fix_factors, shared_copy
-from greenward.models.products import product, products_for, serving
+from greenward.models.products import linear, serving
 from greenward.models.scoring import GroupBatch, Span, bucket_groups
 from greenward.models.tokenizer import Tokenizer
 from greenward.rollouts.protocols import (
+    SECONDS_BETWEEN_COUNTS,
     Completion,
     OnGroup,
     RolloutEngine,
@@ -50,6 +54,8 @@ from greenward.rollouts.protocols import (
 _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with room
 
 Replay = Callable[[], Tensor]
+OnIds = Callable[[list[int]], None]
+"""Called with the newest token of each row of the batch, again and again; some may follow an end."""
 
 
 def captures(device: torch.device) -> bool:
@@ -122,22 +128,34 @@ def capture(step: Replay, device: torch.device) -> Replay:
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Finished rows are dropped when at most this share of the batch is left: dropping copies the cache.
+# Finished rows are dropped when at most this share of the batch is left, where dropping copies the cache.
 _COMPACT_BELOW = 0.75
 _ROWS_STEP = 16
 # Whether a row has ended is known on the host, and asking a GPU for its tokens lets it run idle meanwhile.
 # A row that has ended is decoded for at most that many tokens less one.
 _CHECKED_EVERY = {"cuda": 8}
+PREFILL_TOKENS = 1024
+"""The tokens of prompts that are computed at once where rows join: products of more rows are no faster."""
 
 
 class Decoding(Protocol):
-    """Computes the logits of a batch of rows, each of them an unfinished completion. Rows are group-major."""
+    """Computes the logits of a batch of rows, each of them an unfinished completion.
+
+    The rows of a prompt follow each other. `joins` says whether rows may join while others are decoded, and
+    may leave at no cost; elsewhere all of a batch begin together.
+    """
+
+    @property
+    def joins(self) -> bool: ...
 
     def rows_at_once(self, max_tokens: int) -> int:
         """How many rows of `max_tokens` fit into the memory set aside for their caches."""
 
-    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
-        """Prefill; logits (B, V) of every row's first token, B the sum of `group_sizes`.
+    def open(self, rows: int, max_tokens: int) -> None:
+        """Begin an empty batch, with room for so many rows."""
+
+    def add(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> Tensor:
+        """Prefill; logits (b, V) of the first token of the rows of these prompts, which come behind others.
 
         Groups come in the order of `bucket_groups`.
         """
@@ -149,11 +167,16 @@ class Decoding(Protocol):
         """Continue with these rows only (ascending indices into the current batch)."""
 
 
+Row = tuple[int, int]
+"""The number of a prompt and that of a sample of it."""
+
+
 class Sampler(RolloutEngine):
     """A rollout engine that draws token by token, through a `Decoding`.
 
-    At most `max_rows` rows are decoded at once; larger requests are sampled in parts, and the completions
-    do not depend on the parts. `max_rows` is halved when the device runs out of memory.
+    At most `max_rows` rows are decoded at once. Others wait for the places of those that end, or for the end
+    of all where rows cannot join; the completions do not depend on it. `max_rows` is halved when the device
+    runs out of memory.
     """
 
     tokenizer: Tokenizer
@@ -173,87 +196,123 @@ class Sampler(RolloutEngine):
         *,
         seed: int | Sequence[int],
         on_group: OnGroup | None = None,
+        on_ids: OnIds | None = None,
     ) -> list[list[Completion]]:
         check_prompts(prompts, params, self.max_positions)
         sizes = per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]
-        while True:
+        while any(sizes):
+            rows = max(1, min(self.max_rows, self._decoding.rows_at_once(params.max_tokens), sum(sizes)))
             try:
-                for part in self._parts(prompts, sizes, params):
-                    rows = [(n, g) for n, samples in part for g in samples]
-                    row_keys_B = np.array([keys[n][g] for n, g in rows], dtype=np.uint64)
-                    part_prompts = [prompts[n] for n, _ in part]
-                    part_sizes = [len(samples) for _, samples in part]
-                    for ended in self._decode(part_prompts, part_sizes, params, row_keys_B):
-                        for row, completion in ended:
-                            n, g = rows[row]
-                            if g in groups[n]:  # drawn already, before memory ran out
-                                continue
-                            groups[n][g] = completion
-                            if on_group is not None and len(groups[n]) == sizes[n]:
-                                on_group(n, _in_order(groups[n]))
-                return list(map(_in_order, groups))
+                for (n, g), completion in self._decode(prompts, sizes, params, keys, rows, on_ids):
+                    if g in groups[n]:  # drawn already, before memory ran out
+                        continue
+                    groups[n][g] = completion
+                    if on_group is not None and len(groups[n]) == sizes[n]:
+                        on_group(n, _in_order(groups[n]))
+                break
             except torch.OutOfMemoryError as error:
-                if len(rows) == 1:
+                if rows == 1:
                     raise
                 reason = str(error).partition("\n")[0]
-            self.max_rows = len(rows) // 2
+            self.max_rows = rows // 2
             torch.cuda.empty_cache()
             warnings.warn(
                 f"Out of memory while sampling: now at most {self.max_rows} answers at once. {reason}",
                 stacklevel=2,
             )
-
-    def _parts(
-        self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], params: SamplingParams
-    ) -> Iterator[list[tuple[int, range]]]:
-        """Groups (or pieces of one), the shortest prompts first, so many at a time as memory allows."""
-        limit = max(1, min(self.max_rows, self._decoding.rows_at_once(params.max_tokens)))
-        parts: list[list[tuple[int, range]]] = [[]]
-        rows = 0
-        for n in sorted(range(len(prompts)), key=lambda n: len(prompts[n])):
-            for first in range(0, sizes[n], limit):
-                samples = range(first, min(first + limit, sizes[n]))
-                if rows + len(samples) > limit:
-                    parts.append([])
-                    rows = 0
-                parts[-1].append((n, samples))
-                rows += len(samples)
-        for part in filter(None, parts):
-            buckets = bucket_groups([len(prompts[n]) for n, _ in part], [len(samples) for _, samples in part])
-            yield [part[i] for members in buckets for i in members]
+        return list(map(_in_order, groups))
 
     @torch.inference_mode()
     def _decode(
         self,
         prompts: Sequence[Sequence[int]],
-        group_sizes: Sequence[int],
+        sizes: Sequence[int],
         params: SamplingParams,
-        row_keys_B: np.ndarray,
-    ) -> Iterator[list[tuple[int, Completion]]]:
-        """Rows with their completions, as they end."""
+        keys: Sequence[np.ndarray],
+        rows: int,
+        on_ids: OnIds | None,
+    ) -> Iterator[tuple[Row, Completion]]:
+        """The rows with their completions, as they end; at most `rows` are decoded at once."""
         decoding = self._decoding
-        buffer = CompletionBuffer(len(row_keys_B), params, self.tokenizer, self.version)
-        logits_BV = decoding.start(prompts, group_sizes, params.max_tokens)
-        uniforms_TB = torch.from_numpy(uniforms(row_keys_B, params.max_tokens)).t().to(logits_BV.device)
-        checked_every = _CHECKED_EVERY.get(logits_BV.device.type, 1)
+        decoding.open(rows, params.max_tokens)
+        waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else sys.maxsize)
+        batch = CompletionBuffer(rows, params, self.tokenizer, self.version)
         drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
-        for step in range(params.max_tokens):
+        tokens, told = 0, time.monotonic()  # since the last call of `on_tokens`
+        token_ids_B = counts_B = torch.empty(0, dtype=torch.int64)
+        uniforms_BT = torch.empty(0, params.max_tokens)
+        while waiting or len(batch):
             check()
-            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_TB[step].contiguous())
+            logits = [decoding.step(token_ids_B)] if len(batch) else []
+            may_join = not len(batch) or (decoding.joins and not drawn)
+            if may_join and (joining := waiting.take(rows - len(batch))):
+                logits.append(decoding.add([prompts[n] for n, _ in joining], [len(g) for _, g in joining]))
+                names = [(n, g) for n, samples in joining for g in samples]
+                keys_b = np.array([keys[n][g] for n, g in names], dtype=np.uint64)
+                device = logits[-1].device
+                new_bT = torch.from_numpy(uniforms(keys_b, params.max_tokens)).to(device)
+                uniforms_BT = torch.cat((uniforms_BT.to(device), new_bT))
+                counts_B = torch.cat((counts_B.to(device), counts_B.new_zeros(len(names), device=device)))
+                batch.join(names)
+            logits_BV = logits[0] if len(logits) == 1 else torch.cat(logits)
+            uniforms_B = uniforms_BT.gather(1, counts_B[:, None]).squeeze(1)
+            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
+            counts_B += 1
             drawn.append((token_ids_B, logprobs_B))
-            if len(drawn) == checked_every or step == params.max_tokens - 1:
-                yield buffer.record(step + 1 - len(drawn), *map(torch.stack, zip(*drawn, strict=True)))
-                drawn = []
-                alive = buffer.alive_B.mean()
-                if alive == 0:
-                    break
-                if alive <= _COMPACT_BELOW and len(kept_B := buffer.drop_finished()) < len(token_ids_B):
-                    decoding.keep(kept_B)
-                    index = torch.from_numpy(kept_B).to(token_ids_B.device)
-                    token_ids_B, uniforms_TB = token_ids_B[index], uniforms_TB[:, index]
-            logits_BV = decoding.step(token_ids_B)
+            if len(drawn) < min(_CHECKED_EVERY.get(logits_BV.device.type, 1), batch.steps_left):
+                continue
+            tokens += len(drawn) * int(batch.alive_B.sum())
+            if on_ids is not None:
+                for ids_B, _ in drawn:
+                    on_ids(ids_B.tolist())
+            yield from batch.record(*map(torch.stack, zip(*drawn, strict=True)))
+            drawn = []
+            kept_B = batch.leave(at_once=decoding.joins)
+            if len(kept_B) < len(token_ids_B):
+                decoding.keep(kept_B)
+                index = torch.from_numpy(kept_B).to(token_ids_B.device)
+                token_ids_B, uniforms_BT, counts_B = token_ids_B[index], uniforms_BT[index], counts_B[index]
+            is_last = not (waiting or len(batch))
+            if self.on_tokens and (is_last or time.monotonic() - told >= SECONDS_BETWEEN_COUNTS):
+                self.on_tokens(tokens)
+                tokens, told = 0, time.monotonic()
+
+
+class _Waiting:
+    """Prompts with the numbers of their samples that wait for a place, the longest prompts first.
+
+    A group of more than `rows` is cut. At most about `tokens` of prompts are taken at once.
+    """
+
+    def __init__(
+        self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], rows: int, tokens: int
+    ) -> None:
+        self._lengths = [len(prompt) for prompt in prompts]
+        self._tokens = tokens
+        longest_first = sorted(range(len(prompts)), key=lambda n: -self._lengths[n])
+        self._pieces = deque(
+            (n, range(first, min(first + rows, sizes[n])))
+            for n in longest_first
+            for first in range(0, sizes[n], rows)
+        )
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def take(self, places: int) -> list[tuple[int, range]]:
+        """The next ones, as far as there are places, in the order of `bucket_groups`."""
+        taken: list[tuple[int, range]] = []
+        tokens = 0
+        while self._pieces and len(self._pieces[0][1]) <= places:
+            tokens += self._lengths[self._pieces[0][0]]
+            if taken and tokens > self._tokens:
+                break
+            taken.append(self._pieces.popleft())
+            places -= len(taken[-1][1])
+        lengths, sizes = [self._lengths[n] for n, _ in taken], [len(samples) for _, samples in taken]
+        return [taken[i] for members in bucket_groups(lengths, sizes) for i in members]
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -276,60 +335,90 @@ def check_prompts(prompts: Sequence[Sequence[int]], params: SamplingParams, max_
 
 
 class CompletionBuffer:
-    """The completions being drawn: `rows_B` numbers the rows in the batch; `alive_B` marks the unfinished."""
+    """The completions being drawn, in `rows` places. `alive_B` marks the unfinished ones of the batch."""
 
     def __init__(self, rows: int, params: SamplingParams, tokenizer: Tokenizer, version: int) -> None:
-        self.rows_B = np.arange(rows)
-        self.alive_B = np.ones(rows, dtype=bool)
+        self._names: list[Row] = [(0, 0)] * rows
+        self._free = list(range(rows))
+        self._places_B = np.empty(0, dtype=np.int64)
+        self._lengths_B = np.empty(0, dtype=np.int64)
+        self.alive_B = np.empty(0, dtype=bool)
         self._version = version
-        self._last_step = params.max_tokens - 1
+        self._max_tokens = params.max_tokens
         self._eos_ids = np.array(tokenizer.eos_ids)
         self._token_ids_RT = np.zeros((rows, params.max_tokens), dtype=np.int64)
         self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
 
-    def record(
-        self, first_step: int, token_ids_SB: Tensor, logprobs_SB: Tensor
-    ) -> list[tuple[int, Completion]]:
-        """Note the tokens from number `first_step` on of every row in the batch; the rows that end with them.
+    def __len__(self) -> int:
+        """The number of rows in the batch."""
+        return len(self._places_B)
+
+    @property
+    def steps_left(self) -> int:
+        """After how many more tokens the first row reaches the limit."""
+        return self._max_tokens - int(self._lengths_B.max(initial=0))
+
+    def join(self, names: Sequence[Row]) -> None:
+        """Add rows behind those in the batch."""
+        places, self._free = self._free[: len(names)], self._free[len(names) :]
+        for place, name in zip(places, names, strict=True):
+            self._names[place] = name
+            if self._stops is not None:
+                self._stops.begin(place)
+        self._places_B = np.append(self._places_B, np.array(places, dtype=np.int64))
+        self._lengths_B = np.append(self._lengths_B, np.zeros(len(names), dtype=np.int64))
+        self.alive_B = np.append(self.alive_B, np.ones(len(names), dtype=bool))
+
+    def record(self, token_ids_SB: Tensor, logprobs_SB: Tensor) -> list[tuple[Row, Completion]]:
+        """Note the next tokens of every row in the batch; the rows that end with them.
 
         Rows that ended before ignore theirs.
         """
-        drawn = zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True)
-        ended: list[tuple[int, Completion]] = []
-        for step, (ids_B, logprobs_B) in enumerate(drawn, first_step):
-            self._token_ids_RT[self.rows_B, step] = ids_B
-            self._logprobs_RT[self.rows_B, step] = logprobs_B
-            ended += self._ended(step, ids_B)
+        ended: list[tuple[Row, Completion]] = []
+        for ids_B, logprobs_B in zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True):
+            self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
+            self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
+            self._lengths_B += 1
+            ended += self._ended(ids_B)
         return ended
 
-    def _ended(self, step: int, ids_B: np.ndarray) -> Iterator[tuple[int, Completion]]:
+    def _ended(self, ids_B: np.ndarray) -> Iterator[tuple[Row, Completion]]:
         at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)
-        may_end = self._stops is not None or step == self._last_step
-        candidates = np.flatnonzero(self.alive_B & (at_end_B | may_end))
-        about = self.rows_B[candidates], ids_B[candidates], at_end_B[candidates]
-        for b, row, token_id, at_end in zip(candidates.tolist(), *(a.tolist() for a in about), strict=True):
+        at_limit_B = self._lengths_B == self._max_tokens
+        may_end_B = at_end_B | at_limit_B | (self._stops is not None)
+        candidates = np.flatnonzero(self.alive_B & may_end_B)
+        about = (one[candidates].tolist() for one in (self._places_B, ids_B, at_end_B, at_limit_B))
+        for b, place, token_id, at_end, at_limit in zip(candidates.tolist(), *about, strict=True):
             if at_end:
                 reason = StopReason.END
-            elif self._stops is not None and self._stops.completed(row, token_id):
+            elif self._stops is not None and self._stops.completed(place, token_id):
                 reason = StopReason.STOP_STRING
-            elif step == self._last_step:
+            elif at_limit:
                 reason = StopReason.LENGTH
             else:
                 continue
             self.alive_B[b] = False
-            ids_T, logprobs_T = self._token_ids_RT[row, : step + 1], self._logprobs_RT[row, : step + 1]
-            yield row, Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
+            length = self._lengths_B[b]
+            ids_T, logprobs_T = self._token_ids_RT[place, :length], self._logprobs_RT[place, :length]
+            yield self._names[place], Completion(ids_T.copy(), logprobs_T.copy(), reason, self._version)
 
-    def drop_finished(self) -> np.ndarray:
+    def leave(self, *, at_once: bool) -> np.ndarray:
         """Take finished rows out of the batch; the indices, in the old batch, of those that stay.
 
-        Some finished ones stay, so that the number of rows is one that comes again (`pad_to_bucket`).
+        Unless they leave `at_once`, they leave when so many have ended that copying the others pays, and some
+        stay, so that the number of rows is one that comes again (`pad_to_bucket`).
         """
-        dead = np.flatnonzero(~self.alive_B)[: -int(self.alive_B.sum()) % _ROWS_STEP]
-        kept = np.sort(np.concatenate([np.flatnonzero(self.alive_B), dead]))
-        self.rows_B, self.alive_B = self.rows_B[kept], self.alive_B[kept]
-        return kept
+        kept_B = np.flatnonzero(self.alive_B)
+        if not at_once and len(kept_B):
+            if len(kept_B) > _COMPACT_BELOW * len(self):
+                return np.arange(len(self))
+            dead = np.flatnonzero(~self.alive_B)[: -len(kept_B) % _ROWS_STEP]
+            kept_B = np.sort(np.concatenate([kept_B, dead]))
+        self._free += np.delete(self._places_B, kept_B).tolist()
+        self._places_B, self._lengths_B = self._places_B[kept_B], self._lengths_B[kept_B]
+        self.alive_B = self.alive_B[kept_B]
+        return kept_B
 
 
 class StopStrings:
@@ -341,6 +430,10 @@ class StopStrings:
         self._keep = max(map(len, self._stops)) - 1
         self._tails = [b""] * rows
         self._with_token = lru_cache(maxsize=1 << 16)(self._grown)
+
+    def begin(self, row: int) -> None:
+        """Another text begins in this row."""
+        self._tails[row] = b""
 
     def completed(self, row: int, token_id: int) -> bool:
         """Whether the row's text, with this token added, now holds a stop string."""
@@ -394,7 +487,9 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     log-probability under that distribution.
     """
     filtered = bool(params.top_k) or params.top_p < 1
-    if params.temperature > 0 and not filtered and (native := serving(logits_BV, LANES)):
+    if (params.temperature == 0 or not filtered) and (native := serving(logits_BV, LANES)):
+        if params.temperature == 0:
+            return native.choose_most_likely(logits_BV)
         return native.choose(logits_BV, 1 / params.temperature, uniforms_B)
     logits_BV = logits_BV.float()
     if params.temperature == 0:
@@ -428,7 +523,8 @@ def _filter(logits_BV: Tensor, params: SamplingParams) -> Tensor:
 # The least growth of a cache, in tokens and as the divisor of its size. Where steps are captured it grows
 # seldom, since each time a graph is captured anew.
 _GROWTH, _CAPTURED_GROWTH = (16, 8), (64, 1)
-CACHE_BYTES = 1 << 30  # for the completions' keys and values
+# For the completions' keys and values. On a CPU, products of more rows than fit here are hardly faster.
+CACHE_BYTES = {"cpu": 1 << 29, "cuda": 1 << 30}
 
 
 class PrefillAttention(SharedPrefixAttention):
@@ -648,21 +744,40 @@ class NativeDecoding:
         self._source = self.decoder = decoder
         if is_adapted(decoder):
             self.decoder = shared_copy(decoder)
-        elif decoder.compute_dtype != torch.float32:
+            if decoder.packs:
+                self.decoder.pack()
+        elif not decoder.is_packed and decoder.packs:
+            self.decoder = decoder.packing_twin()
+        elif not decoder.is_packed and decoder.compute_dtype != torch.float32:
             self.decoder = decoder.in_compute_dtype()
         self._memory = torch.empty(0)
+        self._attention: DecodeAttention | KernelDecodeAttention
         self._graph = StepGraph(decoder.embedding.device)
 
+    @property
+    def joins(self) -> bool:
+        return kernels_for(self.decoder) is not None
+
     def rows_at_once(self, max_tokens: int) -> int:
-        return CACHE_BYTES // (self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize)
+        size = self._numbers(1, max_tokens) * self.decoder.compute_dtype.itemsize
+        return CACHE_BYTES[self.decoder.embedding.device.type] // size
 
     def _numbers(self, rows: int, tokens: int) -> int:
-        if kernels_for(self.decoder):
+        if self.joins:
             return KernelDecodeAttention.numbers(self.decoder, rows, tokens)
         return CompletionCache.numbers(self.decoder.shape, rows, tokens)
 
-    def start(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int], max_tokens: int) -> Tensor:
+    def open(self, rows: int, max_tokens: int) -> None:
         self._refresh()
+        decoder, device = self.decoder, self.decoder.embedding.device
+        self._tokens = max_tokens - 1  # the last one is never fed
+        numbers = self._numbers(rows, self._tokens)
+        if self._memory.numel() < numbers or self._memory.device != device:
+            self._memory = torch.zeros(numbers, dtype=decoder.compute_dtype, device=device)
+        if native := kernels_for(decoder):
+            self._attention = KernelDecodeAttention(decoder, native, rows, self._tokens, self._memory)
+
+    def add(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> Tensor:
         decoder, device = self.decoder, self.decoder.embedding.device
         batch = GroupBatch.of_prompts(prompts, group_sizes, device)
         prefill: KernelPrefill | PrefillAttention
@@ -675,22 +790,19 @@ class NativeDecoding:
             return _logits(hidden_UE.index_select(0, batch.scored_from_S), unembedding_VE)
 
         logits_NV = decoder(batch.token_ids_M, prefill, logits_after_prompts, batch.predicting_U)
-        rows, tokens = sum(group_sizes), max_tokens - 1
-        numbers = self._numbers(rows, tokens)
-        if self._memory.numel() < numbers or self._memory.device != device:
-            self._memory = torch.zeros(numbers, dtype=decoder.compute_dtype, device=device)
         if isinstance(prefill, KernelPrefill):
-            kernel = KernelDecodeAttention(decoder, prefill, group_sizes, tokens, self._memory)
-            self._attention: DecodeAttention | KernelDecodeAttention = kernel
+            assert isinstance(self._attention, KernelDecodeAttention)
+            self._attention.join(prefill, group_sizes)
         else:
-            own = CompletionCache(decoder.shape, rows, tokens, self._memory)
+            own = CompletionCache(decoder.shape, sum(group_sizes), self._tokens, self._memory)
             self._attention = DecodeAttention(decoder, prefill, group_sizes, own)
         return logits_NV.repeat_interleave(torch.tensor(group_sizes, device=device), dim=0)
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         attention = self._attention
         if isinstance(attention, KernelDecodeAttention):
-            return self._step(token_ids_B)
+            rows = len(token_ids_B)
+            return self._step(_pad_rows(token_ids_B, self.decoder))[:rows]
         moved = attention.make_room()
         return self._graph.run(self._step, token_ids_B, attention.counters, moved=moved)
 
@@ -711,9 +823,21 @@ class NativeDecoding:
         if is_adapted(self._source):
             fix_factors(self._source, self.decoder)
         elif self.decoder is not self._source:
-            for ours, theirs in zip(self.decoder.parameters(), self._source.parameters(), strict=True):
-                ours.copy_(theirs)
+            weights = dict(self._source.named_parameters())
+            for name, ours in self.decoder.named_parameters():
+                if ours.data_ptr() != weights[name].data_ptr():
+                    ours.copy_(weights[name])
+            if self._source.packs:
+                self.decoder.pack(self._source)
+
+
+def _pad_rows(token_ids_B: Tensor, decoder: Decoder) -> Tensor:
+    """Pad to a number of rows that comes again, as `pad_to_bucket`, which has no steps for few rows."""
+    rows = len(token_ids_B)
+    if rows >= _ROWS_STEP or not (decoder.is_packed or decoder.compute_dtype == torch.bfloat16):
+        return pad_to_bucket(token_ids_B, decoder.compute_dtype, packed=decoder.is_packed)
+    return F.pad(token_ids_B, (0, (1 << (rows - 1).bit_length()) - rows))
 
 
 def _logits(hidden_BE: Tensor, unembedding_VE: Tensor) -> Tensor:
-    return product(products_for(hidden_BE, unembedding_VE), hidden_BE, unembedding_VE.t())
+    return linear(hidden_BE, unembedding_VE)

@@ -22,10 +22,12 @@ from torch import Tensor
 from greenward.common.errors import GreenwardError
 from greenward.common.interruption import check
 from greenward.models.kernels.native import LANES
-from greenward.models.products import product, products_for, serving
+from greenward.models.products import linear, product, products_for, serving
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
+KEPT_NUMBERS = 128 * 1024 * 1024
+"""The most logits that are kept for the backward pass, which would compute more of them again."""
 
 
 @dataclass(frozen=True)
@@ -41,68 +43,92 @@ class TokenScores:
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """Scores the tokens in chunks; backward computes the logits again if there were several."""
+    """Scores the tokens in chunks. Where the logits are too many to be kept, backward computes them again;
+    the gradient by the hidden states of a frozen unembedding is computed beside the scores instead.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden_SE: Tensor, unembedding_VE: Tensor, targets_S: Tensor, scale: float, entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        S = len(hidden_SE)
+        S, V = len(hidden_SE), len(unembedding_VE)
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
-        chunks = _chunks(S, len(unembedding_VE))
         native = serving(hidden_SE, LANES)
-        products = products_for(hidden_SE, unembedding_VE)
-        for part in chunks:
+        ctx.scale, ctx.native, ctx.products = scale, native, products_for(hidden_SE, unembedding_VE)
+        ctx.is_kept = any(ctx.needs_input_grad) and S * V <= KEPT_NUMBERS
+        is_ahead = ctx.needs_input_grad[0] and not (ctx.needs_input_grad[1] or ctx.is_kept)
+        kept, ahead_SE = [], torch.empty_like(hidden_SE) if is_ahead else None
+        for part in _chunks(S, V):
             check()
             if native:
-                last = product(products, hidden_SE[part], unembedding_VE.t())
-                native.score(last, targets_S[part], scale, scores_S[part], lse_S[part], entropy_S[part])
-                continue
-            logits = _logits(hidden_SE[part], unembedding_VE, scale)
-            lse_S[part] = lse = logits.logsumexp(-1)
-            last = logprobs = logits.sub_(lse[:, None])
-            scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
-            if entropy:
-                entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
-        ctx.scale, ctx.native, ctx.products = scale, native, products
+                logits = linear(hidden_SE[part], unembedding_VE)
+                native.score(logits, targets_S[part], scale, scores_S[part], lse_S[part], entropy_S[part])
+            else:
+                logits = _logits(hidden_SE[part], unembedding_VE, scale)
+                lse_S[part] = lse = logits.logsumexp(-1)
+                logprobs = logits.sub_(lse[:, None])
+                scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
+                if entropy:
+                    entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
+            if ctx.is_kept:
+                kept.append(logits)
+            if ahead_SE is not None:
+                about = targets_S[part], lse_S[part], entropy_S[part], torch.ones_like(lse_S[part]), None
+                grad = _grad_logits(ctx, logits, *about).to(hidden_SE.dtype)
+                ahead_SE[part] = product(ctx.products, grad, unembedding_VE)
         ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing here
-        kept = [last] if len(chunks) == 1 and any(ctx.needs_input_grad) else []
-        ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept)
+        ctx.save_for_backward(hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, ahead_SE, *kept)
         return scores_S, entropy_S
 
     @staticmethod
     def backward(ctx: Any, grad_scores_S: Tensor | None, grad_entropy_S: Tensor | None) -> tuple[Any, ...]:
-        hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, *kept = ctx.saved_tensors
+        hidden_SE, unembedding_VE, targets_S, lse_S, entropy_S, ahead_SE, *kept = ctx.saved_tensors
         if grad_scores_S is None:
             grad_scores_S = torch.zeros_like(lse_S)
+        if ahead_SE is not None and grad_entropy_S is None:
+            return (ahead_SE * grad_scores_S[:, None].to(ahead_SE.dtype), *[None] * 4)
         grad_hidden_SE = torch.empty_like(hidden_SE)
         grad_unembedding_VE = None
         if ctx.needs_input_grad[1]:
             grad_unembedding_VE = torch.zeros_like(unembedding_VE, dtype=torch.float32)
-        for part in _chunks(len(hidden_SE), len(unembedding_VE)):
+        for number, part in enumerate(_chunks(len(hidden_SE), len(unembedding_VE))):
             check()
-            above = (grad_scores_S[part], None if grad_entropy_S is None else grad_entropy_S[part])
-            if ctx.native:
-                logits = kept[0] if kept else product(ctx.products, hidden_SE[part], unembedding_VE.t())
-                slopes = (one if one is None else one.contiguous() for one in above)
-                sums = (lse_S[part], entropy_S[part])
-                grad = ctx.native.score_backward(logits, targets_S[part], ctx.scale, *sums, *slopes)
+            if kept:
+                logits = kept[number]
+            elif ctx.native:
+                logits = product(ctx.products, hidden_SE[part], unembedding_VE.t())
             else:
-                logprobs = kept[0] if kept else _logits(hidden_SE[part], unembedding_VE, ctx.scale)
-                if not kept:
-                    logprobs.sub_(lse_S[part, None])
-                slope = grad_S1 = above[0][:, None]
-                if above[1] is not None:  # d entropy / d logit_i = -p_i (log p_i + entropy)
-                    slope = (logprobs + entropy_S[part, None]).mul_(above[1][:, None]).add_(grad_S1)
-                grad = logprobs.exp().mul_(slope).neg_()
-                grad.scatter_add_(1, targets_S[part, None], grad_S1)
-                grad = grad.mul_(ctx.scale).to(hidden_SE.dtype)
+                logits = _logits(hidden_SE[part], unembedding_VE, ctx.scale).sub_(lse_S[part, None])
+            above = grad_scores_S[part], None if grad_entropy_S is None else grad_entropy_S[part]
+            grad = _grad_logits(ctx, logits, targets_S[part], lse_S[part], entropy_S[part], *above)
+            grad = grad.to(hidden_SE.dtype)
             grad_hidden_SE[part] = product(ctx.products, grad, unembedding_VE)
             if grad_unembedding_VE is not None:
                 grad_unembedding_VE += product(ctx.products, grad.t(), hidden_SE[part])
         if grad_unembedding_VE is not None:
             grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
         return grad_hidden_SE, grad_unembedding_VE, None, None, None
+
+
+def _grad_logits(
+    ctx: Any,
+    logits_SV: Tensor,
+    targets_S: Tensor,
+    lse_S: Tensor,
+    entropy_S: Tensor,
+    grad_S: Tensor,
+    grad_entropy_S: Tensor | None,
+) -> Tensor:
+    """The gradient of the logits before scaling; without kernels, `logits_SV` are log-probabilities."""
+    if ctx.native:
+        slopes = (one if one is None else one.contiguous() for one in (grad_S, grad_entropy_S))
+        grad: Tensor = ctx.native.score_backward(logits_SV, targets_S, ctx.scale, lse_S, entropy_S, *slopes)
+        return grad
+    slope = grad_S1 = grad_S[:, None]
+    if grad_entropy_S is not None:  # d entropy / d logit_i = -p_i (log p_i + entropy)
+        slope = (logits_SV + entropy_S[:, None]).mul_(grad_entropy_S[:, None]).add_(grad_S1)
+    grad = logits_SV.exp().mul_(slope).neg_()
+    return grad.scatter_add_(1, targets_S[:, None], grad_S1).mul_(ctx.scale)
 
 
 def score_tokens(
@@ -125,7 +151,7 @@ def score_logits(
 
 
 def _logits(hidden: Tensor, unembedding_VE: Tensor, scale: float) -> Tensor:
-    logits = (hidden @ unembedding_VE.t()).float()
+    logits = linear(hidden, unembedding_VE).float()
     return logits if scale == 1.0 else logits.mul_(scale)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -22,7 +22,14 @@ from greenward.config.sections import ServerConfig, VLLMConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import check_prompts, row_keys
 from greenward.models.tokenizer import Tokenizer
-from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.rollouts.protocols import (
+    Completion,
+    OnGroup,
+    OnTokens,
+    SamplingParams,
+    StopReason,
+    per_prompt,
+)
 
 Choice = Mapping[str, Any]
 """A completion as vLLM gives it: token_ids, logprobs (T,), finish_reason, stop_reason, weight_versions."""
@@ -302,6 +309,7 @@ class VLLMEngine:
     _: KW_ONLY
     max_positions: int
     patience_seconds: float = 0.0
+    on_tokens: OnTokens | None = field(default=None, init=False)
     deterministic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -336,6 +344,8 @@ class VLLMEngine:
                     raise EngineError(f"vLLM gave {len(choices)} answers where {drawn[n]} were asked for.")
                 groups[n] = [self._completion(choice, params) for choice in choices] * (sizes[n] // drawn[n])
                 del pending[n]
+                if self.on_tokens is not None:
+                    self.on_tokens(sum(len(choice["token_ids"]) for choice in choices))
                 if on_group is not None:
                     on_group(n, groups[n])
             if not pending:

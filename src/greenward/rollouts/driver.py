@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -76,8 +76,14 @@ class Dialogue(Protocol):
         """The episode, once it is over."""
 
 
-def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEngine], *, seed: int) -> float:
-    """Run all dialogues to their end; the seconds that sampling took.
+def run_dialogues(
+    dialogues: Sequence[Dialogue],
+    players: Mapping[str, RolloutEngine],
+    *,
+    seed: int,
+    on_end: Callable[[Any], None] = lambda _: None,
+) -> float:
+    """Run all dialogues to their end, with each of which `on_end` is called; the seconds that sampling took.
 
     Each round samples what all groups that are not waiting have asked for, one batch for each player and
     setting; equal prompts of a group share one prefill. A group goes on when all its dialogues can, so the
@@ -89,7 +95,7 @@ def run_dialogues(dialogues: Sequence[Dialogue], players: Mapping[str, RolloutEn
     """
     groups: dict[int, _Group] = {}
     for dialogue in dialogues:
-        groups.setdefault(dialogue.group_id, _Group(dialogue.group_id)).dialogues.append(dialogue)
+        groups.setdefault(dialogue.group_id, _Group(dialogue.group_id, on_end)).dialogues.append(dialogue)
     running = list(groups.values())
     for group in running:
         group.ask()
@@ -120,6 +126,7 @@ class _Group:
     """The dialogues of one group that are not over, and what they asked for in this round."""
 
     group_id: int
+    on_end: Callable[[Any], None]
     dialogues: list[Dialogue] = field(default_factory=list)
     requests: list[tuple[Dialogue, Request]] = field(default_factory=list)
     waits_for: list[Future[Any]] = field(default_factory=list)
@@ -134,6 +141,8 @@ class _Group:
     def ask(self) -> None:
         """Ask every dialogue what it needs; requests are held back while any dialogue of the group waits."""
         answers = [(dialogue, dialogue.request()) for dialogue in self.dialogues]
+        for dialogue in [dialogue for dialogue, need in answers if need is None]:
+            self.on_end(dialogue)
         self.dialogues = [dialogue for dialogue, need in answers if need is not None]
         self.waits_for = [need.future for _, need in answers if isinstance(need, Waiting)]
         self.waited |= bool(self.waits_for)

@@ -25,7 +25,14 @@ from greenward.common.http import (
 )
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.text import load_keys, visible
-from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
+from greenward.rollouts.protocols import (
+    Completion,
+    OnGroup,
+    OnTokens,
+    SamplingParams,
+    StopReason,
+    per_prompt,
+)
 
 if TYPE_CHECKING:
     from greenward.models.policy import Policy
@@ -268,6 +275,7 @@ class EndpointEngine:
 
     deterministic = False
     max_positions = 1 << 30  # the server knows; it refuses what is too long
+    on_tokens: OnTokens | None = None
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -296,6 +304,8 @@ class EndpointEngine:
                 if isinstance(answer, RequestError):
                     failed = answer
                     continue
+                if self.on_tokens is not None:
+                    self.on_tokens(answer.completion_tokens or 0)  # those that the server has counted
                 ids = np.array(TextTokenizer().encode(answer.text), dtype=np.int64)
                 stop = StopReason.LENGTH if answer.truncated else StopReason.END
                 group.append(Completion(ids, np.zeros(len(ids), dtype=np.float32), stop, 0))

@@ -62,6 +62,10 @@ class Completion:
 
 # Called with the number of a prompt and its completions.
 OnGroup = Callable[[int, list[Completion]], None]
+# Called with a number of tokens.
+OnTokens = Callable[[int], None]
+SECONDS_BETWEEN_COUNTS = 0.2
+"""How often an engine that draws token by token calls `on_tokens`."""
 
 
 class RolloutEngine(Protocol):
@@ -69,7 +73,13 @@ class RolloutEngine(Protocol):
 
     `deterministic` says whether the same weights, prompts, parameters and seeds give the same completions,
     whatever else is in the batch. Exact resume depends on it.
+
+    `on_tokens` is called with the number of tokens drawn since the last call, a few times a second, while
+    answers are being drawn; engines that get whole answers call it as these come. Whoever shows progress sets
+    it.
     """
+
+    on_tokens: OnTokens | None = None
 
     @property
     def deterministic(self) -> bool: ...

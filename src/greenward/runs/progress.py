@@ -6,8 +6,9 @@ It goes to standard error, so that standard output stays free for results. `NO_C
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BEFORE_BAR = 1.0  # of a phase that is shown only if it takes long
+_SECONDS_OF_SPEED = 10.0
 
 
 @dataclass
 class _Phase:
     total: int | None
     unit: str
+    began: float
     first_step: int | None = None  # where this session began, which is not 0 after a resume
     started: float = 0.0
     last_line: float = float("-inf")
+    last_said: str = ""
     task: TaskID | None = None
 
 
@@ -48,8 +53,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._phases: dict[str, _Phase] = {}
-        self._newest = ""
+        self._phases: dict[str, _Phase] = {}  # the newest last
         self._console: Console | None = None
         self._bars: RichProgress | None = None
         if quiet:
@@ -71,14 +75,50 @@ class Progress:
         if self._bars is not None:
             self._shown.close()
 
-    def phase(self, name: str, total: int | None = None, unit: str = "step") -> None:
-        """Begin a phase of `total` steps, called `unit`; None when their number is not known."""
-        self._newest = name
-        phase = self._phases[name] = _Phase(total, unit)
-        if self._bars is not None:
-            phase.task = self._bars.add_task(visible(name), total=total, numbers="", eta="")
+    def phase(self, name: str, total: int | None = None, unit: str = "step", *, at_once: bool = True) -> None:
+        """Begin a phase of `total` steps, called `unit`; None when their number is not known.
+
+        Of one that is not to be shown `at_once` nothing is seen unless it takes long.
+        """
+        self._phases.pop(name, None)
+        phase = self._phases[name] = _Phase(total, unit, self._clock())
+        if not at_once:
+            phase.last_line = phase.began
+        elif self._bars is not None:
+            phase.task = self._bar(name, total)
         elif self._console is not None:
             self._print(name if total is None else f"{name}: {total} {unit}s")
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Inside, show that this goes on; its end is not known before."""
+        self.phase(name)
+        try:
+            yield
+        finally:
+            self.end(name)
+
+    @contextmanager
+    def drawing(
+        self,
+        name: str,
+        total: int | None = None,
+        done: int = 0,
+        *,
+        most_tokens: int | None = None,
+        at_once: bool = True,
+    ) -> Iterator[Drawn]:
+        """Inside, show how answers are drawn: those that have ended, tokens, speed and the time that is left.
+
+        `done` of `total` answers were there before; each takes at most `most_tokens`, None without a bound.
+        """
+        self.phase(name, total, "answer", at_once=at_once)
+        drawn = Drawn(self, name, total, done, most_tokens, self._clock)
+        try:
+            yield drawn
+        finally:
+            drawn.show()
+            self.end(name)
 
     def advance(
         self,
@@ -87,11 +127,15 @@ class Progress:
         *,
         phase: str | None = None,
         warning: str | None = None,
+        eta: str | None = None,
     ) -> None:
-        """Show that `step` steps of a phase are done, the metrics of the last one, and what is wrong."""
+        """Show that `step` steps of a phase are done, the metrics of the last one, and what is wrong.
+
+        `eta` takes the place of the time that follows from the number of steps.
+        """
         if self._console is None:
             return
-        name = phase or self._newest
+        name = phase or next(reversed(self._phases))
         state = self._phases[name]
         now = self._clock()
         if state.first_step is None:
@@ -102,21 +146,32 @@ class Progress:
         numbers = "  ".join(_SHOWN_AS[name].format(value) for name, value in shown.items())
         if warning is not None:
             numbers = f"{numbers}  ! {warning}".lstrip()
-        eta = _eta(state, step, now)
-        if self._bars is not None and state.task is not None:
-            self._bars.update(state.task, completed=step, numbers=numbers, eta=eta)
-        elif step == state.total or now - state.last_line >= SECONDS_BETWEEN_LINES:
+        eta = _eta(state, step, now) if eta is None else eta
+        if self._bars is not None:
+            if state.task is None and now - state.began >= _SECONDS_BEFORE_BAR:
+                state.task = self._bar(name, state.total)
+            if state.task is not None:
+                count = _count(step, state.total)
+                self._bars.update(state.task, completed=step, count=count, numbers=numbers, eta=eta)
+            return
+        is_shown = state.last_line != state.began  # at once, or by now
+        if now - state.last_line >= SECONDS_BETWEEN_LINES or (step == state.total and is_shown):
             state.last_line = now
-            of = "" if state.total is None else f"/{state.total}"
-            self._print(
-                "  ".join(part for part in (f"{name}  {state.unit} {step}{of}", numbers, eta) if part)
-            )
+            count = f"{state.unit} {_count(step, state.total)}" if state.total is not None or step else ""
+            said = "  ".join(part for part in (f"{name}  {count}".rstrip(), numbers, eta) if part)
+            if said != state.last_said:
+                self._print(said)
+            state.last_said = said
 
     def end(self, name: str) -> None:
         """Stop showing a phase, if it was shown."""
-        phase = self._phases.get(name)
+        phase = self._phases.pop(name, None)
         if self._bars is not None and phase is not None and phase.task is not None:
             self._bars.remove_task(phase.task)
+
+    def _bar(self, name: str, total: int | None) -> TaskID:
+        assert self._bars is not None
+        return self._bars.add_task(visible(name), total=total, count=_count(0, total), numbers="", eta="")
 
     def message(self, text: str) -> None:
         """Print a line above the bars. Control characters in it are stripped."""
@@ -128,7 +183,65 @@ class Progress:
         self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
+class Drawn:
+    """Counts the answers and tokens that are drawn, for `Progress.drawing`."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        name: str,
+        total: int | None,
+        done: int,
+        most_tokens: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._progress, self._name, self._clock = progress, name, clock
+        self._total, self._done, self._most_tokens = total, done, most_tokens
+        self._began = clock()
+        self._ended = self._tokens = 0
+        self._recent = deque([(self._began, 0)])  # moments, and the tokens at each
+
+    def tokens(self, count: int) -> None:
+        """So many more tokens are drawn; as `RolloutEngine.on_tokens`."""
+        self._tokens += count
+        self.show()
+
+    def answers(self, count: int) -> None:
+        """So many more answers have ended."""
+        self._ended += count
+
+    def show(self) -> None:
+        now = self._clock()
+        self._recent.append((now, self._tokens))
+        while now - self._recent[0][0] > _SECONDS_OF_SPEED and len(self._recent) > 2:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        speed = (self._tokens - before) / (now - since) if now > since else None
+        numbers = {"tokens": self._tokens, "perf/tokens_per_second": speed} if self._tokens else {}
+        self._progress.advance(
+            self._done + self._ended, numbers, phase=self._name, eta=self._eta(now - self._began)
+        )
+
+    def _eta(self, seconds: float) -> str:
+        """The time that is left, if answers go on to end as often as they have.
+
+        The first answers that end beside others are short ones. Until many have ended, the time in which all
+        tokens that may follow are drawn is less; before any has ended, it is all that is known.
+        """
+        if self._total is None:
+            return ""
+        left = self._total - self._done - self._ended
+        bound = float("inf")
+        if self._most_tokens and self._tokens:
+            bound = seconds * left * self._most_tokens / self._tokens
+        if self._ended:
+            return f"ETA {_duration(min(seconds * left / self._ended, bound))}"
+        return f"ETA at most {_duration(bound)}" if bound < float("inf") else ""
+
+
 _SHOWN_AS = {
+    "passed": "{:,} passed",
+    "tokens": "{:,} tokens",
     "reward/mean": "reward {:+.2f}",
     "pass_rate": "pass {:.0%}",
     "loss": "loss {:.3f}",
@@ -140,19 +253,27 @@ def _eta(state: _Phase, step: int, now: float) -> str:
     if state.total is None or state.first_step is None or step <= state.first_step:
         return ""
     per_step = (now - state.started) / (step - state.first_step)
-    minutes, seconds = divmod(max(0, round(per_step * (state.total - step))), 60)
+    return f"ETA {_duration(per_step * (state.total - step))}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole_seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"ETA {hours}:{minutes:02d}:{seconds:02d}" if hours else f"ETA {minutes}:{seconds:02d}"
+    return f"{hours}:{minutes:02d}:{whole_seconds:02d}" if hours else f"{minutes}:{whole_seconds:02d}"
+
+
+def _count(step: int, total: int | None) -> str:
+    return f"{step}/{total}" if total is not None else str(step or "")
 
 
 def _bars(console: Console) -> RichProgress:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     return RichProgress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24, complete_style="green", finished_style="green"),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}", style="progress.download", markup=False),
         TextColumn("{task.fields[numbers]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("{task.fields[eta]}", style="dim", markup=False),
@@ -167,3 +288,17 @@ def evaluation_line(record: Mapping[str, Any], of: str = "held-out") -> str:
         for name, m in record["metrics"].items()
     )
     return f"step {record['step']}: {of} {record.get('headline', rates)}"
+
+
+_SHOWN_CHARS = 2000
+
+
+def shown_answer(said: str, answer: str) -> str:
+    """What a person sees of an answer as it comes: what is said of it, and the beginning of its text."""
+    return f"--- {said}\n{visible(answer, _SHOWN_CHARS) or '(empty)'}\n---"
+
+
+def peak_line(peak_mb: float, estimated_mb: float | None) -> str:
+    """One line for the memory that was taken at the peak, beside the estimate."""
+    estimated = "" if estimated_mb is None else f", estimated {estimated_mb:,.0f} MiB"
+    return f"memory: {peak_mb:,.0f} MiB at the peak{estimated}"

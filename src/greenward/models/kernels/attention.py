@@ -56,42 +56,41 @@ class KernelPrefill(KernelAttention):
         super().__init__(decoder, batch, kernels)
         room = -(-_lengths(batch) // LANES) * LANES
         self.offsets_N = np.ascontiguousarray(np.cumsum(room) - room)
-        self.room = int(room.sum())
-        self.caches: list[tuple[Tensor, Tensor]] = []
+        # One block, since many small ones that live long would keep the memory between them from being used.
+        numbers = int(room.sum()) * decoder.shape.kv_heads * decoder.shape.head_dim
+        empty = decoder.embedding.new_zeros(
+            (decoder.shape.layers, 2, numbers), dtype=decoder.compute_dtype, requires_grad=False
+        )
+        self.caches = [(layer[0], layer[1]) for layer in empty]
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
         out_MHD, _ = self.attend(qkv_MXD)
         H, K = self.shape.heads, self.shape.kv_heads
-        self.caches.append(self.kernels.cache_prompts(qkv_MXD, H, K, self.layout, self.offsets_N, self.room))
+        self.kernels.cache_prompts(qkv_MXD, H, K, self.layout, self.offsets_N, *self.caches[layer])
         return out_MHD.flatten(1)
 
 
 class KernelDecodeAttention:
-    """Each row's newest token over its group's prompt and its own tokens. Rows are ordered by group.
+    """Each row's newest token over its group's prompt and its own tokens, which differ in number.
 
-    A row keeps its place in the cache when others leave: nothing is copied.
+    The rows of a group follow each other. A row keeps its place in the cache when others leave or join:
+    nothing is copied, and the caches of a prefill are freed with its last row.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        prefill: KernelPrefill,
-        group_sizes: Sequence[int],
-        tokens: int,
-        memory: Tensor,
-    ) -> None:
-        batch = prefill.batch
-        self.shape, self.kernels, self.caches = decoder.shape, prefill.kernels, prefill.caches
-        self.table = decoder.rotary.grown(batch.longest + tokens)
-        self.longest = batch.longest + tokens
-        self.capacity = -(-tokens // LANES) * LANES
-        rows = sum(group_sizes)
+    def __init__(self, decoder: Decoder, kernels: Kernels, rows: int, tokens: int, memory: Tensor) -> None:
+        """There is room for so many `rows` of so many `tokens`; `memory` has `numbers(…)` numbers."""
+        self.shape, self.kernels, self.rotary = decoder.shape, kernels, decoder.rotary
+        self.tokens, self.capacity = tokens, -(-tokens // LANES) * LANES
         places = (self.shape.layers, 2, rows * self.shape.kv_heads * self.capacity * self.shape.head_dim)
         self.own = memory[: np.prod(places)].view(places)
-        self.stored = -1
-        self.slots_B = np.arange(rows)
-        self.groups_B = np.repeat(np.arange(len(group_sizes)), group_sizes)
-        self.offsets_N, self.lengths_N = prefill.offsets_N, _lengths(batch)
+        self.own_places = [(layer[0].data_ptr(), layer[1].data_ptr()) for layer in self.own]
+        self.free = np.arange(rows)
+        # Of each row: the number of its group, its place in `own`, how many tokens it has there, the length
+        # of its prompt, and for each layer where the keys and the values of this lie in memory.
+        self.group_B, self.slot_B, self.stored_B, self.length_B = np.empty((4, 0), dtype=np.int64)
+        self.places_L2B = np.empty((self.shape.layers, 2, 0), dtype=np.int64)
+        self.prefill_B: list[KernelPrefill] = []
+        self.groups = 0
 
     @staticmethod
     def numbers(decoder: Decoder, rows: int, tokens: int) -> int:
@@ -99,31 +98,60 @@ class KernelDecodeAttention:
         shape = decoder.shape
         return 2 * shape.layers * rows * shape.kv_heads * shape.head_dim * (-(-tokens // LANES) * LANES)
 
-    def advance(self) -> None:
-        self.stored += 1
-        starts = np.flatnonzero(np.diff(self.groups_B, prepend=-1))
-        ends = np.append(starts[1:], len(self.groups_B))
-        blocks = [np.arange(a, b, _QUERY_BLOCK) for a, b in zip(starts, ends, strict=True)]
-        lengths_B = self.lengths_N[self.groups_B]
-        self.rows = Rows(
-            sum(map(len, blocks)),
-            np.append(np.concatenate(blocks), len(self.groups_B)),
-            self.slots_B,
-            lengths_B + self.stored,
-            self.offsets_N[self.groups_B],
-            lengths_B,
-            self.capacity,
-            self.stored,
-            self.longest,
-        )
+    def join(self, prefill: KernelPrefill, group_sizes: Sequence[int]) -> None:
+        """Add the rows of groups whose prompts were computed, behind the others."""
+        groups = np.repeat(np.arange(len(group_sizes)), group_sizes)
+        lengths_N = _lengths(prefill.batch)
+        bases = np.array([[part.data_ptr() for part in cache] for cache in prefill.caches])
+        token_bytes = self.shape.kv_heads * self.shape.head_dim * prefill.caches[0][0].element_size()
+        places = bases[:, :, None] + prefill.offsets_N[groups] * token_bytes
+        slots, self.free = np.split(self.free, [len(groups)])
+        self.table = self.rotary.grown(prefill.batch.longest + self.tokens)
+        self.group_B = np.append(self.group_B, self.groups + groups)
+        self.slot_B = np.append(self.slot_B, slots)
+        self.stored_B = np.append(self.stored_B, np.full(len(groups), -1))
+        self.length_B = np.append(self.length_B, lengths_N[groups])
+        self.places_L2B = np.concatenate((self.places_L2B, places), axis=2)
+        self.prefill_B += [prefill] * len(groups)
+        self.groups += len(group_sizes)
+        self._divide()
 
     def keep(self, kept: np.ndarray) -> None:
-        self.slots_B, self.groups_B = self.slots_B[kept], self.groups_B[kept]
+        self.free = np.append(self.free, np.delete(self.slot_B, kept))
+        self.group_B, self.slot_B = self.group_B[kept], self.slot_B[kept]
+        self.stored_B, self.length_B = self.stored_B[kept], self.length_B[kept]
+        self.places_L2B = np.ascontiguousarray(self.places_L2B[:, :, kept])
+        self.prefill_B = [self.prefill_B[b] for b in kept]
+        self._divide()
+
+    def _divide(self) -> None:
+        """Cut the rows into blocks of neighbours of one group, and note where each layer's caches lie."""
+        first, row = self.places_L2B.ctypes.data, 8 * len(self.group_B)
+        places = [(first + 2 * layer * row, first + (2 * layer + 1) * row) for layer in range(len(self.own))]
+        self.caches = [(*at, *own) for at, own in zip(places, self.own_places, strict=True)]
+        starts = np.flatnonzero(np.diff(self.group_B, prepend=-1))
+        ends = np.append(starts, len(self.group_B))[1:]
+        blocks = [np.arange(a, b, _QUERY_BLOCK) for a, b in zip(starts, ends, strict=True)]
+        self.block_row = np.concatenate([*blocks, [len(self.group_B)]])
+
+    def advance(self) -> None:
+        self.stored_B += 1
+        position_B = self.length_B + self.stored_B
+        self.rows = Rows(
+            len(self.block_row) - 1,
+            self.block_row,
+            self.slot_B,
+            position_B,
+            self.stored_B,
+            self.length_B,
+            self.capacity,
+            int(position_B.max()) + 1,
+        )
+        self.rows.count = len(position_B)
 
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
         H, K = self.shape.heads, self.shape.kv_heads
-        own = (self.own[layer, 0], self.own[layer, 1])
-        return self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer], own).flatten(1)
+        return self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer]).flatten(1)
 
 
 def layout_of(batch: GroupBatch) -> Layout:

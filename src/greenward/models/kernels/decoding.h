@@ -1,5 +1,5 @@
 /* Decoding of one number type: each row's newest token attends to its prompt and to its own tokens in a cache.
- * QUERY_BLOCK queries of a group read the prompt together.
+ * QUERY_BLOCK queries of a group read the prompt together; own tokens differ in number.
  */
 #ifndef QUERY_BLOCK
 #define QUERY_BLOCK 8
@@ -92,22 +92,23 @@ INLINE void NAME(add_cached_values_of_one)(const float *weights, const NUMBER *v
  * tokens. */
 INLINE void NAME(decode_queries)(float *query, int width, int count, int D, const NUMBER *prompt_keys,
                                  const NUMBER *prompt_values, int64_t prompt, NUMBER *const *own_keys,
-                                 NUMBER *const *own_values, int64_t own, NUMBER *const *out, float *scores,
+                                 NUMBER *const *own_values, const int64_t *own, NUMBER *const *out, float *scores,
                                  int64_t stride) {
   float mixed[QUERY_BLOCK * D] __attribute__((aligned(64))), total[QUERY_BLOCK];
-  int64_t behind = rounded_up(prompt, LANES), n = behind + rounded_up(own, LANES);
-  NAME(prefetch)(own_keys[0], own * D);
+  int64_t behind = rounded_up(prompt, LANES);
+  NAME(prefetch)(own_keys[0], own[0] * D);
   NAME(prefetch)(prompt_values, (prompt < AHEAD ? prompt : AHEAD) * D);
   NAME(cached_scores)(query, width, prompt_keys, prompt, D, scores, stride);
   for (int i = 0; i < count; i++) {
     float *row = scores + i * stride;
-    NAME(prefetch)(i + 1 < count ? own_keys[i + 1] : own_values[0], own * D);
-    NAME(cached_scores_of_one)(query + i * D, own_keys[i], own, D, row + behind);
+    int64_t n = behind + rounded_up(own[i], LANES);
+    NAME(prefetch)(i + 1 < count ? own_keys[i + 1] : own_values[0], own[i + 1 < count ? i + 1 : 0] * D);
+    NAME(cached_scores_of_one)(query + i * D, own_keys[i], own[i], D, row + behind);
     vec top = all(-INFINITY), sums = {0};
     for (int64_t j = 0; j < n; j += LANES) top = at_least(load_f32(row + j), top);
     float most = largest(top);
     for (int64_t j = 0; j < n; j += LANES) {
-      int64_t left = j < behind ? prompt - j : own - (j - behind);
+      int64_t left = j < behind ? prompt - j : own[i] - (j - behind);
       vec weight = first(left < LANES ? left : LANES, exponential(load_f32(row + j) - most), (vec){0});
       sums += weight;
       store_f32(row + j, weight);
@@ -117,47 +118,49 @@ INLINE void NAME(decode_queries)(float *query, int width, int count, int D, cons
   memset(mixed, 0, sizeof mixed);
   NAME(add_cached_values)(scores, width, stride, prompt_values, prompt, D, mixed);
   for (int i = 0; i < count; i++) {
-    if (i + 1 < count) NAME(prefetch)(own_values[i + 1], own * D);
-    NAME(add_cached_values_of_one)(scores + i * stride + behind, own_values[i], own, D, mixed + i * D);
+    if (i + 1 < count) NAME(prefetch)(own_values[i + 1], own[i + 1] * D);
+    NAME(add_cached_values_of_one)(scores + i * stride + behind, own_values[i], own[i], D, mixed + i * D);
     NAME(pack)(mixed + i * D, out[i], D, 1.f / total[i]);
   }
 }
 
 INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *table, const Rows *rows, int64_t block,
-                              int k, const NUMBER *prompt_keys, const NUMBER *prompt_values, NUMBER *keys,
+                              int k, const NUMBER *const *prompt_keys, const NUMBER *const *prompt_values, NUMBER *keys,
                               NUMBER *values, NUMBER *out, float *scores, int64_t stride) {
   int X = H + 2 * K, share = H / K, count = 0;
   float query[QUERY_BLOCK * D] __attribute__((aligned(64))), scale = 1.f / sqrtf(D);
   memset(query, 0, sizeof query);
   NUMBER *own_keys[QUERY_BLOCK], *own_values[QUERY_BLOCK], *to[QUERY_BLOCK];
+  int64_t own[QUERY_BLOCK];
   int64_t first = rows->block_row[block], last = rows->block_row[block + 1];
   int64_t prompt = rows->prompt_length[first];
-  int64_t place = (rows->prompt_offset[first] * K + k * rounded_up(prompt, LANES)) * D;
-  NAME(prefetch)(prompt_keys + place, (prompt < AHEAD ? prompt : AHEAD) * D);
+  int64_t place = k * rounded_up(prompt, LANES) * D;
+  const NUMBER *its_keys = prompt_keys[first] + place, *its_values = prompt_values[first] + place;
+  NAME(prefetch)(its_keys, (prompt < AHEAD ? prompt : AHEAD) * D);
   for (int64_t r = first; r < last; r++)
-    NAME(prefetch)(keys + ((rows->slot[r] * K + k) * rows->capacity + rows->stored / LANES * LANES) * D, LANES * D);
+    NAME(prefetch)(keys + ((rows->slot[r] * K + k) * rows->capacity + rows->stored[r] / LANES * LANES) * D, LANES * D);
   for (int64_t r = first; r < last; r++) {
     NUMBER *token = qkv + r * X * D;
     const float *angles = table + rows->position[r] * D;
     NUMBER *own_key = keys + (rows->slot[r] * K + k) * rows->capacity * D;
     NUMBER *own_value = values + (rows->slot[r] * K + k) * rows->capacity * D;
     NAME(rotate_head)(token + (H + k) * D, angles, D, 1.f);
-    NAME(write_key)(own_key, rows->stored, token + (H + k) * D, D);
-    memcpy(own_value + rows->stored * D, token + (H + K + k) * D, D * sizeof(NUMBER));
+    NAME(write_key)(own_key, rows->stored[r], token + (H + k) * D, D);
+    memcpy(own_value + rows->stored[r] * D, token + (H + K + k) * D, D * sizeof(NUMBER));
     for (int h = k * share; h < (k + 1) * share; h++) {
       NAME(rotate_head)(token + h * D, angles, D, 1.f);
       for (int d = 0; d < D; d += LANES) store_f32(query + count * D + d, LOAD(token + h * D + d) * scale);
       own_keys[count] = own_key;
       own_values[count] = own_value;
+      own[count] = rows->stored[r] + 1;
       to[count++] = out + (r * H + h) * D;
       if (count == QUERY_BLOCK || (r == last - 1 && h == (k + 1) * share - 1)) {
-        const NUMBER *its_keys = prompt_keys + place, *its_values = prompt_values + place;
         if (count > QUERY_BLOCK / 2)
           NAME(decode_queries)(query, QUERY_BLOCK, count, D, its_keys, its_values, prompt, own_keys, own_values,
-                               rows->stored + 1, to, scores, stride);
+                               own, to, scores, stride);
         else
           NAME(decode_queries)(query, QUERY_BLOCK / 2, count, D, its_keys, its_values, prompt, own_keys, own_values,
-                               rows->stored + 1, to, scores, stride);
+                               own, to, scores, stride);
         count = 0;
       }
     }
@@ -165,9 +168,9 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
 }
 
 /* Rotates the newest token of every row (B, X, D) in place, adds its keys and values to the cache, and attends:
- * out (B, H, D). */
-void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows, const NUMBER *prompt_keys,
-                  const NUMBER *prompt_values, NUMBER *keys, NUMBER *values, NUMBER *out, int threads) {
+ * out (B, H, D). Each row has the addresses of its prompt's keys and values. */
+void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows,
+                  const NUMBER *const *prompt_keys, const NUMBER *const *prompt_values, NUMBER *keys, NUMBER *values, NUMBER *out, int threads) {
   int64_t stride = rounded_up(rows->longest, LANES) + 2 * LANES;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {

@@ -169,6 +169,28 @@ void NAME(choose)(const NUMBER *logits, float scale, const float *drawn, int64_t
   }
 }
 
+/* Of each row of logits (B, V): the first of the largest, and its log-probability. */
+void NAME(choose_most_likely)(const NUMBER *logits, int64_t *tokens, float *logprobs, int64_t B, int64_t V, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t b = 0; b < B; b++) {
+    const NUMBER *row = logits + b * V;
+    vec most = all(-INFINITY), total = {0};
+    for (int64_t v = 0; v < V; v += LANES) {
+      vec x = NAME(load_some)(row + v, V - v);
+      most = at_least(first(V - v < LANES ? V - v : LANES, x, most), most);
+    }
+    float top = largest(most);
+    int64_t token = 0;
+    while (token < V - 1 && !(PASTE(number, TYPE)(row[token]) >= top)) token++;
+    for (int64_t v = 0; v < V; v += LANES) {
+      vec x = NAME(load_some)(row + v, V - v) - top;
+      total += first(V - v < LANES ? V - v : LANES, choose(x < -87.f, (vec){0}, exponential(x)), (vec){0});
+    }
+    tokens[b] = token;
+    logprobs[b] = -logf(sum(total));
+  }
+}
+
 /* d logit = scale (g [target] - p (g + e (log p + entropy))) for the gradients g of log-probabilities and e of
  * entropies, which may be NULL. */
 void NAME(score_backward)(const NUMBER *logits, const int64_t *targets, float scale, const float *lse,

@@ -21,11 +21,10 @@ typedef struct {
   const int64_t *block_row;      /* their first rows, and one behind the last */
   const int64_t *slot;           /* of each row: its place in the cache */
   const int64_t *position;       /* of each row */
-  const int64_t *prompt_offset;  /* of each row: where its prompt begins in the cache of prompts, in tokens */
+  const int64_t *stored;         /* of each row: the tokens that it has in its place */
   const int64_t *prompt_length;  /* of each row */
   int64_t capacity;              /* tokens of a place in the cache, a multiple of LANES */
-  int64_t stored;                /* tokens that each row has there */
-  int64_t longest;               /* prompt and own tokens */
+  int64_t longest;               /* prompt and own tokens of a row */
 } Rows;
 
 #define PASTE_(a, b) a##_##b

@@ -44,11 +44,11 @@ class Layout(_Struct):
 
 
 class Rows(_Struct):
-    """Rows that are decoded, as `kernels.c` declares them."""
+    """Rows that are decoded, `count` of them, as `kernels.c` declares them."""
 
-    _fields_ = _declared(
-        "blocks *block_row *slot *position *prompt_offset *prompt_length capacity stored longest"
-    )
+    count: int
+
+    _fields_ = _declared("blocks *block_row *slot *position *stored *prompt_length capacity longest")
 
 
 class Kernels:
@@ -60,6 +60,7 @@ class Kernels:
         for runtime in [*root.glob("lib/libgomp*"), *root.parent.glob("torch.libs/libgomp*")][:1]:
             ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # whose threads the kernels share
         self._library = ctypes.CDLL(str(path))
+        self._functions: dict[tuple[str, torch.dtype], Any] = {}
 
     @staticmethod
     def serve(x: Tensor, size: int | None = None) -> bool:
@@ -71,7 +72,7 @@ class Kernels:
         """The normalised x, and 1 / rms(x) in float32."""
         out, size = torch.empty_like(x), x.shape[-1]
         scale = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
-        arguments = (x, weight.contiguous(), out, scale, x.numel() // size, size, ctypes.c_float(eps))
+        arguments = (x, weight.contiguous(), out, scale, x.numel() // size, size, float(eps))
         self._call("rms_norm", x, *arguments, threads_for=x.numel())
         return out, scale
 
@@ -111,15 +112,24 @@ class Kernels:
     ) -> None:
         """Fill in the log-probability of each target, log-sum-exp and entropy of softmax(scale · logits)."""
         S, V = logits_SV.shape
-        arguments = (logits_SV, targets_S, ctypes.c_float(scale), logprobs_S, lse_S, entropy_S, S, V)
+        arguments = (logits_SV, targets_S, float(scale), logprobs_S, lse_S, entropy_S, S, V)
         self._call("score", logits_SV, *arguments, threads_for=S * V)
 
     def choose(self, logits_BV: Tensor, scale: float, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens (B,) that numbers in [0, 1) draw from softmax(scale · logits), and log-probabilities."""
         B, V = logits_BV.shape
         tokens_B, logprobs_B = uniforms_B.new_empty(B, dtype=torch.int64), torch.empty_like(uniforms_B)
-        arguments = (logits_BV, ctypes.c_float(scale), uniforms_B, tokens_B, logprobs_B, B, V)
+        arguments = (logits_BV, float(scale), uniforms_B, tokens_B, logprobs_B, B, V)
         self._call("choose", logits_BV, *arguments, threads_for=B * V)
+        return tokens_B, logprobs_B
+
+    def choose_most_likely(self, logits_BV: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely tokens (B,), the first of several, and log-probabilities."""
+        B, V = logits_BV.shape
+        tokens_B = logits_BV.new_empty(B, dtype=torch.int64)
+        logprobs_B = logits_BV.new_empty(B, dtype=torch.float32)
+        arguments = (logits_BV, tokens_B, logprobs_B, B, V)
+        self._call("choose_most_likely", logits_BV, *arguments, threads_for=B * V)
         return tokens_B, logprobs_B
 
     def score_backward(
@@ -135,7 +145,7 @@ class Kernels:
         S, V = logits_SV.shape
         grad_logits = torch.empty_like(logits_SV)
         given = (lse_S, entropy_S, grad_S, grad_entropy_S, grad_logits)
-        arguments = (logits_SV, targets_S, ctypes.c_float(scale), *given, S, V)
+        arguments = (logits_SV, targets_S, float(scale), *given, S, V)
         self._call("score_backward", logits_SV, *arguments, threads_for=S * V)
         return grad_logits
 
@@ -154,7 +164,7 @@ class Kernels:
     ) -> None:
         """Rotate the first `heads` heads in place by the angles of `RotaryTable`; back with sign -1."""
         M, X, D = tokens_MXD.shape
-        arguments = (tokens_MXD, positions_M, table, len(positions_M), X, heads, D, ctypes.c_float(sign))
+        arguments = (tokens_MXD, positions_M, table, len(positions_M), X, heads, D, float(sign))
         self._call("rotate", tokens_MXD, *arguments, threads_for=M * X * D)
 
     def attention(self, qkv_MXD: Tensor, heads: int, kv_heads: int, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -184,15 +194,19 @@ class Kernels:
         return grad_qkv
 
     def cache_prompts(
-        self, qkv_MXD: Tensor, heads: int, kv_heads: int, layout: Layout, offsets: np.ndarray, room: int
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values of rotated prompts, laid out for `decode`; group g begins at token `offsets[g]`."""
+        self,
+        qkv_MXD: Tensor,
+        heads: int,
+        kv_heads: int,
+        layout: Layout,
+        offsets: np.ndarray,
+        keys: Tensor,
+        values: Tensor,
+    ) -> None:
+        """Lay out keys and values of rotated prompts for `decode`; group g begins at token `offsets[g]`."""
         D = qkv_MXD.shape[-1]
-        keys, values = qkv_MXD.new_zeros((2, room * kv_heads * D))
-        places = offsets.ctypes.data_as(ctypes.c_void_p)
-        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), places, keys, values)
+        arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), offsets.ctypes.data, keys, values)
         self._call("cache_prompts", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
-        return keys, values
 
     def decode(
         self,
@@ -201,24 +215,35 @@ class Kernels:
         kv_heads: int,
         table: Tensor,
         rows: Rows,
-        prompts: Sequence[Tensor],
-        own: Sequence[Tensor],
+        caches: Sequence[int],
     ) -> Tensor:
-        """Attended values (B, H, D) of each row's newest token, whose keys and values join `own`."""
+        """Attended values (B, H, D) of each row's newest token; 0 for tokens behind the rows.
+
+        `caches` are addresses: of two arrays with the addresses of each row's keys and values of its prompt,
+        and of the keys and values of the rows' own tokens, which those of the newest join.
+        """
         B, _, D = qkv_BXD.shape
         out_BHD = qkv_BXD.new_empty((B, heads, D))
-        arguments = (qkv_BXD, heads, kv_heads, D, table, ctypes.byref(rows), *prompts, *own, out_BHD)
+        if rows.count < B:
+            out_BHD[rows.count :] = 0
+        arguments = (qkv_BXD, heads, kv_heads, D, table, ctypes.byref(rows), *caches, out_BHD)
         self._call("decode", qkv_BXD, *arguments, threads_for=_SMALL)
         return out_BHD
 
-    def _call(self, name: str, like: Tensor, *arguments: object, threads_for: int) -> None:
+    def _call(self, name: str, like: Tensor, *arguments: Any, threads_for: int) -> None:
         """Tensors are passed by address and integers as int64; the number of threads comes last."""
+        function = self._functions.get((name, like.dtype))
+        if function is None:
+            function = getattr(self._library, f"{name}_{_TYPES[like.dtype]}")
+            function.argtypes = [*map(_type_of, arguments), ctypes.c_int]
+            function.restype = None
+            self._functions[name, like.dtype] = function
         threads = torch.get_num_threads() if threads_for >= _SMALL else 1
-        function = getattr(self._library, f"{name}_{_TYPES[like.dtype]}")
-        function(*(_passed(one) for one in arguments), ctypes.c_int(threads))
+        function(*[one.data_ptr() if isinstance(one, Tensor) else one for one in arguments], threads)
 
 
-def _passed(one: object) -> object:
-    if isinstance(one, Tensor):
-        return ctypes.c_void_p(one.data_ptr())
-    return ctypes.c_int64(one) if isinstance(one, int) else one  # None is a null pointer
+def _type_of(argument: object) -> Any:
+    """As C has it; None is a null pointer."""
+    if isinstance(argument, int):
+        return ctypes.c_int64
+    return ctypes.c_float if isinstance(argument, float) else ctypes.c_void_p

@@ -64,6 +64,11 @@ def differences(
         relative_error(chances, spread.gather(1, tokens[:, None]).squeeze(1)),
         float(torch.maximum(drawn - below, below - chances.exp() - drawn).max()),
     )
+    tokens, chances = native.choose_most_likely(logits)
+    likely = torch.log_softmax(logits.float(), dim=1).max(1)
+    found["choose_most_likely"] = max(
+        relative_error(chances, likely.values), float((tokens != logits.float().argmax(1)).any())
+    )
     if dtype == torch.float32:
         a, b, add = random(61, 400), random(400, 45), random(61, 45)
         forms = (
@@ -104,9 +109,10 @@ def _attention(
     prefill = KernelPrefill(decoder, prefilled, native)
     spans = [(bucket.prompts, bucket.owns) for bucket in batch.buckets]
     prefill(0, torch.cat([qkv[prompt.start : prompt.stop] for prompt, _ in spans]))
-    memory = torch.zeros(KernelDecodeAttention.numbers(decoder, size * len(prompts), steps), dtype=dtype)
-    order = [size] * len(prompts)
-    decode = KernelDecodeAttention(decoder, prefill, order, steps, memory)
+    places = size * len(prompts)
+    memory = torch.zeros(KernelDecodeAttention.numbers(decoder, places, steps), dtype=dtype)
+    decode = KernelDecodeAttention(decoder, native, places, steps, memory)
+    decode.join(prefill, [size] * len(prompts))
     worst = 0.0
     for step in range(steps):
         decode.advance()
