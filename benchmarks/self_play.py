@@ -44,6 +44,7 @@ from greenward.models.policy import Policy
 from greenward.recipes.run import build_reinforcement
 from greenward.rollouts.protocols import Completion, Episode, OnGroup, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory
+from greenward.runs.progress import Progress
 from greenward.tasks.self_play.environment import MovePrompts
 from greenward.tasks.self_play.games import SCRIPTED, Game, find_game
 from greenward.tasks.self_play.task import SelfPlay, SelfPlayRecipe
@@ -129,7 +130,7 @@ def make_contestants(arguments: argparse.Namespace, folder: Path, stack: ExitSta
 
     run = stack.enter_context(RunDirectory.create(folder / "run", recipe.model_dump(mode="json")))
     trained.load_state_dict(policy.state_dict())
-    built = build_reinforcement(recipe, trained, SelfPlay(recipe), run, stack, print)
+    built = build_reinforcement(recipe, trained, SelfPlay(recipe), run, stack, Progress())
 
     def train(number: int) -> Played:
         trained.load_state_dict(policy.state_dict())

@@ -107,6 +107,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    show: int = 0,
     dry_run: bool = False,
     **sections: Any,
 ) -> TrainingResult:
@@ -122,7 +123,8 @@ def train(
     called in this process as `f(prompts, completions, **columns)` (TRL) or `f(answers)`.
 
     `resume` continues the run in `output`, exactly, or the one whose `config.yaml` is the recipe; `overwrite`
-    deletes a run that is there; `dry_run` shows settings, size and first prompt. Raises the errors of
+    deletes a run that is there; `show` is the number of first episodes that are shown; `dry_run` shows
+    settings, size and first prompt. Raises the errors of
     `greenward.common.errors`; written files are kept.
     """
     from greenward.grading.user_rewards import reward_terms
@@ -170,7 +172,7 @@ def train(
     if dry_run:
         recipes.dry_run(resolved, given, functions)
         return TrainingResult(run, finished=False)
-    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "quiet": quiet, "show": show}
     finished = recipes.train(resolved, run, **how, given=given, functions=functions)
     return TrainingResult(run, finished)
 
@@ -198,7 +200,7 @@ def evaluate(
     (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `ids`, `limit`, `timeout`,
     `workers`, `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`,
     `concurrency`, `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where
-    both are names, `fewshot`, `recheck`, `eval_results` and `overwrite`. Raises the errors of
+    both are names, `fewshot`, `recheck`, `eval_results`, `overwrite` and `show`. Raises the errors of
     `greenward.common.errors`.
     """
     from greenward.evaluation.session import AnswerOptions, evaluate_in_memory, open_evaluation
@@ -232,8 +234,10 @@ def evaluate(
                 remedy="Leave it out, or name a run or model, and a suite or file.",
             )
         return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
-    session = open_evaluation(str(policy), replace(asked, suite=problems))
     with Progress(quiet=quiet) as progress:
+        asked_of = "" if is_served else f" for {policy}"  # a wrong URL may hold a key
+        with progress.during(f"reading {problems or 'what was held out'}{asked_of}"):
+            session = open_evaluation(str(policy), replace(asked, suite=problems))
         return EvaluationResult(*session.run(output, grading, progress))
 
 
@@ -336,7 +340,7 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
 
 
 _LIMITS = ("timeout", "workers", "require", "packages")
-_JUDGING = ("recheck", "eval_results", "overwrite")
+_JUDGING = ("recheck", "eval_results", "overwrite", "show")
 
 
 def _grading(

@@ -102,6 +102,70 @@ def test_a_model_is_evaluated_into_files_that_anyone_can_read(call, model, suite
     assert len(json.loads(Path("out/summary.json").read_text())["sessions"]) == 2
 
 
+def test_a_person_sees_each_phase_the_first_answers_and_the_memory(call, model, suite, tmp_path):
+    shutil.copytree(model, tmp_path / "mine")
+    (tmp_path / "mine" / "README.md").write_text(
+        "---\nlanguage: en\nlicense: apache-2.0\n---\nlicense: mit\n"
+    )
+    arguments = ("eval", tmp_path / "mine", "--suite", suite, "--max-tokens", 8, "--out", "out", "--show", 2)
+    code, _, told = call(*arguments)
+    assert code == 0, told
+    in_turn = (
+        f"reading {suite} for {tmp_path / 'mine'}", "model: ", "hashing the weights", "memory: estimated ",
+        "loading ", "sampling: 4 answers", "judging  answer 4/4", "SHA-256 ", "memory: ",
+    )  # fmt: skip
+    places = [told.index(part) for part in in_turn[:-1]]
+    assert places == sorted(places) and "memory: " in told[places[-1] :]
+    assert "M parameters" in told and "in float32, licence apache-2.0; computed in float32" in told
+    assert told.count("\n--- add_") == 2
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert 50 < summary["memory"]["estimated_mb"] < 1.5 * summary["memory"]["peak_mb"]
+    assert summary["model"]["licence"] == "apache-2.0" and summary["model"]["weights"] in told
+    again = call(*arguments)[2]
+    assert "4 of 4 answers are there, 4 of them judged" in again and "loading" not in again
+    assert call(*arguments, "--quiet")[2] == ""
+
+
+def test_answers_are_shown_without_what_a_terminal_would_obey(call, suite, samples):
+    told = call("grade", samples((1, RIGHT), (3, HOSTILE), (2, WRONG)), "--suite", suite, "--show", 3)[2]
+    assert "--- add_1, answer 0: passed\n    return n + 1\n" in told
+    assert "--- add_2, answer 0: failed\n    return n\n" in told
+    assert told.count("\n---") == 6 and "\x1b" not in told and "\u202e" not in told
+    file = samples((4, "pass #" + "x" * 100_000))
+    assert len(call("grade", file, "--suite", suite, "--show", 1, "--out", "long")[2]) < 5000
+    assert "---" not in call("grade", file, "--suite", suite, "--out", "long")[2]
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: \x1b[31mred\n---\n", "\ufffd[31mred"),
+        ("license: mit\n" + "x: y\n" * 200_000, None),
+        ("---\nlicense:\n- mit\n---\n", None),
+        ("no front matter\n---\nlicense: mit\n", None),
+        ("---\nlicense: " + "m" * 10_000 + "\n---\n", "m" * 79 + "…"),
+    ],
+)
+def test_a_licence_is_a_short_word_of_the_cards_head(model, tmp_path, card, licence):
+    from greenward.models.catalog import find_model
+
+    shutil.copytree(model, tmp_path / "mine")
+    (tmp_path / "mine" / "README.md").write_text(card)
+    found = find_model(str(tmp_path / "mine"))
+    assert found.licence == licence and (licence or "not stated") in found.description()
+
+
+@pytest.mark.parametrize("quantised", ["gptq", {"quant_method": ["x"]}, {"quant_method": "gptq"}, {}])
+def test_a_config_of_any_form_is_described(model, tmp_path, quantised):
+    from greenward.models.catalog import find_model
+
+    shutil.copytree(model, tmp_path / "mine")
+    config = json.loads((tmp_path / "mine" / "config.json").read_text())
+    other = {"quantization_config": quantised, "license": ["mit"], "dtype": 5, "torch_dtype": None}
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config | other))
+    assert ("quantised" in find_model(str(tmp_path / "mine")).description()) is bool(quantised)
+
+
 def test_another_setting_is_refused_by_name(call, model, suite):
     arguments = ("eval", model, "--suite", suite, "--max-tokens", 8, "--out", "out", "--quiet")
     assert call(*arguments)[0] == 0
@@ -143,7 +207,7 @@ def test_answers_from_elsewhere_are_graded_and_partial_files_said_to_be(call, su
     kept = Path("out/results.jsonl").read_text()
     code, _, told = call("grade", file, "--suite", suite, "--out", "out")
     assert code == 0
-    assert "3 of 4 answers are judged already" in told
+    assert "3 of 4 answers are there, 3 of them judged" in told
     assert Path("out/results.jsonl").read_text().startswith(kept)
 
 

@@ -109,7 +109,7 @@ def test_nothing_of_a_hostile_repository_is_run_or_followed(fix: Callable[..., R
     os.mkfifo(shop / "shop/pipe.py")
     before = sorted(outside.iterdir())
     done = fix([RIGHT], "--json", "--yes")
-    assert json.loads(done.output)["applied"] and "1 + RATE" in (shop / "shop/prices.py").read_text()
+    assert json.loads(done.stdout)["applied"] and "1 + RATE" in (shop / "shop/prices.py").read_text()
     assert sorted(outside.iterdir()) == before
     problem, _ = repair_problem(Path("shop/prices.py"), Path("tests"))
     assert "the key of the user" not in str(problem)
@@ -173,7 +173,7 @@ def test_an_empty_file_can_be_repaired(fix: Callable[..., Result], shop: Path) -
 
 
 def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -> None:
-    found = json.loads(fix([WRONG, RIGHT, MISSING], "--json").output)
+    found = json.loads(fix([WRONG, RIGHT, MISSING], "--json").stdout)
     verdicts = found.pop("verdicts")
     assert [(one["status"], one["tests_passed"], one["tests"]) for one in verdicts] == [
         ("failed", 0, 2), ("passed", 2, 2), ("edit_not_found", 0, 2),

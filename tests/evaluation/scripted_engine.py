@@ -8,7 +8,7 @@ import numpy as np
 
 from greenward.grading.answers import Extracted
 from greenward.problems.problem import Problem
-from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason
+from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
 
 
 class ScriptedEngine:
@@ -27,11 +27,12 @@ class ScriptedEngine:
         group_size: int,
         params: SamplingParams,
         *,
-        seed: int,
+        seed: int | Sequence[int],
         on_group: OnGroup,
     ) -> None:
+        seeds = per_prompt(seed, len(prompts))
         for number, prompt in reversed(list(enumerate(prompts))):
-            on_group(number, self.answers(prompt, group_size, params, seed))
+            on_group(number, self.answers(prompt, group_size, params, seeds[number]))
 
 
 def completion(token_ids: Sequence[int], stop: StopReason = StopReason.END) -> Completion:

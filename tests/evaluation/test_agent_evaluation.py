@@ -81,3 +81,30 @@ def test_a_model_that_does_nothing_solves_nothing(tmp_path, capsys):
     assert summary["metrics"]["pass@1"]["value"] == 0.0
     assert summary["statuses"] == {"failed": 3}
     assert "[1. programmer]" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_what_an_agent_leaves_is_kept_though_another_goes_on(tmp_path, capsys):
+    """The server refuses the key once an agent is through; the same command asks for what is missing only."""
+    samples = tmp_path / "out" / "samples.jsonl"
+    (slow,) = (one for one in REPOSITORIES if one.task_id == "routes/way-back")
+
+    def answer(prompt: str) -> str:
+        if slow.prompt in prompt or ("<output>" in prompt and "Changed: " not in prompt):
+            server.key = "another" if samples.is_file() and samples.read_text() else None
+            return "<shell>sleep 0.05</shell>"
+        return knows_the_patches(prompt)
+
+    def kept() -> list[str]:
+        return samples.read_text().splitlines()
+
+    with OpenAIServer(answer) as server:
+        command = ["eval", f"tiny@{server.url}", "--suite", "repositories", "--ids", IDS, "--quiet"]
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--out", str(tmp_path / "out"), "--workers", "1"])
+        assert ended.value.code == 2
+        before = kept()
+        assert 1 <= len(before) < len(IDS.split(",")) and not any(slow.task_id in line for line in before)
+        server.answer, server.key, asked = knows_the_patches, None, len(server.payloads)
+        assert evaluate(server.url, tmp_path / "out", capsys)["metrics"]["pass@1"]["value"] == 1.0
+        assert kept()[: len(before)] == before and len(kept()) == len(IDS.split(","))
+        assert len(server.payloads) - asked == 2 * (len(kept()) - len(before))  # a patch and its end each

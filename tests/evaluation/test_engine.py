@@ -181,14 +181,28 @@ def test_rows_of_earlier_versions_are_read_as_they_are() -> None:
     assert by_problem({"step": 0, "rows": [row]}) == {"step": 0, "rows": [row]}
 
 
-def test_chunks_keep_the_order_and_draw_with_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_keep_the_order_and_chunks_of_them_have_seeds_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engine, "ANSWERS_PER_CHUNK", 8)
     policy = StatusEngine([[PASSED] * (number % 5) + [FAILED] * 4 for number in range(11)])
     result = run(policy, k=(1,), greedy=False)
     assert [row["passed"] for row in by_problem(result)["rows"]] == [number % 5 for number in range(11)]
-    assert [call[0] for call in policy.calls] == [2, 2, 2, 2, 2, 1]
-    assert {call[2] for call in policy.calls} == {1.0}
-    assert len({call[3] for call in policy.calls}) == 6
+    ((problems, _, temperature, seeds),) = policy.calls  # one call, in which places are taken again
+    assert (problems, temperature) == (11, 1.0)
+    assert len(set(seeds)) == 6 and [seeds.index(seed) for seed in seeds] == [
+        0,
+        0,
+        2,
+        2,
+        4,
+        4,
+        6,
+        6,
+        8,
+        8,
+        10,
+    ]
 
 
 def test_only_so_many_questions_are_asked() -> None:

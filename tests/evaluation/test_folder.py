@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
 from greenward.common.errors import RunError
@@ -18,6 +23,7 @@ from greenward.grading.execution import FlakyAnswer
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.rollouts.protocols import SamplingParams
+from greenward.runs.progress import Progress
 
 PROBLEMS = ProblemSet(
     (Problem(f"p{number}", "Do it.", "f", tests=(Case((1,), 1),), tags=("easy",)) for number in range(6)),
@@ -77,7 +83,7 @@ def evaluate(path: Path, policy: CountingPolicy, grader: CountingGrader) -> Eval
     seconds = Seconds()
     with EvaluationFolder(path, SETTINGS, PROBLEMS) as folder:
         source = PolicySource(policy, NumberRenderer(), SamplingParams(), PER_PROBLEM, seed=3, chunk=4)  # type: ignore[arg-type]
-        judge(folder, source.samples(folder, PROBLEMS, seconds), grader, seconds)  # type: ignore[arg-type]
+        judge(folder, partial(source.draw, folder, PROBLEMS, seconds), grader, seconds)  # type: ignore[arg-type]
         return folder
 
 
@@ -121,6 +127,48 @@ def test_cut_while_drawing_no_answer_is_drawn_twice_and_all_is_as_without_a_cut(
     evaluate(tmp_path / "e", second, CountingGrader())
     assert content(tmp_path / "e") == uninterrupted
     assert sorted(first.drawn + second.drawn) == list(range(len(PROBLEMS)))
+
+
+def test_an_answer_is_judged_while_the_next_is_drawn(tmp_path):
+    """The engine draws each group only once the one before is judged, all in one chunk."""
+
+    class Waiting(CountingPolicy):
+        def answers(self, prompt, group_size, params, seed):
+            while len(grader.judged) < PER_PROBLEM * len(self.drawn):
+                assert time.monotonic() < end, "nothing is judged before all is drawn"
+                time.sleep(0.001)
+            return super().answers(prompt, group_size, params, seed)
+
+    end, grader = time.monotonic() + 60, CountingGrader()
+    with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
+        source = PolicySource(Waiting(), NumberRenderer(), SamplingParams(), PER_PROBLEM, seed=3, chunk=100)  # type: ignore[arg-type]
+        judge(folder, partial(source.draw, folder, PROBLEMS, Seconds()), grader, Seconds())  # type: ignore[arg-type]
+        assert len(folder.rows) == PER_PROBLEM * len(PROBLEMS)
+
+
+@pytest.mark.parametrize("there", [0, 3])
+def test_drawing_is_shown_with_what_was_there_before(tmp_path, there):
+    """Each answer of this engine has one token, which it tells as it comes."""
+
+    class Telling(CountingPolicy):
+        def answers(self, prompt, group_size, params, seed):
+            if self.drawn:
+                self.on_tokens(PER_PROBLEM)
+            return super().answers(prompt, group_size, params, seed)
+
+    if there:
+        with pytest.raises(Killed):
+            evaluate(tmp_path / "e", CountingPolicy(there), CountingGrader())
+    out, clock, engine = io.StringIO(), itertools.count(step=11), Telling()
+    progress = Progress(console=Console(file=out, width=200), clock=lambda: next(clock))
+    with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
+        shown = partial(progress.drawing, "sampling")
+        source = PolicySource(engine, NumberRenderer(), SamplingParams(), PER_PROBLEM, 3, 100, shown)  # type: ignore[arg-type]
+        judge(folder, partial(source.draw, folder, PROBLEMS, Seconds()), CountingGrader(), Seconds())  # type: ignore[arg-type]
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "sampling: 12 answers"
+    assert lines[1].startswith(f"sampling  answer {2 * there + 2}/12  2 tokens")
+    assert lines[-1].startswith("sampling  answer 12/12") and engine.on_tokens is None
 
 
 @pytest.mark.parametrize("name", [SAMPLES, RESULTS])
@@ -189,7 +237,7 @@ def test_given_answers_may_grow_but_not_change(tmp_path):
         answers = [Sample(PROBLEMS[0], sample, code, Extracted(code)) for sample, code in enumerate(codes)]
         with EvaluationFolder(tmp_path / "e", SETTINGS, PROBLEMS) as folder:
             add_given(folder, answers)
-            judge(folder, (), grader, Seconds())  # type: ignore[arg-type]
+            judge(folder, lambda _: None, grader, Seconds())  # type: ignore[arg-type]
         return grader
 
     assert sorted(grade("1", "2").judged) == ["1", "2"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from greenward.common.errors import ConfigError, GreenwardError, ProblemError
 from greenward.config.loading import load_recipe, shipped_recipes
@@ -16,7 +20,8 @@ from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import original_id
-from greenward.recipes.run import check_recipe, dry_run, train
+from greenward.recipes.run import ShowSampling, check_recipe, dry_run, train
+from greenward.runs.progress import Progress
 from greenward.runs.reading import read_metrics
 from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, DATA, REINFORCED
@@ -184,6 +189,42 @@ def test_a_warm_start_needs_programs_that_continue_the_starter_code(problem_file
     train_problems, _ = build_problems(recipe(problem_file(buggy_code="def double(m):\n    return 3 * m\n")))
     with pytest.raises(ProblemError, match="double: expected a reference and a buggy program"):
         generated_examples(train_problems, 0.5, seed=0)
+
+
+def test_a_person_sees_the_first_episodes_and_the_memory_of_a_training(tmp_path, capsys):
+    keys = (*REINFORCED, "problems.train=classic_training", "evaluation.enabled=false")
+    settings = load_recipe("quickstart", (*keys, "problems.held_out=classic_evaluation"))
+    assert train(settings, tmp_path / "run", show=2)
+    told, rows = capsys.readouterr().err, json.loads((tmp_path / "run/summary.json").read_text())
+    first = (tmp_path / "run/rollouts/step_000001.jsonl").read_text().splitlines()
+    shown = re.findall(r"^--- (\w+): (\w+), rewards ", told, re.MULTILINE)
+    assert shown == [(one["problem"], one["status"]) for one in map(json.loads, first[:2])]
+    assert (
+        f"memory: {rows['peak_rss_mb']:,.0f} MiB at the peak, estimated {rows['estimated_mb']:,.0f} MiB"
+        in told
+    )
+    assert "reading problems and model\n" in told and f"model: {DATA / 'starter'}: llama" in told
+
+
+def test_a_long_step_shows_what_it_draws_and_that_it_updates(monkeypatch):
+    """The clocks of this step are eleven seconds further at each look."""
+    clock, out = itertools.count(step=11), io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    engine, tokenizer = SimpleNamespace(), SimpleNamespace(decode_answer=lambda ids: f"text {list(ids)}")
+    turn = SimpleNamespace(completion_ids=[1, 2])
+    episode = SimpleNamespace(task_id="p", outcome="no_code", rewards={"x": 0.0}, trained_turns=[turn])
+    with Progress(console=Console(file=out, width=100), clock=lambda: next(clock)) as progress:
+        progress.phase("training", 1)
+        shown = ShowSampling(engine, tokenizer, progress, 1)
+        shown.on_step_begin(1)
+        engine.on_tokens(7)
+        assert shown.on_episodes([episode, episode]) == [episode, episode]
+        shown.on_step_end(1, [], {})
+        progress.advance(1)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "training: 1 steps" and lines[1].startswith("sampling  7 tokens")
+    answer = ["--- p: no_code, rewards {'x': 0.0}", "text [1, 2]", "---", "updating the weights"]
+    assert lines[-5:-1] == answer and lines[-1] == "training  step 1/1"
 
 
 def test_bad_rows_are_named_with_the_option_that_skips_them_and_recorded(tmp_path, problem_file, capsys):

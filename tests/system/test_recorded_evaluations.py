@@ -25,7 +25,17 @@ from tiny_model import DATA
 RECORD = Path(__file__).with_name("recorded_evaluations.json")
 SUITE = DATA / "held_out.json"
 OF_THE_MACHINE = frozenset(
-    {"seconds", "cpu_seconds", "sessions", "isolation", "layers", "weights", "model", "model_name_or_path"}
+    {
+        "seconds",
+        "cpu_seconds",
+        "sessions",
+        "isolation",
+        "layers",
+        "weights",
+        "model",
+        "model_name_or_path",
+        "memory",
+    }
 )
 SOLUTIONS = (
     "return a + b",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXIT_BELOW, EXIT_FAILED = 1, 2
 _WHICH = ("checkpoint", "limit", "skip_bad_rows", "ids")
-_JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite")
+_JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite", "show")
 _PROBLEMS_ONLY = ("check_references", "fail_under", "show_prompt")
 _PROMPTS = ("greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct")
 _STYLES = {"base": "completion", "chat": "chat", "auto": None}
@@ -71,6 +71,9 @@ grading_options = with_options(
     flag("--eval-results", help="Write EvalPlus's eval_results.json, too."),
     folder_option("--out", "Where to write.", "evaluation"),
     overwrite_option,
+    click.option(
+        "--show", type=click.IntRange(min=0), default=0, help="Show the first N answers with their verdicts."
+    ),
     flag("--json", "as_json", help="Print summary.json, nothing else."),
     click.option("--fail-under", type=FloatRange(0, 1), help="Exit with 1 if pass@1 is below this share."),
     flag("--quiet", help="No progress and no tables."),
@@ -121,10 +124,10 @@ def eval_(
 ) -> None:  # fmt: skip
     """Sample a model's answers to a suite, run them, and report how many are right.
 
-    MODEL is a run directory (its newest checkpoint), a model folder, a Hugging Face id, or with --base-url a
-    model of that server. A run of self-play is evaluated in its games, or in the one that --suite names; --n
-    is then the number of games of a match. One of task token_mdp writes a greedy program for each problem,
-    and --n (50) with --epsilon.
+    MODEL is a run directory (its newest checkpoint), a model folder, a GGUF file, a Hugging Face id, or with
+    --base-url a model of that server. A run of self-play is evaluated in its games, or in the one that
+    --suite names; --n is then the number of games of a match. One of task token_mdp writes a greedy program
+    for each problem, and --n (50) with --epsilon.
     All files are in one folder. After an interruption the same command goes on and repeats nothing. Published
     figures differ by prompt, number of examples, temperature and time limit: all are recorded.
 

@@ -75,10 +75,12 @@ def fix(
     greenward fix prices.py --tests test_prices.py --model Qwen/Qwen2.5-Coder-7B-Instruct \\
         --base-url http://localhost:8000/v1
     """
+    from greenward.runs.progress import Progress
     from greenward.tasks.repair.fix import FixOptions, find_repair
 
     name = endpoint_name(base_url, model) if base_url else model
-    repair = find_repair(file, tests, name, FixOptions(**chosen))
+    with Progress() as progress:
+        repair = find_repair(file, tests, name, FixOptions(**chosen), progress)
     best = repair.selection.verdict if repair.selection else None
     verdicts = repair.selection.verdicts if repair.selection else ()
     total, passed_before = len(repair.before.tests_passed), sum(repair.before.tests_passed)

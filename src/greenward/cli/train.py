@@ -58,6 +58,7 @@ QUICK = (
 @folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
 @overwrite_option
 @quiet_option
+@click.option("--show", type=click.IntRange(min=0), default=0, help="Show the first N episodes.")
 @click.option("--model", metavar="NAME", help="model.id; 7b is Qwen/Qwen2.5-Coder-7B-Instruct.")
 @click.option("--dataset", metavar="NAME", help="problems.train and held_out; code_bugs is bugs:families.")
 @click.option("--learning_rate", "--learning-rate", help="training.learning_rate.")
@@ -80,7 +81,8 @@ def train(
     import greenward.api as api
 
     overrides = (*_aliased(chosen), *overrides)
-    how = {name: chosen[name] for name in ("resume", "overwrite")} | {"quiet": quiet, "dry_run": dry_run}
+    how = {name: chosen[name] for name in ("resume", "overwrite", "show")}
+    how |= {"quiet": quiet, "dry_run": dry_run}
     with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
         result = api.train(recipe, overrides, output=output, **how)
         if not (result.finished or dry_run):
@@ -366,9 +368,10 @@ def _script(recipe: str, overrides: tuple[str, ...], options: dict[str, Any]) ->
 def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | None) -> None:
     """Check a pretrained model before it is trained.
 
-    MODEL is a Hugging Face id, a model folder, an adapter of PEFT or a run. Its logits, log-probabilities and
-    greedy answers are compared with transformers; then it is trained for three steps of GRPO and answers ten
-    problems. KEY=VALUE overrides a key of the recipe `quickstart`. The exit code is 1 if a check fails, and 2
+    MODEL is a Hugging Face id, a model folder, a GGUF file, an adapter of PEFT or a run. Its chat template,
+    end tokens and one answer are shown; its logits, log-probabilities and greedy answers are compared with
+    transformers on the same weights; then it is trained for three steps of GRPO and answers ten problems.
+    KEY=VALUE overrides a key of the recipe `quickstart`. The exit code is 1 if a check fails, and 2
     if there is no model to check.
 
     \b
@@ -381,8 +384,9 @@ def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | Non
     passed = True
     with tempfile.TemporaryDirectory(prefix="greenward-") as folder:
         for good, line in validate_model(model, output or Path(folder) / "run", overrides):
-            click.echo(f"{'passed' if good else 'FAILED'}  {line}")
-            passed &= good
+            word = {True: "passed", False: "FAILED", None: "found"}[good]
+            click.echo(visible(f"{word:6}  {line}"))
+            passed &= good is not False
     click.echo(f"Verdict: greenward {'can' if passed else 'CANNOT'} train {model} as it stands here.")
     if not passed:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Evaluates sampled or given answers: judges them while the next are sampled, and computes the figures.
+"""Evaluates sampled or given answers: judges each while others are sampled, and computes the figures.
 
 A caller (training, `greenward eval`, `greenward grade`) gives a store of samples and rows (`EvaluationRows`),
 a source of samples and a grader. A sample that the store holds already is neither drawn nor judged again.
@@ -14,9 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from hashlib import sha256
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +37,7 @@ from greenward.problems.problem import Problem, ProblemSet
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.protocols import POLICY, Completion, RolloutEngine, SamplingParams, StopReason
 from greenward.runs.files import from_json_number
+from greenward.runs.progress import Drawn, Progress
 from greenward.sandbox.isolation import Layer, level_of
 
 SampleKey = tuple[str, int]  # task id, number of the sample
@@ -216,9 +219,14 @@ class EvaluationRows:
     def add_samples(self, samples: Iterable[Sample]) -> None:
         self.samples.update((sample.key, sample) for sample in samples)
 
-    def add_new(self, samples: Iterable[Sample]) -> None:
-        """Adds the samples of which there is none of the same key."""
-        self.add_samples([sample for sample in samples if sample.key not in self.samples])
+    def add_new(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Adds the samples of which there is none of the same key, and gives those.
+
+        Lost ones are given and not added.
+        """
+        new = [sample for sample in samples if sample.key not in self.samples]
+        self.add_samples([sample for sample in new if not sample.lost])
+        return new
 
     def add_row(self, row: EvaluationRow) -> None:
         self.rows[row.key] = row
@@ -364,8 +372,9 @@ def with_labels(figures: dict[str, Any], samples: Iterable[Sample]) -> dict[str,
 
 
 MakeAgent = Callable[[int, Problem], AgentDialogue]
+OnSamples = Callable[[list[Sample]], None]
 _MOST_VERDICTS = 50_000
-ANSWERS_PER_CHUNK = 512  # sampled in one call during training, while the chunk before is graded
+ANSWERS_PER_CHUNK = 512  # with one seed, during training
 
 
 class VerdictMemory:
@@ -409,10 +418,13 @@ class Seconds:
 class Source(Protocol):
     """Where the answers of an evaluation come from: a policy, a server, a file, a Q-network."""
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterable[list[Sample]]:
-        """The answers that `store` does not hold yet, a part at a time; it has added them to `store`."""
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
+        """Adds to `store` the answers that it does not hold yet, and gives them to `on_samples` as they come.
+
+        Those that were lost are given and not added.
+        """
 
 
 def evaluate(
@@ -430,7 +442,7 @@ def evaluate(
 
     What `store` holds already is neither asked nor judged again. Without `ks`, pass@k is for the usual k.
     """
-    judge(store, source.samples(store, problems, seconds), grader, seconds, on_row, memory=memory)
+    judge(store, partial(source.draw, store, problems, seconds), grader, seconds, on_row, memory=memory)
     places = {problem.task_id: place for place, problem in enumerate(problems)}
     rows = sorted(store.rows.values(), key=lambda row: (places[row.task_id], row.sample))
     most = max(Counter(row.task_id for row in rows).values(), default=0)
@@ -450,6 +462,7 @@ def evaluate_policy(
     elapsed_seconds: float = 0.0,
     tools: ToolsConfig | None = None,
     memory: VerdictMemory | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Samples `config.samples` answers to each of `config.num_questions` problems and judges them.
 
@@ -457,6 +470,7 @@ def evaluate_policy(
     answers. `step` and `elapsed_seconds` say when in a run this is and are only recorded. With `tools`, an
     answer is what an agent leaves, and `renderer` the prompts of agents. `memory` holds the verdicts of
     earlier evaluations on these problems; within one evaluation, too, equal answers are judged once.
+    `progress` shows what takes long.
 
     Returns the record that a run keeps: the figures of `summarise`, greedy pass@1 if it is asked for, the
     prompts, and the rows with the program of each answer.
@@ -474,7 +488,11 @@ def evaluate_policy(
         make = None
         if tools is not None:
             make = agent_maker(grader.executor, renderer, params, tools, policy.max_positions)
-        source = PolicySource(policy, renderer, params, per_problem, config.seed, ANSWERS_PER_CHUNK, make)
+        name = f"{'greedy ' if temperature == 0 else ''}evaluation on {problems.name}"
+        shown = partial((progress or Progress(quiet=True)).drawing, name, at_once=False)
+        source = PolicySource(
+            policy, renderer, params, per_problem, config.seed, ANSWERS_PER_CHUNK, shown, make
+        )
         store = EvaluationRows()
         figures = evaluate(source, chosen, store, grader, ks, seconds=seconds, memory=memory)
         if demanded:
@@ -507,59 +525,79 @@ def evaluate_policy(
 
 def judge(
     store: EvaluationRows,
-    source: Iterable[list[Sample]],
+    draw: Callable[[OnSamples], None],
     grader: ExecutionJudge,
     seconds: Seconds,
     on_row: Callable[[EvaluationRow], None] = lambda _: None,
     *,
     memory: VerdictMemory | None = None,
 ) -> None:
-    """Judge the samples of `store` that have no row yet, then those of `source`, chunk by chunk.
+    """Judge the samples of `store` that have no row yet, and those that `draw` gives to its argument.
 
-    Each chunk is graded in a thread while the next is sampled. A row is added as soon as its verdict
-    exists, always by one thread; a lost sample becomes a row of status `INFRASTRUCTURE`. When `source` ends
-    early, by an error or Ctrl-C, grading ends at its next verdict.
+    They are graded in a thread while the next are drawn. A row is added as soon as its verdict exists, always
+    by one thread; a lost sample becomes a row of status `INFRASTRUCTURE`. When `draw` ends early, by an error
+    or Ctrl-C, grading ends at its next verdict.
     """
     leaving, memory = threading.Event(), memory or VerdictMemory()
-    waiting = [sample for key, sample in store.samples.items() if key not in store.rows]
+    arrived: SimpleQueue[list[Sample] | None] = SimpleQueue()  # None is the end
 
-    def grade(chunk: list[Sample]) -> None:
+    def grade(samples: list[Sample]) -> None:
         began = time.perf_counter()
-        for sample in (sample for sample in chunk if sample.lost):
+        for sample in (sample for sample in samples if sample.lost):
             store.samples[sample.key] = sample
             row = EvaluationRow.of(sample, Verdict(Status.INFRASTRUCTURE, error_message=sample.lost))
             store.add_row(row)
             on_row(row)
-        chunk = [sample for sample in chunk if not sample.lost]
-        stream = memory.grade_stream(grader, [(one.problem, one.extracted.answer) for one in chunk])
+        judged = [sample for sample in samples if not sample.lost]
+        stream = memory.grade_stream(grader, [(one.problem, one.extracted.answer) for one in judged])
         with closing(stream) as verdicts:  # type: ignore[type-var]
             for index, verdict in verdicts:
-                row = EvaluationRow.of(chunk[index], verdict)
+                row = EvaluationRow.of(judged[index], verdict)
                 store.add_row(row)
                 on_row(row)
                 if leaving.is_set():
                     return
         seconds.grading += time.perf_counter() - began
 
+    def grade_all() -> None:
+        while not leaving.is_set():
+            parts = [arrived.get()]
+            with suppress(Empty):
+                while True:
+                    parts.append(arrived.get_nowait())
+            grade([sample for part in parts for sample in part or ()])
+            if None in parts:
+                return
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="grading") as background:
+        grading = background.submit(grade_all)
+
+        def hand_over(samples: list[Sample]) -> None:
+            if grading.done():
+                grading.result()  # raises what ended it
+            arrived.put(samples)
+
         try:
-            pending = background.submit(grade, waiting)
-            for chunk in source:
-                pending.result()
-                pending = background.submit(grade, chunk)
-            pending.result()
+            hand_over([sample for key, sample in store.samples.items() if key not in store.rows])
+            draw(hand_over)
+            arrived.put(None)
+            grading.result()
         except BaseException:
             leaving.set()
+            arrived.put(None)
             raise
+
+
+_NOT_SHOWN = partial(Progress(quiet=True).drawing, "sampling")
 
 
 @dataclass(frozen=True)
 class PolicySource:
-    """A policy that answers each problem `per_problem` times, about `chunk` answers at a time.
+    """A policy that answers each problem `per_problem` times.
 
-    The seed of a chunk depends on `seed` and on its place in the problem set only, so that what is sampled
-    after an interruption is what would have been sampled without one. With `make`, answers are what agents
-    leave.
+    The seed of an answer depends on `seed` and on which `chunk` of so many answers it is in only, so that
+    what is sampled after an interruption is what would have been sampled without one. With `make`, answers
+    are what agents leave, a chunk at a time. `shown` is `Progress.drawing` with a name.
     """
 
     engine: RolloutEngine
@@ -568,46 +606,67 @@ class PolicySource:
     per_problem: int
     seed: int
     chunk: int
+    shown: Callable[..., AbstractContextManager[Drawn]] = _NOT_SHOWN
     make: MakeAgent | None = None
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterator[list[Sample]]:
-        """As `Source.samples`, in the order of the problems.
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
+        """As `Source.draw`, in the order of the problems.
 
-        The answers to a problem are added to `store` as soon as the last of them has ended.
+        The answers to a problem come as soon as the last of them has ended; what an agent leaves, at once.
         """
         size = max(1, self.chunk // self.per_problem)
-        for start in range(0, len(problems), size):
-            asked = problems[start : start + size]
-            keys = [(problem.task_id, number) for problem in asked for number in range(self.per_problem)]
-            new = [key for key in keys if key not in store.samples]
-            unanswered = {task_id for task_id, _ in new}
-            if new:
-                seed = int(np.random.SeedSequence((self.seed, start)).generate_state(1)[0])
-                began = time.perf_counter()
-                missing = [problem for problem in asked if problem.task_id in unanswered]
-                if self.make is not None:
-                    store.add_new(agent_samples(self.make, self.engine, missing, self.per_problem, seed))
-                else:
-                    self._sample(store, missing, seed)
-                seconds.sampling += time.perf_counter() - began
-                yield [store.samples[key] for key in new]
+        keys = [(problem.task_id, number) for problem in problems for number in range(self.per_problem)]
+        there = sum(key in store.samples for key in keys)
+        if there == len(keys):
+            return
+        # The length of an agent's whole episode has no bound that is worth showing.
+        most = None if self.make else self.params.max_tokens
+        with self.shown(len(keys), there, most_tokens=most) as drawn:
 
-    def _sample(self, store: EvaluationRows, problems: Sequence[Problem], seed: int) -> None:
+            def add(samples: Iterable[Sample]) -> None:
+                new = store.add_new(samples)
+                drawn.answers(len(new))
+                on_samples(new)
+
+            self.engine.on_tokens = drawn.tokens
+            began = time.perf_counter()
+            try:
+                asked: list[tuple[Problem, int]] = []
+                for start in range(0, len(problems), size):
+                    seed = int(np.random.SeedSequence((self.seed, start)).generate_state(1)[0])
+                    missing = {
+                        place: problem
+                        for place, problem in enumerate(problems[start : start + size])
+                        if any((problem.task_id, n) not in store.samples for n in range(self.per_problem))
+                    }
+                    if self.make is not None:
+                        draw_by_agents(self.make, self.engine, missing, self.per_problem, seed, add)
+                    asked += [(problem, seed) for problem in missing.values()]
+                if self.make is None:
+                    self._sample(add, asked)
+            finally:
+                self.engine.on_tokens = None
+                seconds.sampling += time.perf_counter() - began
+
+    def _sample(self, add: Callable[[Iterable[Sample]], None], asked: Sequence[tuple[Problem, int]]) -> None:
+        """Answer all problems, each with its seed, in one call: one that ends makes room for another."""
         renderer, tokens, positions = self.renderer, self.params.max_tokens, self.engine.max_positions
         prompts: list[tuple[Problem, Sequence[int]]] = []
-        for problem in problems:
+        seeds: list[int] = []
+        for problem, seed in asked:
             prompt = renderer.prompt_ids(problem)
             if len(prompt) + tokens <= positions:
                 prompts.append((problem, prompt))
+                seeds.append(seed)
                 continue
             reason = (
                 f"the prompt has {len(prompt)} tokens; with {tokens} for the answer that is more than "
                 f"the model's {positions} positions"
             )
             numbers = range(self.per_problem)
-            store.add_new(Sample(problem, number, "", Extracted(None, reason)) for number in numbers)
+            add(Sample(problem, number, "", Extracted(None, reason)) for number in numbers)
 
         def read(group: int, completions: list[Completion]) -> None:
             problem, _ = prompts[group]
@@ -617,35 +676,46 @@ class PolicySource:
                 extracted = renderer.extracted(problem, text)
                 truncated = completion.stop_reason is StopReason.LENGTH
                 samples.append(Sample(problem, number, text, extracted, truncated, len(completion.token_ids)))
-            store.add_new(samples)
+            add(samples)
 
         if prompts:
-            asked = [prompt for _, prompt in prompts]
-            self.engine.sample(asked, self.per_problem, self.params, seed=seed, on_group=read)
+            ids = [prompt for _, prompt in prompts]
+            self.engine.sample(ids, self.per_problem, self.params, seed=seeds, on_group=read)
 
 
-def agent_samples(
-    make: MakeAgent, policy: RolloutEngine, problems: Sequence[Problem], per_problem: int, seed: int
-) -> list[Sample]:
-    """What `per_problem` agents leave of each problem; the text of a sample is the transcript."""
-    asked = [(problem, number) for problem in problems for number in range(per_problem)]
-    dialogues = [make(index // per_problem, problem) for index, (problem, _) in enumerate(asked)]
-    run_dialogues(dialogues, {POLICY: policy}, seed=seed)
-    samples = []
-    for (problem, number), one in zip(asked, dialogues, strict=True):
-        if one.final is None:
-            samples.append(
-                Sample(problem, number, one.text(), Extracted(None), lost=one.verdict.error_message)
-            )
-            continue
-        truncated = one.completions[-1].stop_reason is StopReason.LENGTH
-        tokens = sum(len(completion.token_ids) for completion in one.completions)
-        samples.append(Sample(problem, number, one.text(), one.final, truncated, tokens))
-    return samples
+def draw_by_agents(
+    make: MakeAgent,
+    policy: RolloutEngine,
+    problems: Mapping[int, Problem],
+    per_problem: int,
+    seed: int,
+    add: Callable[[Iterable[Sample]], None],
+) -> None:
+    """Give to `add` what each of `per_problem` agents leaves of each problem, as soon as it has ended.
+
+    The text of a sample is the transcript. The keys of `problems` are the numbers of their groups.
+    """
+    asked = {
+        make(group, problem): (problem, number)
+        for group, problem in problems.items()
+        for number in range(per_problem)
+    }
+
+    def ended(dialogue: Any) -> None:
+        problem, number = asked[dialogue]
+        text = dialogue.text()
+        if dialogue.final is None:
+            add([Sample(problem, number, text, Extracted(None), lost=dialogue.verdict.error_message)])
+            return
+        truncated = dialogue.completions[-1].stop_reason is StopReason.LENGTH
+        tokens = sum(len(completion.token_ids) for completion in dialogue.completions)
+        add([Sample(problem, number, text, dialogue.final, truncated, tokens)])
+
+    run_dialogues(list(asked), {POLICY: policy}, seed=seed, on_end=ended)
 
 
-def add_given(found: EvaluationRows, samples: Sequence[Sample]) -> None:
-    """Adds answers from elsewhere to `found`.
+def add_given(found: EvaluationRows, samples: Sequence[Sample]) -> list[Sample]:
+    """Adds answers from elsewhere to `found`, and gives those that are new.
 
     Raises `RunError` when it holds another answer under the same number.
     """
@@ -656,7 +726,7 @@ def add_given(found: EvaluationRows, samples: Sequence[Sample]) -> None:
                 f"{found.place} holds another answer {sample.number} to {sample.problem.task_id}.",
                 remedy="These are other samples than were graded there before: choose another --out.",
             )
-    found.add_new(samples)
+    return found.add_new(samples)
 
 
 def flaky_samples(samples: Iterable[Sample], grader: ExecutionJudge, repeats: int) -> list[dict[str, object]]:

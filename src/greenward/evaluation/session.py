@@ -6,7 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -28,6 +28,7 @@ from greenward.evaluation.compare import contamination
 from greenward.evaluation.evaluate import (
     EvaluationRow,
     EvaluationRows,
+    OnSamples,
     PolicySource,
     Sample,
     Seconds,
@@ -72,7 +73,7 @@ from greenward.rollouts.protocols import RolloutEngine, SamplingParams
 from greenward.runs.files import write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder
-from greenward.runs.progress import Progress
+from greenward.runs.progress import Progress, peak_line, shown_answer
 from greenward.tasks import find_task
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class GradingOptions:
     """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
 
     With `recheck`, every answer is judged so often again to find verdicts that vary. With `overwrite`, an
-    evaluation that is there is deleted.
+    evaluation that is there is deleted. The first `show` answers are shown as soon as they are judged.
     """
 
     sandbox: SandboxConfig
@@ -97,6 +98,7 @@ class GradingOptions:
     recheck: PositiveInt | None = None
     eval_results: bool = False
     overwrite: bool = False
+    show: NonNegativeInt = 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -129,8 +131,8 @@ class EvaluationSession(ABC):
 
     `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
     the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
-    number of answers in all. `grader` judges them while `run` runs. `not_taken` are settings that were asked
-    for and that a server did not take: the summary has None for them.
+    number of answers in all. While `run` runs, `grader` judges them and `progress` is shown. `not_taken` are
+    settings that were asked for and that a server did not take: the summary has None for them.
     """
 
     command = "eval"
@@ -141,6 +143,7 @@ class EvaluationSession(ABC):
     notes: list[str]
     answers: int
     grader: Grader
+    progress: Progress
     device: str | None = None
     not_taken: Sequence[str] = ()
 
@@ -150,10 +153,10 @@ class EvaluationSession(ABC):
         """The prompt of each problem, by task id."""
 
     @abstractmethod
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterable[list[Sample]]:
-        """Answers that `store` does not hold yet, to the problems with all their expected values."""
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
+        """As `Source.draw`, to the problems with all their expected values."""
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         """What the summary says of all answers, besides the figures."""
@@ -173,19 +176,21 @@ class EvaluationSession(ABC):
         check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
         with interruption.stoppable(lambda: GOES_ON), build_grader(grading.sandbox) as grader:
-            problems = grader.complete(self.problems)
+            with progress.during("expected values of the suite"):
+                problems = grader.complete(self.problems)
             with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
                 session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
                 sessions = folder.add_session(session)
                 folder.write_prompts(self.prompts)
-                show, self.grader = _progress_of(folder, self.answers, progress), grader
+                self.grader, self.progress = grader, progress
+                show = _progress_of(folder, self.answers, progress, grading.show)
                 try:
                     with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
                         figures = evaluate(
                             self, problems, folder, grader, grading.k, seconds=seconds, on_row=show
                         )
                 except KeyboardInterrupt:
-                    progress.message(f"{len(folder.rows)} answers are judged; the same command goes on.")
+                    progress.message(f"{_there(folder, self.answers)}; the same command goes on.")
                     raise
                 folder.demand_any_judged()
                 ks = grading.k or usual_ks(figures["most_answers"])
@@ -255,13 +260,11 @@ class SampleGrading(EvaluationSession):
         problems = {sample.problem.task_id: sample.problem for sample in self.given}
         return {task_id: problem.starter_code or problem.prompt for task_id, problem in problems.items()}
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterable[list[Sample]]:
-        """Adds the answers to `store`, whence they are judged."""
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
         given = [replace(one, problem=problems.by_id(one.problem.task_id)) for one in self.given]
-        add_given(store, given)
-        return ()
+        on_samples(add_given(store, given))
 
 
 def undefined(ks: Iterable[int], most: int) -> list[str]:
@@ -281,20 +284,30 @@ def usual_folder(command: str, *names: str) -> Path:
 
 
 def _progress_of(
-    folder: EvaluationFolder, answers: int, progress: Progress
+    folder: EvaluationFolder, answers: int, progress: Progress, shown: int
 ) -> Callable[[EvaluationRow], None]:
-    """Shows each new row: how many there are, and the share that passed."""
-    passed = sum(row.success is True for row in folder.rows.values())
-    progress.phase("evaluation", answers, "answer")
-    if folder.rows:
-        progress.message(f"{len(folder.rows)} of {answers} answers are judged already")
+    """Shows each new row: how many there are and how many passed; of the first `shown`, the answers."""
+    passed, new = sum(row.success is True for row in folder.rows.values()), 0
+    if folder.samples:
+        progress.message(_there(folder, answers))
 
     def show(row: EvaluationRow) -> None:
-        nonlocal passed
-        passed += row.success is True
-        progress.advance(len(folder.rows), {"pass_rate": passed / len(folder.rows)})
+        nonlocal passed, new
+        if not new:
+            progress.phase("judging", answers, "answer")
+        passed, new = passed + (row.success is True), new + 1
+        if new <= shown:
+            said = f"{row.task_id}, answer {row.sample}: {row.status.value}"
+            progress.message(shown_answer(said, folder.samples[row.key].text))
+        waits = len(folder.samples) < answers  # for answers that are still being drawn
+        eta = "" if waits else None
+        progress.advance(len(folder.rows), {"passed": passed}, phase="judging", eta=eta)
 
     return show
+
+
+def _there(folder: EvaluationFolder, answers: int) -> str:
+    return f"{len(folder.samples)} of {answers} answers are there, {len(folder.rows)} of them judged"
 
 
 def _remarks(figures: Mapping[str, Any], ks: Iterable[int]) -> tuple[list[str], list[str]]:
@@ -334,7 +347,7 @@ def _notes_on_suite(read: ProblemSet, problems: ProblemSet, in_process: int) -> 
     return [note for occurs, note in notes if occurs]
 
 
-ANSWERS_PER_CHUNK = 128  # sampled in one call, while the chunk before is graded; decides the chunks' seeds
+ANSWERS_PER_CHUNK = 128  # with one seed
 MOST_TOKENS = 768  # as in EvalPlus
 USUAL_TEMPERATURE = 0.8  # for several answers to a problem; one answer is greedy
 
@@ -431,6 +444,8 @@ class ModelEvaluation(EvaluationSession):
         self.tools = suites.agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
         self.dtype = options.dtype or own.dtype
+        self._estimated_mb: float | None = None
+        self._peak_mb: float | None = None
         self.device: str | None = None  # the name of a GPU on which the model is computed
         if not isinstance(self.model, ServedModel):
             import torch
@@ -488,7 +503,9 @@ class ModelEvaluation(EvaluationSession):
         prompt_hash, model = self.prompt_hash, self.model
         own: dict[str, Any] = {"model": model.name, "seed": options.seed}
         if not isinstance(model, ServedModel):
-            own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
+            progress.message(f"model: {model.description()}; computed in {self.dtype}")
+            with progress.during("hashing the weights"):
+                own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
         self.settings = {
             "limit": options.limit,
             "ids": list(options.ids),
@@ -523,56 +540,102 @@ class ModelEvaluation(EvaluationSession):
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),
         }
-        return super().run(out, grading, progress)
+        summary, folder = super().run(out, grading, progress)
+        if not isinstance(model, ServedModel):
+            progress.message(f"SHA-256 of the model's files: {model.weights_hash}")
+        if self._peak_mb is not None:
+            progress.message(peak_line(self._peak_mb, self._estimated_mb))
+        return summary, folder
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterable[list[Sample]]:
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
+        from greenward.models.memory import peak_mb
         from greenward.models.policy import Policy
 
         assert not isinstance(self.model, ServedModel)
-        number = self.options.samples
-        if all((problem.task_id, i) in store.samples for problem in problems for i in range(number)):
-            return ()  # without loading the weights
-        policy = Policy.from_folder(self.model.folder, dtype=self.dtype, device=self._device)
-        if self.tools is not None:
-            return self.agents(policy, store, problems, seconds, ANSWERS_PER_CHUNK)
-        seed = self.options.seed or 0
-        source = PolicySource(policy, self.renderer, self.sampling, number, seed, ANSWERS_PER_CHUNK)
-        return source.samples(store, problems, seconds)
+        numbers = range(self.options.samples)
+        missing = sum((problem.task_id, n) not in store.samples for problem in problems for n in numbers)
+        if not missing:
+            return  # without loading the weights
+        self._check_memory(missing)
+        with self.progress.during(f"loading {self.model.name}"):
+            policy = Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
+        try:
+            self.draw_by(policy, store, problems, seconds, on_samples, ANSWERS_PER_CHUNK)
+        finally:
+            self._peak_mb = peak_mb(self._device)
 
-    def agents(
+    def draw_by(
         self,
         engine: RolloutEngine,
         store: EvaluationRows,
         problems: ProblemSet,
         seconds: Seconds,
+        on_samples: OnSamples,
         chunk: int,
-    ) -> Iterator[list[Sample]]:
-        """What agents leave. A repository that fails with its reference is lost to the infrastructure."""
-        assert self.tools is not None
-        failing = failing_references([one for one in problems if one.reference], self.grader)
-        broken = {line.partition(": ")[0]: line for line in failing}
-        numbers = range(self.options.samples)
-        if lost := [one for one in problems if one.task_id in broken]:
-            self.notes.append(f"{len(lost)} repositories fail their tests as they should be: {failing[0]}")
-            yield [
-                Sample(one, n, "", Extracted(None), lost=broken[one.task_id]) for one in lost for n in numbers
-            ]
-        make = agent_maker(
-            self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
-        )
+    ) -> None:
+        """What `engine` answers, or what agents leave that it plays.
+
+        A repository that fails with its reference is lost to the infrastructure.
+        """
+        make = None
+        if self.tools is not None:
+            failing = failing_references([one for one in problems if one.reference], self.grader)
+            broken = {line.partition(": ")[0]: line for line in failing}
+            if lost := [one for one in problems if one.task_id in broken]:
+                self.notes.append(
+                    f"{len(lost)} repositories fail their tests as they should be: {failing[0]}"
+                )
+                numbers = range(self.options.samples)
+                on_samples(
+                    [
+                        Sample(one, n, "", Extracted(None), lost=broken[one.task_id])
+                        for one in lost
+                        for n in numbers
+                    ]
+                )
+            problems = problems.filter(lambda one: one.task_id not in broken)
+            make = agent_maker(
+                self.grader.executor, self.renderer, self.sampling, self.tools, engine.max_positions
+            )
         source = PolicySource(
-            engine, self.renderer, self.sampling, len(numbers), self.options.seed or 0, chunk, make
+            engine,
+            self.renderer,
+            self.sampling,
+            self.options.samples,
+            self.options.seed or 0,
+            chunk,
+            partial(self.progress.drawing, "sampling"),
+            make,
         )
-        yield from source.samples(store, problems.filter(lambda one: one.task_id not in broken), seconds)
+        source.draw(store, problems, seconds, on_samples)
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
-        """Nothing; of agents, the first sample of each repository becomes a row for SWE-bench's harness."""
+        """The memory that was taken; of agents, each first sample is a row for SWE-bench's harness."""
         if self.tools is not None:
             first = (sample for sample in folder.samples.values() if sample.number == 0)
             write_rows(folder.path / PREDICTIONS, (prediction(one, self.model.name) for one in first))
-        return {}
+        if self._peak_mb is None:
+            return {}
+        return {"memory": {"estimated_mb": self._estimated_mb, "peak_mb": self._peak_mb}}
+
+    def _check_memory(self, answers: int) -> None:
+        """Say what memory so many answers will take. Raises `ConfigError` where the weights do not fit."""
+        from greenward.models.memory import check_sampling_memory
+
+        assert not isinstance(self.model, ServedModel)
+        lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
+        self._estimated_mb, line = check_sampling_memory(
+            self.model.folder,
+            dtype=self.dtype,
+            device=self._device,
+            answers=answers,
+            answers_per_prompt=self.options.samples,
+            prompt_tokens=lengths,
+            completion_tokens=self.sampling.max_tokens,
+        )
+        self.progress.message(line)
 
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
@@ -636,7 +699,12 @@ def evaluate_in_memory(
     _refuse(options, _SERVERS_ONLY, *SERVED)
     if not isinstance(policy, str | Path):
         _refuse(options, "is settled: the policy is loaded", *LOADED)
-    by_name = {"fewshot": options.fewshot, "recheck": grading.recheck, "eval_results": grading.eval_results}
+    by_name = {
+        "fewshot": options.fewshot,
+        "recheck": grading.recheck,
+        "eval_results": grading.eval_results,
+        "show": grading.show,
+    }
     for name in (name for name, value in by_name.items() if value):
         raise ConfigError(f"{name} concerns a model by name on a suite by name.", remedy="Leave it out.")
     recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
@@ -646,7 +714,7 @@ def evaluate_in_memory(
 
         model = find_model(str(policy), options.checkpoint)
         recipe, dtype = model.recipe, options.dtype or "float32"
-        policy = Policy.from_folder(model.folder, dtype=dtype, device=options.device or "auto")
+        policy = Policy.for_inference(model.folder, dtype=dtype, device=options.device or "auto")
     if isinstance(problems, str | None):
         chosen = suites.find_suite(asked, recipe, skip_bad_rows=options.skip_bad_rows)
     else:
@@ -721,14 +789,13 @@ class EndpointEvaluation(ModelEvaluation):
         with closing(self._endpoint):
             return super().run(out, grading, progress)
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterator[list[Sample]]:
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
         if self.tools is not None:
+            engine = EndpointEngine(self._endpoint)
             try:
-                yield from self.agents(
-                    EndpointEngine(self._endpoint), store, problems, seconds, AGENTS_AT_ONCE
-                )
+                self.draw_by(engine, store, problems, seconds, on_samples, AGENTS_AT_ONCE)
             except EngineError as error:
                 raise EngineError(
                     error.message, remedy="The same command goes on with what is missing."
@@ -736,41 +803,48 @@ class EndpointEvaluation(ModelEvaluation):
             return
         numbers, seed = range(self.options.samples), self.options.seed
         asked = [(one, n) for one in problems for n in numbers if (one.task_id, n) not in store.samples]
+        if not asked:
+            return
         writing, began, lost = Lock(), time.perf_counter(), 0
-        # The first question is asked alone, and what is wrong with the server ends the command.
-        for is_first, part in ((True, asked[:1]), (False, asked[1:])):
+        with self.progress.drawing(
+            "sampling", self.answers, self.answers - len(asked), most_tokens=self.sampling.max_tokens
+        ) as drawn:
+            # The first question is asked alone, and what is wrong with the server ends the command.
+            for is_first, part in ((True, asked[:1]), (False, asked[1:])):
 
-            def keep(number: int, answer: Answer, part: list[Any] = part) -> None:
-                problem, n = part[number]
-                found = self.renderer.extracted(problem, answer.text)
-                tokens = answer.completion_tokens, answer.prompt_tokens
-                sample = Sample(
-                    problem, n, answer.text, found, answer.truncated, *tokens, refused=answer.refused
-                )
-                with writing:
-                    store.add_new([sample])
-
-            prompts = [
-                (
-                    self.renderer.messages(problem) or self.renderer.prompt_text(problem),
-                    None if seed is None else seed + n,
-                )
-                for problem, n in part
-            ]
-            for batch in self._endpoint.ask_all(prompts, self.sampling, keep):
-                chunk = []
-                for number, answer in batch:
+                def keep(number: int, answer: Answer, part: list[Any] = part) -> None:
                     problem, n = part[number]
-                    if not isinstance(answer, RequestError):
-                        chunk.append(store.samples[problem.task_id, n])
-                        continue
-                    if is_first or refuses_all(answer):
-                        raise self._endpoint.explained(answer)
-                    if not lost:
-                        self.notes.append(f"the first answer that was lost: {answer.message}")
-                    lost += 1
-                    chunk.append(Sample(problem, n, "", Extracted(None), lost=answer.message))
-                yield chunk
+                    found = self.renderer.extracted(problem, answer.text)
+                    tokens = answer.completion_tokens, answer.prompt_tokens
+                    sample = Sample(
+                        problem, n, answer.text, found, answer.truncated, *tokens, refused=answer.refused
+                    )
+                    with writing:
+                        store.add_new([sample])
+
+                prompts = [
+                    (
+                        self.renderer.messages(problem) or self.renderer.prompt_text(problem),
+                        None if seed is None else seed + n,
+                    )
+                    for problem, n in part
+                ]
+                for batch in self._endpoint.ask_all(prompts, self.sampling, keep):
+                    arrived = []
+                    for number, answer in batch:
+                        problem, n = part[number]
+                        if not isinstance(answer, RequestError):
+                            arrived.append(store.samples[problem.task_id, n])
+                            continue
+                        if is_first or refuses_all(answer):
+                            raise self._endpoint.explained(answer)
+                        if not lost:
+                            self.notes.append(f"the first answer that was lost: {answer.message}")
+                        lost += 1
+                        arrived.append(Sample(problem, n, "", Extracted(None), lost=answer.message))
+                    on_samples(arrived)
+                    drawn.answers(len(arrived))
+                    drawn.tokens(sum(one.tokens or 0 for one in arrived))
         seconds.sampling += time.perf_counter() - began
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -50,12 +51,12 @@ from greenward.grading.judge import read_token
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import RewardFunction
 from greenward.hardware.detection import is_writable
-from greenward.models.catalog import PromptReader, build_policy, find_reader
-from greenward.models.checkpoint import holding, local_folder, read_shape
+from greenward.models.catalog import FoundModel, PromptReader, build_policy, find_reader
+from greenward.models.checkpoint import holding, local_folder, read_shape, resolve
 from greenward.models.heads import Critic
 from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.models.lora import check_lora
-from greenward.models.memory import check_disk, check_memory, model_shape
+from greenward.models.memory import check_disk, check_memory, estimated_mb, model_shape
 from greenward.models.policy import (
     Policy,
     check_training_dtype,
@@ -64,6 +65,7 @@ from greenward.models.policy import (
     resolve_dtype,
     slow_dtype,
 )
+from greenward.models.tokenizer import Tokenizer
 from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTransfer, Server, VLLMEngine
 from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
@@ -76,7 +78,7 @@ from greenward.runs.directory import FollowedRun, RunDirectory, write_summary
 from greenward.runs.files import JsonRows, write_rows
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.output import check_folder
-from greenward.runs.progress import Progress
+from greenward.runs.progress import SECONDS_BETWEEN_LINES, Drawn, Progress, peak_line, shown_answer
 from greenward.runs.reading import WARM_START, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks import find_task, recipes_of_task
@@ -394,13 +396,57 @@ class Reinforcement:
     exact: bool
 
 
+class ShowSampling(Callback):
+    """Shows what the engine draws for a step, if that takes long, and the first `answers` episodes of all."""
+
+    name = "show_sampling"
+
+    def __init__(self, engine: RolloutEngine, tokenizer: Tokenizer, progress: Progress, answers: int) -> None:
+        self._engine, self._tokenizer, self._progress, self._answers = engine, tokenizer, progress, answers
+        self._shown = ExitStack()
+        self._drawn: Drawn | None = None
+
+    def on_step_begin(self, step: int) -> None:
+        self._engine.on_tokens = self._tokens
+        self._began = time.monotonic()
+
+    def _tokens(self, count: int) -> None:
+        if self._drawn is None:
+            self._drawn = self._shown.enter_context(self._progress.drawing("sampling", at_once=False))
+        self._drawn.tokens(count)
+
+    def on_episodes(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        self._end()
+        for episode in episodes[: self._answers]:
+            said = f"{episode.task_id}: {episode.outcome}, rewards {dict(episode.rewards)}"
+            texts = (self._tokenizer.decode_answer(turn.completion_ids) for turn in episode.trained_turns)
+            self._progress.message(shown_answer(said, "\n".join(texts)))
+        self._answers = max(0, self._answers - len(episodes))
+        if time.monotonic() - self._began >= SECONDS_BETWEEN_LINES:
+            self._shown.enter_context(self._progress.during("updating the weights"))
+        return episodes
+
+    def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._shown.close()
+        self._drawn = None
+
+
 def build_reinforcement(
-    recipe: ReinforcementRecipe, policy: Policy, task: Task, run: RunDirectory, stack: ExitStack, say: Say
+    recipe: ReinforcementRecipe,
+    policy: Policy,
+    task: Task,
+    run: RunDirectory,
+    stack: ExitStack,
+    progress: Progress,
+    show: int = 0,
 ) -> Reinforcement:
     """Everything that trains `policy` on `task`, which is open, as the recipe says; recorded in `run`.
 
-    `stack` closes what runs beside the training. `exact` says whether a resumed run repeats an uninterrupted
-    one.
+    `stack` closes what runs beside the training, `progress` shows it and the first `show` episodes. `exact`
+    says whether a resumed run repeats an uninterrupted one.
 
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
@@ -415,8 +461,9 @@ def build_reinforcement(
         players.update({name: engine for name, player in players.items() if player is sampled})
     callbacks: list[Callback] = [
         RolloutWriter(run, training.rollouts_per_step),
-        *task.callbacks(say),
+        *task.callbacks(progress.message),
         *sleeps,
+        ShowSampling(engine, policy.tokenizer, progress, show),
     ]
     frozen = reward_model = None
     if isinstance(recipe, RewardedRecipe) and recipe.reward_model is not None:
@@ -583,6 +630,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    show: int = 0,
     given: Mapping[str, ProblemSet] = MappingProxyType({}),
     functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> bool:
@@ -591,8 +639,8 @@ def train(
     `given` and `functions` are the caller's own problems and reward functions (`build_problems`,
     `build_rewards`).
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. `overwrite` deletes
-    a run that is there. Raises the typed errors of `greenward.common.errors`; nothing written before an error
-    is lost.
+    a run that is there. The first `show` episodes are shown, unless `quiet`. Raises the typed errors of
+    `greenward.common.errors`; nothing written before an error is lost.
     """
     refuse_both(resume=resume, overwrite=overwrite)
     check_folder(output, "run")
@@ -614,18 +662,20 @@ def train(
         stack.enter_context(interruption.stoppable(what_follows))
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
-        task, reader = checked_task(
-            recipe, given, functions, say=lambda line: None, warn=warned.append, fetch=True
-        )
-        progress = Progress(quiet=quiet)
+        progress = stack.enter_context(Progress(quiet=quiet))
+        with progress.during("reading problems and model"):
+            task, reader = checked_task(
+                recipe, given, functions, say=lambda line: None, warn=warned.append, fetch=True
+            )
+        task.progress = progress
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
         run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
         left_out = task.left_out()
         if left_out:
             run.add_provenance(skipped_rows={key: list(one.skipped) for key, one in left_out.items()})
-        task.open(run, stack)
-        stack.enter_context(progress)
+        with progress.during("opening the sandbox, running references"):
+            task.open(run, stack)
         for key, change in run.inexact.items():
             progress.message(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
@@ -634,7 +684,8 @@ def train(
         for message in (preset_line(recipe), *warned, contended_threads()):
             if message:
                 progress.message(message)
-        finished = Session(recipe, task, reader, progress, resume).train(run)
+        estimated = estimated_mb(recipe) if isinstance(recipe, ModelRecipe) else None
+        finished = Session(recipe, task, reader, progress, resume, show, estimated).train(run)
         if finished and distributed.is_first():
             show_report(output, quiet=quiet)
     return finished
@@ -733,6 +784,8 @@ class Session:
     reader: PromptReader | None
     progress: Progress
     resume: bool
+    show: int = 0
+    estimated_mb: float | None = None
 
     def train(self, run: RunDirectory) -> bool:
         recipe = self.recipe
@@ -742,7 +795,7 @@ class Session:
             return self._supervise(recipe, run)
         assert isinstance(recipe, ReinforcementRecipe)
         if recipe.warm_start is None:
-            return self._reinforce(recipe, run, build_policy(recipe, self.task.texts, self.reader))
+            return self._reinforce(recipe, run, self._policy(recipe))
         folder = run.path / WARM_START
         summary = distributed.broadcast_from_rank0(lambda: read_summary(folder))
         if summary is None or summary["status"] != "finished":
@@ -762,6 +815,16 @@ class Session:
         warm = recipe.model_copy(update={"model": model})
         return self._reinforce(recipe, run, build_policy(warm, self.task.texts, self.reader))
 
+    def _policy(self, recipe: ModelRecipe) -> Policy:
+        """The policy at the start, with what it is shown where it is no decoder from random weights."""
+        if (name := recipe.model.id) is None:
+            return build_policy(recipe, self.task.texts, self.reader)
+        folder = resolve(name, recipe.model.cache_dir, offline=True)
+        said = FoundModel(name, folder, None, None).description()
+        self.progress.message(f"model: {said}; computed in {recipe.model.dtype}")
+        with self.progress.during(f"loading {name}"):
+            return build_policy(recipe, self.task.texts, self.reader)
+
     def _train_by(self, trainer: Trainer, run: RunDirectory) -> bool:
         """Train by a trainer of the task's own."""
         recipe, say = self.recipe, self.progress.message
@@ -776,7 +839,7 @@ class Session:
         self, recipe: SupervisedRecipe, run: RunDirectory, faults: FaultsConfig = _NO_FAULTS
     ) -> bool:
         config = recipe.warm_start
-        policy = build_policy(recipe, self.task.texts, self.reader)
+        policy = self._policy(recipe)
         examples = self.task.examples(policy, config)
         if faults.planted:
             examples = edit_examples(faults, examples)
@@ -790,7 +853,7 @@ class Session:
 
     def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
         with ExitStack() as stack:
-            built = build_reinforcement(recipe, policy, self.task, run, stack, self.progress.message)
+            built = build_reinforcement(recipe, policy, self.task, run, stack, self.progress, self.show)
             self.progress.phase(built.phase, recipe.training.max_steps)
             if self.resume and not built.exact:
                 self.progress.message(
@@ -845,9 +908,11 @@ class Session:
                 steps=loop.steps_done,
                 wall_seconds=loop.wall_seconds,
                 peak_rss_mb=peak_resident_mb(),
-                extra={"training_seconds": loop.training_seconds},
+                extra={"training_seconds": loop.training_seconds, "estimated_mb": self.estimated_mb},
             )
         )
+        if trained.device.type == "cpu":
+            self.progress.message(peak_line(peak_resident_mb(), self.estimated_mb))
         if loop.failure is not None:
             raise TrainingStopped(
                 f"Stopped after step {loop.steps_done}: {loop.failure.message}",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from greenward.problems.problem import Problem, ProblemSet, PromptName
     from greenward.rollouts.protocols import Environment
     from greenward.runs.directory import RunDirectory
+    from greenward.runs.progress import Progress
     from greenward.training.protocols import Evaluator, Example
 
 
@@ -323,15 +324,17 @@ class ProblemTask(Task):
             return evaluate_policy(
                 policy, self.held_out, renderer, grader, recipe.evaluation,
                 sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, tools=tools_of(recipe),
-                memory=memory,
+                memory=memory, progress=self.progress,
             )  # fmt: skip
 
         found: dict[str | None, Evaluator] = {None: evaluate_held_out}
         code: Any = self._code_grader or grader
         for suite in self.suites:
-            found[suite.name] = suite_evaluator(suite, recipe, tokenizer, code)
+            found[suite.name] = suite_evaluator(suite, recipe, tokenizer, code, progress=self.progress)
             if suite.config.as_trained and renderer.style == "chat" and not suite.shots:
-                trained = suite_evaluator(suite, recipe, tokenizer, code, prompt=renderer.prompt)
+                trained = suite_evaluator(
+                    suite, recipe, tokenizer, code, prompt=renderer.prompt, progress=self.progress
+                )
                 found[f"{suite.name}_as_trained"] = trained
         return found
 
@@ -413,6 +416,7 @@ def suite_evaluator(
     grader: Grader,
     *,
     prompt: PromptName | None = None,
+    progress: Progress | None = None,
 ) -> Evaluator:
     """The evaluation of a suite during training, by its published prompt if no other is named.
 
@@ -455,6 +459,7 @@ def suite_evaluator(
             record = evaluate_policy(
                 policy, problems, renderer, own, settings,
                 sampling=sampling, step=step, elapsed_seconds=elapsed_seconds, memory=memory,
+                progress=progress,
             )  # fmt: skip
         return record | facts
 

@@ -63,6 +63,8 @@ class Task:
     """Reward functions of its own, by the names that recipes use; as in `reward_terms.SHIPPED_REWARDS`."""
     silent: ClassVar[frozenset[str]] = frozenset()
     """Names of findings that are never reported for its runs."""
+    progress: Progress | None = None
+    """Where a training shows what its evaluations draw."""
 
     @staticmethod
     def findings() -> Sequence[Topic]:

@@ -255,7 +255,10 @@ class CodeGame(Task):
             }
 
         found: dict[str | None, Evaluator] = {
-            one.name: suite_evaluator(one, self.recipe, policy.tokenizer, self._grader) for one in self.suites
+            one.name: suite_evaluator(
+                one, self.recipe, policy.tokenizer, self._grader, progress=self.progress
+            )
+            for one in self.suites
         }
         return {CODE_GAME: evaluate, **found}
 

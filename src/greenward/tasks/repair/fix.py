@@ -39,6 +39,7 @@ from greenward.problems.problem import Problem
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
+from greenward.runs.progress import Progress
 from greenward.sandbox.inside.files import MAX_FILES, MAX_FILES_BYTES, text_bytes
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
@@ -162,7 +163,9 @@ def _with_line_ends_of(old: str, text: str) -> str:
     return "\n".join(written)
 
 
-def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Repair:
+def find_repair(
+    file: Path, tests: Path, model: str, options: FixOptions, progress: Progress | None = None
+) -> Repair:
     """Judge `file` by its tests and, if they fail, the answers of `model`: a run, a model or MODEL@URL.
 
     Raises `ProblemError` for a file or tests that cannot be used, `ConfigError` for a model that cannot be
@@ -178,8 +181,10 @@ def find_repair(file: Path, tests: Path, model: str, options: FixOptions) -> Rep
         if before.passed:
             return Repair(problem, before)
         problem = replace(problem, failing_test=Repair(problem, before).failure)
-        answers = [_within(folder, problem, answer) for answer in answers_to(problem, model, options)]
-        selection = best_of_n(problem, answers, grader)
+        shown = progress or Progress(quiet=True)
+        answers = [_within(folder, problem, one) for one in answers_to(problem, model, options, shown)]
+        with shown.during(f"judging {len(answers)} answers"):
+            selection = best_of_n(problem, answers, grader)
     best, changes = selection.verdict, {}
     if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
         answer = selection.answer
@@ -261,7 +266,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     return problem, Path(os.path.relpath(root))
 
 
-def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extracted]:
+def answers_to(problem: Problem, model: str, options: FixOptions, progress: Progress) -> list[Extracted]:
     """What a model answers, extracted. Raises `ConfigError`, and `EngineError` for a server that fails."""
     if is_endpoint(model):
         with closing(Endpoint(model, key_variable=options.api_key_env)) as endpoint:
@@ -270,15 +275,21 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
             params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
             texts: dict[int, str] = {}
             prompts = [(asked, options.seed + number) for number in range(options.answers)]
-            for batch in endpoint.ask_all(prompts, params):
-                for number, answer in batch:
-                    if isinstance(answer, RequestError):
-                        raise endpoint.explained(answer)
-                    texts[number] = answer.text
+            with progress.drawing("sampling", len(prompts)) as drawn:
+                for batch in endpoint.ask_all(prompts, params):
+                    for number, answer in batch:
+                        if isinstance(answer, RequestError):
+                            raise endpoint.explained(answer)
+                        texts[number] = answer.text
+                        drawn.answers(1)
+                        drawn.tokens(answer.completion_tokens or 0)
         return [renderer.extracted(problem, texts[number]) for number in sorted(texts)]
     found = find_model(model)
     renderer = _renderer(found, options)
-    policy = Policy.from_folder(found.folder, dtype=options.dtype, device=resolve_device(options.device))
+    progress.message(f"model: {found.description()}")
+    with progress.during(f"loading {found.name}"):
+        device = resolve_device(options.device)
+        policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
     prompt = renderer.prompt_ids(problem)
     usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
     if not prompt:
@@ -297,7 +308,10 @@ def answers_to(problem: Problem, model: str, options: FixOptions) -> list[Extrac
         temperature=options.temperature,
         stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
     )
-    (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
+    with progress.drawing("sampling", options.answers, most_tokens=params.max_tokens) as drawn:
+        policy.on_tokens = drawn.tokens
+        (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
+        drawn.answers(len(completions))
     written = (renderer.completion_text(one.token_ids.tolist()) for one in completions)
     return [renderer.extracted(problem, text) for text in written]
 

@@ -368,7 +368,7 @@ class SelfPlay(Task):
         players: dict[str, RolloutEngine] = {POLICY: policy, LATEST: policy}
         for name in self._folders:
             folder = find_model(name).folder
-            players[name] = LoadedPolicy.from_folder(folder, dtype=policy.dtype, device=policy.device)
+            players[name] = LoadedPolicy.for_inference(folder, dtype=policy.dtype, device=policy.device)
         players |= {name: EndpointEngine(endpoint) for name, endpoint in self._endpoints.items()}
         section = self.recipe.self_play
         if section.opponents.get(LEAGUE):
@@ -434,7 +434,8 @@ class SelfPlay(Task):
             for table in self._tables(policy)
         }
         return found | {
-            one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader) for one in self.suites
+            one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader, progress=self.progress)
+            for one in self.suites
         }
 
     def _check(self, policy: Policy | PromptReader) -> None:
@@ -577,7 +578,7 @@ class GameEvaluation:
         check_folder(folder, "evaluation") if grading.overwrite else refuse_other_settings(folder, settings)
         found = [find_game(name) for name in names]
         device = given.get("device", recipe.model.device)
-        policy = Policy.from_folder(model.folder, dtype=settings["dtype"], device=device)
+        policy = Policy.for_inference(model.folder, dtype=settings["dtype"], device=device)
         began, records = time.perf_counter(), []
         for game in found:
             table = Table(game, MovePrompts(game, policy.tokenizer, recipe.self_play.move_format))
@@ -623,7 +624,7 @@ def find_contestant(
 
     found = find_model(model)
     recipe = found.recipe
-    policy = Policy.from_folder(found.folder, dtype=recipe.model.dtype if recipe else "auto")
+    policy = Policy.for_inference(found.folder, dtype=recipe.model.dtype if recipe else "auto")
     move_format: MoveFormat = "boxed" if policy.tokenizer.chat_template else "bare"
     sampling = SamplingParams(max_tokens=min(MOST_TOKENS, policy.max_positions // 2))
     if isinstance(recipe, SelfPlayRecipe):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -32,7 +32,14 @@ from greenward.config.sections import (
     TrackingConfig,
 )
 from greenward.diagnostics.finding import Topic
-from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, Seconds, summarise
+from greenward.evaluation.evaluate import (
+    EvaluationRow,
+    EvaluationRows,
+    OnSamples,
+    Sample,
+    Seconds,
+    summarise,
+)
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
 from greenward.grading.answers import Extracted
@@ -657,9 +664,9 @@ class ProgramEvaluation(EvaluationSession):
     def prompts(self) -> Mapping[str, str]:
         return {one.task_id: one.problem.starter_code for one in self._mdp.problems}
 
-    def samples(
-        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds
-    ) -> Iterable[list[Sample]]:
+    def draw(
+        self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
+    ) -> None:
         grading = CodeGrading(self.grader)
         for number, one in enumerate(self._mdp.problems):
             if all((one.task_id, sample) in store.samples for sample in range(1 + self._episodes)):
@@ -671,9 +678,8 @@ class ProgramEvaluation(EvaluationSession):
             written += write(self._mdp, [one] * self._episodes, choose, grading)
             seconds.sampling += time.perf_counter() - began
             problem = problems.by_id(one.task_id)
-            samples = [sample_of(attempt, problem, sample) for sample, attempt in enumerate(written)]
-            store.add_new(samples)
-            yield [store.samples[sample.key] for sample in samples if sample.key not in store.rows]
+            samples = (sample_of(attempt, problem, sample) for sample, attempt in enumerate(written))
+            on_samples(store.add_new(samples))
 
     def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
         return {"by_problem": _by_problem(folder)}
