@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -14,6 +16,7 @@ import pytest
 import greenward
 from greenward.cli.main import cli, main
 from greenward.common.errors import RunError
+from greenward.common.text import visible
 from greenward.config.loading import parse_recipe
 from greenward.runs.output import claim_folder
 
@@ -78,7 +81,7 @@ class TestTrain:
         assert run("train", recipe_file, "seed=5", "--output", "there", "--resume", "--quiet") == 0
         expected = parse_recipe("name: mine\nseed: 5")
         assert train.calls == [
-            ((expected, Path("there")), {"resume": True, "overwrite": False, "quiet": True, **OWN})
+            ((expected, Path("there")), {"resume": True, "overwrite": False, "show": 0, "quiet": True, **OWN})
         ]
 
     def test_run_is_named_after_the_recipe(self, train: Recorder, recipe_file: str) -> None:
@@ -337,3 +340,41 @@ def test_options_are_the_fields_of_a_record_and_have_its_defaults(command, argum
     names = {field.name for field in fields(made)} - no_options
     assert names <= given.keys()
     assert made(**{name: given[name] for name in names if given[name] not in (None, ())}) == made()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_sample_streams_the_answer_and_says_the_rest_elsewhere(raw, published, capsys, monkeypatch, tmp_path):
+    from greenward.models.policy import Policy
+    from greenward.rollouts.protocols import SamplingParams
+
+    folder = shutil.copytree(published("llama"), tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("Q: {{ messages[0].content }}\nA:")
+    given = ("sample", str(folder), "--max-tokens", "30", "--dtype", "float32", "--device", "cpu")
+    assert run(*given, "def add(a, b):", *(["--raw"] if raw else [])) == 0
+    shown = capsys.readouterr()
+    policy = Policy.from_folder(folder, device="cpu")
+    asked = policy.tokenizer.encode("def add(a, b):" if raw else "Q: def add(a, b):\nA:")
+    ((one,),) = policy.sample([asked], 1, SamplingParams(30, 0.0), seed=0)
+    assert shown.out == visible(policy.tokenizer.decode_answer(one.token_ids)) + "\n"
+    assert f"{len(one.token_ids)} tokens, ended by {one.stop_reason.value}" in shown.err
+    assert ("as a text" if raw else "in the chat template") in shown.err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"def add(a, b):")))
+    assert run(*given, "-", *(["--raw"] if raw else [])) == 0
+    assert capsys.readouterr().out == shown.out
+    drawn = (*given, "x", "--raw", "--temperature", "1", "--seed", "3", "--n", "2")
+    groups = policy.sample([policy.tokenizer.encode("x")], 2, SamplingParams(30, 1.0), seed=3)
+    assert run(*drawn) == 0
+    answers = [policy.tokenizer.decode_answer(one.token_ids) for one in groups[0]]
+    assert capsys.readouterr().out == "".join(f"{visible(answer)}\n" for answer in answers)
+
+
+def test_sample_refuses_the_same_answer_twice_and_prompts_without_room(published, capsys):
+    folder = str(published("llama"))
+    assert run("sample", folder, "x", "--n", "2") == 2
+    assert "draws the same answer 2 times" in capsys.readouterr().err
+    assert run("sample", folder, "", "--raw") == 2
+    assert "The prompt is empty" in capsys.readouterr().err
+    assert run("sample", folder, "x = 1\n" * 200) == 2
+    assert "the model 128 positions" in capsys.readouterr().err
+    assert run("sample", folder, "x", "--device", "cuda:99") == 2
+    assert "--device is 'cuda:99'" in capsys.readouterr().err

@@ -38,6 +38,9 @@ def test_a_model_of_transformers_passes(family, kind, lora, published, capsys):
     code, text = validate(published(family, **sizes), capsys, *lora)
     assert code == 0, text
     assert first_words(text) == ["passed", "passed", "passed", "Verdict:"]
+    found = [line for line in text.splitlines() if line.startswith("found ")]
+    assert "no chat template; answers end with <|endoftext|>; 512 positions; weights in float32" in found[0]
+    assert "reverses a string. (at temperature 0.7)" in found[1]
     assert kind in text and "3 of 3 steps updated the weights" in text and "peak memory" in text
 
 

@@ -26,7 +26,18 @@ from greenward.cli.diagnose import (
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
 from greenward.cli.tasks import fix, play, problems
-from greenward.cli.tools import completion, doctor, kernels, plan, push, report, rollouts, sandbox
+from greenward.cli.tools import (
+    completion,
+    doctor,
+    export,
+    kernels,
+    plan,
+    push,
+    report,
+    rollouts,
+    sample,
+    sandbox,
+)
 from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
@@ -55,10 +66,25 @@ def cli() -> None:
     """
 
 
-LEARNING = (demo, train, launch, validate_model, sweep, slurm, eval_, grade, show, compare, audit, fix, play)
+LEARNING = (
+    demo,
+    train,
+    launch,
+    validate_model,
+    sweep,
+    slurm,
+    sample,
+    eval_,
+    grade,
+    show,
+    compare,
+    audit,
+    fix,
+    play,
+)
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
-REPORTING = (report, rollouts, problems, push)
+REPORTING = (report, rollouts, problems, push, export)
 for command in (*LEARNING, *DIAGNOSING, *REPORTING, config, sandbox, doctor, plan, kernels, completion):
     cli.add_command(command)
 

@@ -1,10 +1,12 @@
-"""Defines the commands for reports, publishing, machines, shell completion and the sandbox's server."""
+"""Defines the commands for reports, asking and publishing models, machines and the sandbox's server."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -168,6 +170,34 @@ def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) 
     else:
         click.echo(visible(f"\n{pushed.card}"))
         click.echo(f"Nothing was sent to {pushed.repo} ({'private' if pushed.private else 'public'}).")
+
+
+@click.command()
+@click.argument("model")
+@click.option("--gguf", "file", required=True, type=PATH, help="The file to write.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(("F32", "BF16", "F16", "Q8_0")),
+    help="Of matrices.  [default: that of the weights; F16 for adapters and quantised models]",
+)
+@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@flag("--overwrite", help="Replace a GGUF file of that name.")
+def export(model: str, *, file: Path, kind: str | None, checkpoint: str | None, overwrite: bool) -> None:
+    """Write MODEL as a file that llama.cpp, Ollama and LM Studio run.
+
+    MODEL is a run directory, a model folder, a GGUF file, an adapter, which is merged, or a Hugging Face id,
+    of the families Qwen2, Qwen3 and Llama. The tokenizer must be one that llama.cpp has.
+
+    \b
+    greenward export runs/mine --gguf mine.gguf
+    greenward export runs/mine --checkpoint best --gguf mine-q8.gguf --type Q8_0
+    """
+    from greenward.models.catalog import find_model, write_gguf
+
+    found = find_model(model, checkpoint)
+    written = write_gguf(found, file, kind=kind, overwrite=overwrite)
+    click.echo(f"{file}: {written}, {file.stat().st_size:,} bytes")
 
 
 @click.command()
@@ -360,3 +390,84 @@ def serve(
         level = jobs.isolation.level.value
         click.echo(f"Serving on http://{host}:{server.server_port} at level {level}, {jobs.workers} workers.")
         serve(server)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("prompt", metavar="PROMPT")
+@flag("--raw", help="Continue PROMPT as a text, without the chat template.")
+@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@click.option("--max-tokens", type=COUNT, default=512, help="Of an answer; fewer where the model ends.")
+@click.option("--temperature", type=FloatRange(min=0), default=0.0)
+@click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)
+@click.option("--seed", type=click.IntRange(min=0), default=0)
+@click.option("--n", "count", type=COUNT, default=1, help="Answers.")
+@click.option(
+    "--dtype",
+    type=click.Choice(("auto", "float32", "bfloat16", "float16", "int8")),
+    default="auto",
+    help="int8: weights of 8 bits, faster for 1 to 4 answers on a CPU.",
+)
+@click.option("--device", default="auto", help="cpu, cuda, cuda:1 …")
+def sample(
+    model: str, prompt: str, *, raw: bool, checkpoint: str | None, max_tokens: int, temperature: float,
+    top_p: float, seed: int, count: int, dtype: str, device: str,
+) -> None:  # fmt: skip
+    """Ask MODEL one question and print its answer as it comes.
+
+    MODEL is a run directory, a model folder, a GGUF file or a Hugging Face id. PROMPT is put into its chat
+    template where it has one; - reads it from the standard input. Answers alone go to the standard output,
+    what is said of them to the standard error.
+
+    \b
+    greenward sample models/smollm2.gguf "Write a function that reverses a string."
+    greenward sample runs/mine - --n 4 --temperature 0.8 < question.txt
+    greenward sample my-base-model "def add(a, b):" --raw --max-tokens 40
+    """
+    if count > 1 and temperature == 0:
+        raise click.UsageError(f"--n {count} at temperature 0 draws the same answer {count} times.")
+    from greenward.common.errors import ConfigError
+    from greenward.models.catalog import find_model
+    from greenward.models.policy import Policy, resolve_device
+    from greenward.rollouts.protocols import SamplingParams
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    found = find_model(model, checkpoint)
+    policy = Policy.for_inference(found.folder, dtype=dtype, device=resolve_device(device, key="--device"))
+    tokenizer = policy.tokenizer
+    ids = tokenizer.render_question(text, raw=raw)
+    if not ids:
+        raise ConfigError("The prompt is empty.", remedy="Give a question, or the beginning of a text.")
+    if (room := policy.max_positions - len(ids)) < 1:
+        raise ConfigError(
+            f"The prompt has {len(ids)} tokens, and the model {policy.max_positions} positions."
+        )
+    piece = tokenizer.answer_stream()
+    shown = ""
+
+    def show(newest: list[int]) -> None:
+        nonlocal shown
+        new = piece(newest[0])
+        shown += new
+        click.echo(visible(new), nl=False)
+
+    began = time.perf_counter()
+    ((*answers,),) = policy.sample(
+        [ids],
+        count,
+        SamplingParams(min(max_tokens, room), temperature, top_p),
+        seed=seed,
+        on_ids=show if count == 1 else None,
+    )
+    seconds = time.perf_counter() - began
+    for one in answers:
+        answer = tokenizer.decode_answer(one.token_ids)
+        click.echo(visible(answer.removeprefix(shown)))
+        click.echo(f"{len(one.token_ids)} tokens, ended by {one.stop_reason.value}", err=True)
+    tokens = sum(len(one.token_ids) for one in answers)
+    style = "as a text" if raw or tokenizer.chat_template is None else "in the chat template"
+    speed = f"{tokens} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} a second)"
+    computed = "int8 weights" if dtype == "int8" else str(policy.dtype).removeprefix("torch.")
+    click.echo(
+        f"{found.name}: {len(ids)} tokens asked {style}; {speed}, {computed} on {policy.device}", err=True
+    )
