@@ -26,22 +26,26 @@ def run_lengths(
     print_table: Callable[[dict[str, Any], argparse.Namespace], None],
 ) -> None:
     """Compares at each of `--prompt-tokens`, prints a table for each, and writes `--json`."""
+    model = getattr(arguments, "model", None)
     results = []
     for prompt_tokens in arguments.prompt_tokens:
         with tempfile.TemporaryDirectory() as folder:
-            make_inputs(Path(folder), arguments, prompt_tokens)
+            if model is None:
+                make_inputs(Path(folder), arguments, prompt_tokens)
+            else:
+                take_inputs(Path(folder), arguments, prompt_tokens)
             result = compare(Path(folder), arguments) | {"prompt_tokens": prompt_tokens}
         results.append(result)
         print_table(result, arguments)
     if arguments.json:
-        left_out = ("json", "folder", "worker", "trl_python", "vllm_python", "earlier")
+        left_out = ("json", "folder", "worker", "trl_python", "vllm_python", "earlier", "model")
         record = {
             "settings": {name: value for name, value in vars(arguments).items() if name not in left_out},
-            "shape": SHAPE,
+            "model": SHAPE if model is None else model.name,
             "machine": machine(getattr(arguments, "device", "cpu")),
             "results": results,
         }
-        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(record, indent=2, default=str) + "\n")
 
 
 def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int) -> None:
@@ -64,6 +68,31 @@ def make_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int)
     (folder / "prompts.json").write_text(json.dumps(prompts))
 
 
+def take_inputs(folder: Path, arguments: argparse.Namespace, prompt_tokens: int) -> None:
+    """The same from a real model: its folder, and questions of `--questions` in its chat format."""
+    from greenward.models.tokenizer import Tokenizer
+
+    (folder / "model").symlink_to(arguments.model.resolve())
+    count = arguments.completions // arguments.group_size
+    prompts = real_prompts(arguments.model, arguments.questions, count, prompt_tokens)
+    tokenizer = Tokenizer.load(arguments.model)
+    texts = [tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
+    (folder / "prompts.json").write_text(json.dumps(texts))
+
+
+def real_prompts(model: Path, suite: str, count: int, prompt_tokens: int) -> list[list[int]]:
+    """The questions of a suite whose prompts for this model are nearest to that length."""
+    from greenward import load_problems
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.models.tokenizer import Tokenizer
+
+    renderer = PromptRenderer(Tokenizer.load(model))
+    prompts = [list(renderer.prompt_ids(problem)) for problem in load_problems(suite)]
+    if len(prompts) < count:
+        sys.exit(f"{suite} has {len(prompts)} problems; {count} prompts are needed")
+    return sorted(prompts, key=lambda prompt: abs(len(prompt) - prompt_tokens))[:count]
+
+
 class Worker:
     """A program in a process of its own: takes one step for each line it is sent."""
 
@@ -80,9 +109,9 @@ class Worker:
         self._name = name
         self.about = self._receive()
 
-    def step(self) -> dict[str, float]:
+    def step(self, what: str = "step") -> dict[str, float]:
         assert self._process.stdin is not None
-        self._process.stdin.write("step\n")
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
         return self._receive()
 
@@ -116,8 +145,15 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def wait_for_turn() -> bool:
-    return bool(sys.stdin.readline())
+def wait_for_turn() -> str:
+    """What the next step shall be; empty at the end."""
+    return sys.stdin.readline().strip()
+
+
+def peak_mb() -> float:
+    """The largest resident memory that this process has had (VmHWM)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def send(message: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Samples greedy answers as EvalPlus does: its prompt, `generate` of transformers, its stops and sanitiser.
 
-Reads `problems.jsonl` (task_id, prompt, entry_point) of a folder and adds to its `peer.jsonl`; what is there
-is not asked again. EvalPlus asks one prompt at a time; here prompts are asked in batches, padded on the left,
-and a batch ends when each row holds a stop string. `--check N` asks N of them alone, too, and compares.
+Reads `problems.jsonl` (task_id, prompt, entry_point, tokens, answer) of a folder and adds to its
+`peer.jsonl`; what is there is not asked again. EvalPlus asks one prompt at a time; here prompts are asked in
+batches, padded on the left, of problems with answers of about as many `tokens`, since a batch ends with its
+last row. `--check N` asks N of them alone, too, and compares. Of each answer that differs from `answer`, the
+text of the other side, `ties.jsonl` says how far apart the two largest logits are where the answers part.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ class StopStrings(StoppingCriteria):
         return torch.tensor([any(stop in text for stop in STOPS) for text in texts], device=input_ids.device)
 
 
-def sampled(model, tokenizer, problems: list[dict], max_tokens: int) -> list[str]:
-    prompts = [
-        make_raw_chat_prompt(one["prompt"].strip() + "\n", INSTRUCTION, RESPONSE, tokenizer)
-        for one in problems
-    ]
+def prompt_of(one: dict, tokenizer) -> str:
+    return make_raw_chat_prompt(one["prompt"].strip() + "\n", INSTRUCTION, RESPONSE, tokenizer)
+
+
+def sampled(model, tokenizer, problems: list[dict], max_tokens: int) -> list[tuple[str, list[int]]]:
+    """Each answer as EvalPlus cuts it, and its tokens as they were drawn."""
+    prompts = [prompt_of(one, tokenizer) for one in problems]
     given = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
     length = given["input_ids"].shape[1]
     with torch.inference_mode():
@@ -56,7 +60,22 @@ def sampled(model, tokenizer, problems: list[dict], max_tokens: int) -> list[str
         )
     texts = tokenizer.batch_decode(ids[:, length:], skip_special_tokens=True)
     ends = [min([text.index(stop) for stop in STOPS if stop in text], default=10_000) for text in texts]
-    return [text[:end].replace("\t", "    ") for text, end in zip(texts, ends, strict=True)]
+    cut = [text[:end].replace("\t", "    ") for text, end in zip(texts, ends, strict=True)]
+    return list(zip(cut, ids[:, length:].tolist(), strict=True))
+
+
+def tie(model, tokenizer, one: dict, ids: list[int]) -> dict | None:
+    """Where the answer of the other side leaves this one, and how far apart the best two logits are there."""
+    shared = len(ids)
+    while shared and not one["answer"].startswith(tokenizer.decode(ids[:shared], skip_special_tokens=True)):
+        shared -= 1
+    if shared == len(ids):
+        return None
+    prompt = tokenizer(prompt_of(one, tokenizer), add_special_tokens=False)["input_ids"]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *ids[:shared]]]), logits_to_keep=1).logits[0, -1].float()
+    best = logits.topk(2).values
+    return {"task_id": one["task_id"], "token": shared, "gap": float(best[0] - best[1])}
 
 
 def main() -> None:
@@ -76,22 +95,25 @@ def main() -> None:
     there = (
         {json.loads(line)["task_id"] for line in path.read_text().splitlines()} if path.exists() else set()
     )
-    left = sorted((one for one in rows if one["task_id"] not in there), key=lambda one: len(one["prompt"]))
+    left = sorted((one for one in rows if one["task_id"] not in there), key=lambda one: one["tokens"])
     for begin in range(0, len(left), args.batch):
         chunk, began = left[begin : begin + args.batch], time.perf_counter()
         texts = sampled(model, tokenizer, chunk, args.max_tokens)
         with path.open("a") as file:
-            for one, text in zip(chunk, texts, strict=True):
+            for one, (text, ids) in zip(chunk, texts, strict=True):
                 solution = sanitize(text, entrypoint=one["entry_point"])
-                row = {"task_id": one["task_id"], "completion": text, "solution": solution}
+                row = {"task_id": one["task_id"], "completion": text, "solution": solution, "ids": ids}
                 file.write(json.dumps(row) + "\n")
         done = len(there) + begin + len(chunk)
         print(f"EvalPlus: {done} of {len(rows)} answers, {time.perf_counter() - began:.0f} s", flush=True)
     if args.check:
         kept = {row["task_id"]: row["completion"] for row in map(json.loads, path.read_text().splitlines())}
-        alone = [(one, sampled(model, tokenizer, [one], args.max_tokens)[0]) for one in rows[: args.check]]
+        alone = [(one, sampled(model, tokenizer, [one], args.max_tokens)[0][0]) for one in rows[: args.check]]
         equal = sum(kept[one["task_id"]] == text for one, text in alone)
         print(f"EvalPlus: {equal} of {len(alone)} answers are equal in a batch and alone", flush=True)
+    drawn = {row["task_id"]: row["ids"] for row in map(json.loads, path.read_text().splitlines())}
+    ties = [tie(model, tokenizer, one, drawn[one["task_id"]]) for one in rows]
+    (args.folder / "ties.jsonl").write_text("".join(json.dumps(one) + "\n" for one in ties if one))
 
 
 if __name__ == "__main__":
