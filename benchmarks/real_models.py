@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side import Worker, machine, peak_mb, real_prompts, send, spread, wait_for_turn
+from side_by_side import Worker, environment_of, machine, peak_mb, real_prompts, send, spread, wait_for_turn
 
 NEVER = 10**6  # the id of no token
 PEERS = ("transformers", "vllm", "llama")
@@ -155,14 +155,7 @@ def drawn_lengths(arguments: argparse.Namespace) -> list[int]:
 
 def compare(model: Path, cases: list[Case], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measures the cases of a model, and prints a table of each."""
-    environment = {
-        "OMP_NUM_THREADS": str(arguments.threads),
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{arguments.threads - 1}",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    environment = environment_of(arguments.threads)
     workers: dict[str, Worker] = {}
     results = []
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from side_by_side import Worker, run_lengths, send, spread, wait_for_turn
+from side_by_side import Worker, environment_of, run_lengths, send, spread, wait_for_turn
 
 NEVER = 10**6  # the id of no token
 
@@ -56,14 +56,7 @@ def main() -> None:
 def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     pythons = {"greenward": sys.executable, "transformers": sys.executable, "vllm": arguments.vllm_python}
     options = [*sys.argv[1:], "--folder", str(folder), "--worker"]
-    environment = {
-        "OMP_NUM_THREADS": str(arguments.threads),
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{arguments.threads - 1}",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    environment = environment_of(arguments.threads)
     workers: dict[str, Worker] = {}
     try:
         for name, python in pythons.items():

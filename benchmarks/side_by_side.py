@@ -93,6 +93,18 @@ def real_prompts(model: Path, suite: str, count: int, prompt_tokens: int) -> lis
     return sorted(prompts, key=lambda prompt: abs(len(prompt) - prompt_tokens))[:count]
 
 
+def environment_of(threads: int) -> dict[str, str]:
+    """What lets each side compute with so many threads, vLLM in the process itself."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+
+
 class Worker:
     """A program in a process of its own: takes one step for each line it is sent."""
 

@@ -252,6 +252,19 @@ def test_a_base_model_without_a_template_and_a_text_that_begins_with_a_token(tmp
     assert tokenizer.encode("de", add_special_tokens=True) == [END, *tokenizer.encode("de")]
 
 
+@pytest.mark.parametrize("licence", ["apache-2.0", None])
+def test_a_file_is_described_by_its_size_its_quantisation_and_its_licence(tmp_path, licence):
+    path = write(tmp_path / "m.gguf", "qwen2", "Q8_0", extra={"general.license": licence} if licence else {})
+    with path.open("ab") as file:
+        file.write(bytes(3 << 20))  # llama.cpp reads a file with more behind its tensors, too
+    found = find_model(str(path))
+    assert found.licence == found.to_json()["licence"] == licence
+    mib = path.stat().st_size // 2**20
+    said = found.description()
+    assert mib >= 3 and f"licence {licence or 'not stated'}" in said
+    assert any(f" {size} MiB of weights in Q8_0" in said for size in (mib, mib + 1))
+
+
 def test_a_file_is_named_in_every_way_and_recorded(tmp_path, monkeypatch):
     path = write(tmp_path / "m.gguf", "qwen2", "Q4_0", extra={"general.file_type": 15})
     found = find_model(str(path))

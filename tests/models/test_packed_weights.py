@@ -29,8 +29,8 @@ needs_packing = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of the size of tests are packed, too, and greenward's own products serve none of them."""
-    monkeypatch.setattr(products, "_SMALLEST_PACKED", 1)
-    monkeypatch.setattr(products, "_LARGEST_WEIGHT", 1)
+    monkeypatch.setattr(products, "SMALLEST_PACKED", 1)
+    monkeypatch.setattr(products, "LARGEST_WEIGHT", 1)
 
 
 @pytest.fixture

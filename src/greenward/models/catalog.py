@@ -59,9 +59,12 @@ class FoundModel:
 
     @property
     def quantization(self) -> str | None:
-        """How the weights of a GGUF file are stored, such as Q4_K_M; they are computed with in float32."""
-        source = gguf.source_of(checkpoint.holding("config.json", self.folder))
-        return source.quantization if source else None
+        """How the weights of a GGUF file are stored, such as Q4_K_M; None for weights of other files."""
+        return self._source.quantization if self._source else None
+
+    @cached_property
+    def _source(self) -> gguf.Source | None:
+        return gguf.source_of(checkpoint.holding("config.json", self.folder))
 
     @property
     def max_positions(self) -> int | None:
@@ -80,8 +83,8 @@ class FoundModel:
 
     @cached_property
     def licence(self) -> str | None:
-        """The licence that the model's config or its card names."""
-        named = self._config.get("license")
+        """The licence that the model's GGUF file, its config or its card names."""
+        named = self._source.licence if self._source else self._config.get("license")
         if named is None and (card := self.folder / "README.md").is_file():
             with suppress(OSError):
                 head = read_file(card, _MOST_OF_CARD).decode("utf-8", "replace").partition("\n---")[0]
@@ -90,13 +93,15 @@ class FoundModel:
         return visible(named.strip("'\" "), _MOST_NAME) if isinstance(named, str) else None
 
     def description(self) -> str:
-        """Name, architecture, size and licence, in words; nothing is read but its config and its card."""
+        """Name, architecture, size and licence, in words; no weights are read."""
         folder = checkpoint.holding("config.json", self.folder)
         known = shape_in(self.folder)
-        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        files = [self._source.file] if self._source else folder.glob("*.safetensors")
+        size = sum(path.stat().st_size for path in files)
         quantised = self._config.get("quantization_config")
         texts = (self._config.get("dtype", self._config.get("torch_dtype")), self._config.get("model_type"))
         dtype, kind = (visible(text, _MOST_NAME) if isinstance(text, str) else "" for text in texts)
+        dtype = self.quantization or dtype
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
         parts = (
             kind,

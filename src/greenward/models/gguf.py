@@ -44,7 +44,7 @@ from greenward.models.tokenizer import Tokenizer, without_panics
 from greenward.runs.files import force, temporary_name, write_json, writing
 from greenward.runs.output import check_file
 
-_FORM = 1  # of the unpacked folders: raised by every change of what is written into them
+_FORM = 2  # of the unpacked folders: raised by every change of what is written into them
 _RECORD = "gguf.json"
 _MOST_BYTES = 1 << 50
 _MOST_HEADER = 256 << 20
@@ -148,11 +148,12 @@ class StoredTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """The file that an unpacked folder stands for; `quantization` is such as Q4_K_M."""
+    """The file that an unpacked folder stands for; `quantization` is such as Q4_K_M, `licence` as it says."""
 
     file: Path
     architecture: str
     quantization: str
+    licence: str | None
     tensors: Mapping[str, StoredTensor]
     identity: Sequence[int]
 
@@ -207,7 +208,12 @@ def _recorded(path: Path) -> Source:
             for name, (shape, kind, start) in said["tensors"].items()
         }
         return Source(
-            Path(said["file"]), said["architecture"], said["quantization"], tensors, said["identity"]
+            Path(said["file"]),
+            said["architecture"],
+            said["quantization"],
+            said["licence"],
+            tensors,
+            said["identity"],
         )
 
 
@@ -463,6 +469,7 @@ def _unpack(contents: _Contents, folder: Path, identity: Sequence[int]) -> None:
         "identity": list(identity),
         "architecture": contents.architecture,
         "quantization": _quantization(contents),
+        "licence": contents.text("general.license"),
         "tensors": contents.tensors,
     }
     write_json(folder / _RECORD, record, indent=None)

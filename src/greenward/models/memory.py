@@ -37,6 +37,7 @@ from greenward.hardware.detection import Gpu
 from greenward.models.checkpoint import holding, read_shape, resolve, shape_of
 from greenward.models.decoder import DecoderShape
 from greenward.models.policy import resolve_device, resolve_dtype
+from greenward.models.products import LARGEST_WEIGHT, SMALLEST_PACKED
 from greenward.models.sampler import CACHE_BYTES, PREFILL_TOKENS, Sampler
 from greenward.models.scoring import CHUNK_NUMBERS, KEPT_NUMBERS
 from greenward.models.tokenizer import read_json
@@ -160,8 +161,9 @@ def sampling_estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
 
 def _packs(shape: DecoderShape, work: Workload) -> bool:
     """Whether matrices are packed for sampling, which those of small models are not (`products.packs`)."""
-    smallest = 1 << 20 if work.dtype_bytes == _FLOAT32 else 1 << 17
-    return work.native and work.fused_attention and 2 * shape.hidden_size * shape.intermediate_size > smallest
+    smallest = LARGEST_WEIGHT if work.dtype_bytes == _FLOAT32 else SMALLEST_PACKED
+    largest = 2 * shape.hidden_size * shape.intermediate_size
+    return work.native and work.fused_attention and largest > smallest
 
 
 def advice(shape: DecoderShape, work: Workload, limit: int) -> str | None:
@@ -531,7 +533,7 @@ def check_sampling_memory(
         native=native,
     )
     found = sampling_estimate(shape, work)
-    weights = found.state["weights"] + found.state.get("weights for sampling", 0)
+    weights = found.state["weights"]
     if weights > left:
         raise ConfigError(
             f"The weights alone take {_gib(weights)}, and {device} has {_gib(left)} free.",

@@ -1,7 +1,6 @@
 """Computes matrix products by torch or a faster kernel. Shape suffixes: M rows, E inner size, N columns.
 
-The weights of sampling are packed: in oneDNN's own layout a few rows are multiplied by float32 in a half to a
-third of the time, and by bfloat16 in three quarters.
+The weights of sampling are packed: in oneDNN's own layout a few rows are multiplied faster.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from greenward.models.kernels.build import kernels
 from greenward.models.kernels.native import Kernels
 
 # Weights are packed for every product, which takes longer than the product with few rows and a large weight.
-_LARGEST_WEIGHT = 1 << 20
-_SMALLEST_PACKED = 1 << 17  # numbers; smaller ones stay in the caches, and a call takes longer
+LARGEST_WEIGHT = 1 << 20
+SMALLEST_PACKED = 1 << 17  # numbers; smaller ones stay in the caches, and a call takes longer
 _PACKED_FOR = 32  # rows
 _FEW_ROWS = 4  # for which weights of 8 bits are faster than packed ones
 
@@ -33,7 +32,7 @@ def products_for(x: Tensor, weight: Tensor) -> Kernels | None:
     """The kernels, where they serve products of x and of gradients with this weight; of the weight alone it
     depends, and not on the rows of x, so that a row is computed alike in every batch.
     """
-    if x.dtype != torch.float32 or x.device.type != "cpu" or not 0 < weight.numel() <= _LARGEST_WEIGHT:
+    if x.dtype != torch.float32 or x.device.type != "cpu" or not 0 < weight.numel() <= LARGEST_WEIGHT:
         return None
     native = kernels()
     return native if native and native.products and len(x) else None
@@ -72,7 +71,7 @@ class Int8Weight:
 
 def packs(weight_NE: Tensor, dtype: torch.dtype) -> bool:
     """Whether a packed weight of this type is faster than a plain one."""
-    if weight_NE.device.type != "cpu" or weight_NE.numel() < _SMALLEST_PACKED or not _packs(dtype):
+    if weight_NE.device.type != "cpu" or weight_NE.numel() < SMALLEST_PACKED or not _packs(dtype):
         return False
     return products_for(weight_NE.new_empty(1, dtype=dtype), weight_NE) is None
 
