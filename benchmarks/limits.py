@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from greenward.models.gguf import unpacked
 from greenward.models.products import linear, product, products_for
 
 MOST_NUMBERS = 1 << 27  # of a product's result: larger ones are computed in parts
@@ -36,8 +37,9 @@ class Shape:
     vocabulary: int
 
     @classmethod
-    def read(cls, folder: Path) -> Shape:
-        config = json.loads((folder / "config.json").read_text())
+    def read(cls, model: Path) -> Shape:
+        """Of a model's folder or .gguf file."""
+        config = json.loads(((unpacked(model) if model.is_file() else model) / "config.json").read_text())
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
         return cls(
             layers=config["num_hidden_layers"],
