@@ -2,11 +2,12 @@
 
     python benchmarks/real_logs.py FOLDER [--each] [--rival NAME=COMMAND] [--json FILE]
 
-FOLDER holds a folder for each log: `NN/log/` and `NN/truth.txt`, whose line `kind: F` (a fault), `H` (healthy)
-or `N` (no RL) stands before the judgement. `real_logs.yaml` says which findings name which truth. A fault is
-named right where the first cause is one of those, and in part where another finding is. On a healthy log each
-finding at warning or above is a false alarm; on a faulty one, each that its truth does not hold is an error.
-CANNOT TELL, and a log that is refused, count as missed unless the truth accepts "too little".
+FOLDER holds a folder for each log: `NN/log/` and `NN/truth.txt`, whose line `kind: F` (a fault), `H`
+(healthy) or `N` (no RL) stands before the judgement. `real_logs.yaml` says which findings name which truth.
+A fault is named right where the first cause is one of those, and in part where another finding is. On a
+healthy log each finding at warning or above is a false alarm; on a faulty one, each that its truth does not
+hold is an error. CANNOT TELL, and a log that is refused, count as missed unless the truth accepts "too
+little".
 
 A rival is a command, to which the log file is given last (TensorBoard: its folder), and whose output is read
 for the words by which it names a fault (`RIVAL_WORDS`).
@@ -138,12 +139,8 @@ def judge(outcome: Outcome, truth: Truth) -> None:
     true = truth.accept | truth.also
     outcome.extra = [name for name in outcome.found if name not in true]
     if truth.kind == "F":
-        unsure = outcome.verdict in ("cannot tell", "refused")
-        if outcome.found and outcome.found[0] in truth.accept:
-            outcome.judged = "right"
-        elif unsure and truth.too_little and outcome.verdict == "cannot tell":
-            outcome.judged = "right"
-        elif outcome.verdict == "healthy" and "healthy" in truth.accept:
+        first = "healthy" if outcome.verdict == "healthy" else "".join(outcome.found[:1])
+        if first in truth.accept or (truth.too_little and outcome.verdict == "cannot tell"):
             outcome.judged = "right"
         else:
             outcome.judged = "partly" if truth.accept & set(outcome.found) else "missed"
@@ -180,23 +177,17 @@ def main() -> int:
                 for what, names in (("not in the truth", outcome.extra), ("untrue", outcome.untrue))
                 if names
             )
-            print(
-                f"{outcome.log} {outcome.kind} {outcome.judged:11} {outcome.verdict}: {outcome.headline[:150]}{wrong}"
-            )
+            said = f"{outcome.verdict}: {outcome.headline[:150]}{wrong}"
+            print(f"{outcome.log} {outcome.kind} {outcome.judged:11} {said}")
     faulty = [one for one in outcomes if one.kind == "F"]
     sound = [one for one in outcomes if one.kind != "F"]
     counts = Counter(one.judged for one in faulty)
-    print(
-        f"{len(faulty)} faulty logs: {_share(counts['right'], len(faulty))} named right, {counts['partly']} in part"
-    )
-    print(
-        f"{len(sound)} others: {_share(sum(one.judged == 'false alarm' for one in sound), len(sound))} with an alarm"
-    )
-    print(f"refused: {sum(one.verdict == 'refused' for one in outcomes)}")
-    print(
-        f"untrue: {sum(map(bool, (one.untrue for one in outcomes)))} logs; findings that no truth holds, on faulty logs: "
-        f"{sum(len(one.extra) for one in faulty)}"
-    )
+    alarms = sum(one.judged == "false alarm" for one in sound)
+    untrue, extra = sum(bool(one.untrue) for one in outcomes), sum(len(one.extra) for one in faulty)
+    print(f"faulty logs named right: {_share(counts['right'], len(faulty))}; in part: {counts['partly']}")
+    print(f"other logs with an alarm: {_share(alarms, len(sound))}")
+    print(f"refused: {sum(one.verdict == 'refused' for one in outcomes)}; with an untrue statement: {untrue}")
+    print(f"findings on faulty logs that no truth holds: {extra}")
     print(f"{sum(one.seconds for one in outcomes):.1f} s")
     missed_more: dict[str, list[str]] = {}
     for rival in options.rival:
@@ -208,9 +199,7 @@ def main() -> int:
                 rows.append(outcome.log)
         beyond = [one.log for one in faulty if one.log in rows and one.judged != "right"]
         missed_more[name] = beyond
-        print(
-            f"{name} names a fault of {len(rows)} logs; of those greenward misses {', '.join(beyond) or 'none'}"
-        )
+        print(f"{name} names {len(rows)} faults; of those greenward misses {', '.join(beyond) or 'none'}")
     if options.json:
         record = {"outcomes": [asdict(one) for one in outcomes], "rivals_alone": missed_more}
         options.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -14,6 +14,8 @@ heads, K key/value heads, X = H + 2K, D head dimension, M tokens of all prompts.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import sys
 import time
@@ -21,7 +23,6 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +53,7 @@ from greenward.rollouts.protocols import (
 )
 
 _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with room
+FREE_BYTES = 1 << 27  # of the heap; more of them are given back
 
 Replay = Callable[[], Tensor]
 OnIds = Callable[[list[int]], None]
@@ -429,7 +431,7 @@ class StopStrings:
         self._token_bytes = tokenizer.token_bytes
         self._keep = max(map(len, self._stops)) - 1
         self._tails = [b""] * rows
-        self._with_token = lru_cache(maxsize=1 << 16)(self._grown)
+        self._with_token = functools.lru_cache(maxsize=1 << 16)(self._grown)
 
     def begin(self, row: int) -> None:
         """Another text begins in this row."""
@@ -793,6 +795,7 @@ class NativeDecoding:
         if isinstance(prefill, KernelPrefill):
             assert isinstance(self._attention, KernelDecodeAttention)
             self._attention.join(prefill, group_sizes)
+            _return_free_pages()
         else:
             own = CompletionCache(decoder.shape, sum(group_sizes), self._tokens, self._memory)
             self._attention = DecodeAttention(decoder, prefill, group_sizes, own)
@@ -829,6 +832,36 @@ class NativeDecoding:
                     ours.copy_(weights[name])
             if self._source.packs:
                 self.decoder.pack(self._source)
+
+
+def _return_free_pages() -> None:
+    """Give free pages of the heap back where they are many: prompts and batches of ever other sizes leave
+    holes that no later block fits into. Does nothing without glibc 2.33.
+    """
+    if (libc := _glibc()) is not None and libc.mallinfo2().fordblks > FREE_BYTES:
+        libc.malloc_trim(0)
+
+
+class _HeapUse(ctypes.Structure):
+    """`struct mallinfo2` of malloc.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+            "keepcost",
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallinfo2.restype = _HeapUse
+    except (OSError, AttributeError):
+        return None
+    return libc
 
 
 def _pad_rows(token_ids_B: Tensor, decoder: Decoder) -> Tensor:
