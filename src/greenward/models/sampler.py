@@ -53,7 +53,7 @@ from greenward.rollouts.protocols import (
 )
 
 _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with room
-FREE_BYTES = 1 << 27  # of the heap; more of them are given back
+FREE_BYTES = 1 << 28  # of the heap; more of them are given back
 
 Replay = Callable[[], Tensor]
 OnIds = Callable[[list[int]], None]
