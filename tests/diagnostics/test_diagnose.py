@@ -15,7 +15,8 @@ from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
 from greenward.common.errors import DiagnosticsError
 from greenward.config.loading import all_recipes
-from greenward.diagnostics.diagnose import _SETTING, _THEIRS, diagnose_run, diagnosis_report
+from greenward.diagnostics.diagnose import _SETTING, diagnose_run, diagnosis_report
+from greenward.diagnostics.families import SETTINGS
 from greenward.diagnostics.finding import causes_of
 from greenward.diagnostics.findings import CAUSES, FINDINGS
 from greenward.diagnostics.monitor import LiveTests
@@ -451,7 +452,7 @@ def test_advice_reads_the_run(tmp_path):
 def test_the_advice_for_another_trainer_uses_its_names(tmp_path):
     values = with_explosion(healthy(2, 400))
     rows = [
-        {"step": i + 1, "reward": v, "grad_norm": g}
+        {"step": i + 1, "reward": v, "grad_norm": g, "learning_rate": 1e-6}
         for i, (v, g) in enumerate(zip(values["reward/mean"], values["grad_norm"], strict=True))
     ]
     (tmp_path / "checkpoint-200").mkdir()
@@ -549,7 +550,7 @@ def test_no_text_names_what_is_not_there(tmp_path):
                 assert file != "rollouts/" or run.rollouts, one
             if not one.startswith(("reward/", "status/")) and "Log " not in one:
                 assert known.issuperset(_SIGNALS.findall(one)), one
-            if run.format != "greenward":
+            if run.family.dialect != "greenward":
                 assert not [name for name in _SETTINGS.findall(one) if not path_of_verl(name)], one
             assert "finding about" not in one, one
             for other in re.findall(r"\b[a-z]+(?:-[a-z]+)+\b", one):
@@ -566,7 +567,7 @@ def test_every_setting_in_a_text_has_a_name_in_other_trainers():
         for text in (*one.actions, one.confirm)
         for name in re.findall(_SETTING, text)
     }
-    assert named and named <= _THEIRS.keys()
+    assert named and named <= SETTINGS.keys()
 
 
 def path_of_verl(name):

@@ -15,6 +15,7 @@ from greenward.cli.rldk import rldk
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import Monitor
 from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.families import family_of
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import find_impossible
 from greenward.diagnostics.signals import RANGES, possible_range
@@ -95,7 +96,7 @@ def test_diagnostics_load_without_torch():
 
 
 def kl_range(logged_as, names=(), **settings):
-    return possible_range("kl", logged_as, {logged_as, *names}, settings, is_own=False)
+    return possible_range("kl", logged_as, family_of({logged_as, *names}), settings, is_own=False)
 
 
 def estimates(seed, apart, tokens=256):
@@ -171,8 +172,8 @@ def test_a_k1_between_two_versions_of_a_policy_is_not_read(written):
 def test_the_config_says_the_estimator():
     assert kl_range("actor/kl_loss", **{"actor_rollout_ref.actor.kl_loss_type": "kl"}).visible
     own = {"algorithm.kl.estimator": "k1"}
-    assert possible_range("kl", "kl", {"kl"}, own, is_own=True).visible
-    assert possible_range("kl", "kl", {"kl"}, {}, is_own=True).visible is None
+    assert possible_range("kl", "kl", family_of({"kl"}), own, is_own=True).visible
+    assert possible_range("kl", "kl", family_of({"kl"}), {}, is_own=True).visible is None
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_what_is_outside_of_its_range_is_found_from_the_first_step_on(written, s
 
 def test_whole_numbers_vocabularies_agents_and_declared_ranges():
     def holds(signal, value, names=(), *, own=False, **settings):
-        possible = possible_range(signal, signal, {signal, *names}, settings, is_own=own)
+        possible = possible_range(signal, signal, family_of({signal, *names}), settings, is_own=own)
         return possible is None or find_impossible(np.array([value]), possible) is None
 
     assert not holds("groups/with_signal", 3.5, own=True) and holds("groups/with_signal", 3.5)
@@ -224,9 +225,11 @@ def test_advantages_less_the_mean_of_their_group_have_the_mean_0(seed):
     rewards = rng.random((STEPS, 8, 4)) < 0.4
     raw = rewards.mean(axis=(1, 2))
     grouped = (rewards - rewards.mean(axis=2, keepdims=True)).mean(axis=(1, 2))
-    possible = possible_range("advantage/mean", "advantages/mean", {"reward_std"}, {}, is_own=False)
+    family = family_of({"reward_std"})
+    possible = possible_range("advantage/mean", "advantages/mean", family, {}, is_own=False)
     assert find_impossible(grouped, possible) is None and find_impossible(raw, possible) is not None
-    assert possible_range("advantage/mean", "advantages/mean", {"loss"}, {}, is_own=False) is None
+    other = family_of({"loss"})
+    assert possible_range("advantage/mean", "advantages/mean", other, {}, is_own=False) is None
 
 
 @pytest.mark.skipif(not KL_INPUTS.is_dir(), reason="the folder of field inputs is not there")

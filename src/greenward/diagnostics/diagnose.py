@@ -18,6 +18,7 @@ from greenward.common.files import expects
 from greenward.common.text import visible
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, holm
+from greenward.diagnostics.families import setting_in
 from greenward.diagnostics.finding import (
     ALPHA,
     Card,
@@ -37,6 +38,7 @@ from greenward.diagnostics.findings import CAUSES, REWARD_HEALTH, topics_of
 from greenward.diagnostics.findings.answers import ANSWERS, answers_around
 from greenward.diagnostics.findings.held_out import evaluation_topic, sound_evaluations
 from greenward.diagnostics.findings.reward_model import DIAGRAM
+from greenward.diagnostics.findings.rewards import learned
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import lines_of, median_of_part
 from greenward.diagnostics.signals import GRADIENT, REWARD, RunSignals, depends_on_recipe, short_name
@@ -206,14 +208,25 @@ def diagnose_reward_health(
 def unanswered_question(run: RunSignals) -> str | None:
     """Why the run may not be called healthy.
 
-    That needs tests of the gradient and of the reward, or of the loss in supervised training.
+    That needs tests of the reward, or of the loss in supervised training, and of the gradient where its
+    trainer logs one; and a reward that is shown to rise.
     """
+    is_supervised = run.algorithm == "sft" or (run.family.kind == "supervised" and run.config is None)
+    wanted = "loss" if is_supervised else REWARD
+    if run.family.kind == "supervised" and run.algorithm != "sft":
+        return f"there is no reward in the log ({run.family.name}), so nothing can be said of RL"
     if len(run.steps) < MIN_POINTS:
         return f"the run has {len(run.steps)} step(s), a test needs {MIN_POINTS}"
-    missing = [
-        name for name in ("loss" if run.algorithm == "sft" else REWARD, GRADIENT) if run.too_short(name)
-    ]
-    return f"{' and '.join(missing)} could not be tested" if missing else None
+    needed = (wanted, GRADIENT) if run.family.logs_gradient else (wanted,)
+    if missing := [name for name in needed if run.too_short(name)]:
+        return f"{' and '.join(missing)} could not be tested"
+    found = learned(run)
+    if is_supervised or found.is_shown:
+        return None
+    return (
+        f"learning is not shown: {run.logged_as(found.signal)} moved by {found.rise:+.3g} [{found.low:+.3g}, "
+        f"{found.high:+.3g}], and a rise of less than {found.high:.3g} could not have been excluded"
+    )
 
 
 CODE = "code"
@@ -252,46 +265,6 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
     return Diagnosis(f"evals --suite {suite}", run, cards, alpha, {}, unanswered)
 
 
-# greenward's setting -> (TRL's, verl's); in words where they have none, empty where it says nothing there.
-_THEIRS: Mapping[str, tuple[str, str]] = {
-    "training.learning_rate": ("learning_rate", "actor_rollout_ref.actor.optim.lr"),
-    "training.max_grad_norm": ("max_grad_norm", "actor_rollout_ref.actor.grad_clip"),
-    "training.num_generations": ("num_generations", "actor_rollout_ref.rollout.n"),
-    "training.prompts_per_step": ("per_device_train_batch_size", "data.train_batch_size"),
-    "training.schedule": ("lr_scheduler_type", "actor_rollout_ref.actor.optim.lr_scheduler_type"),
-    "training.warmup_steps": ("warmup_steps", "actor_rollout_ref.actor.optim.lr_warmup_steps"),
-    "training.checkpoint_interval_steps": ("save_steps", "trainer.save_freq"),
-    "sampling.temperature": ("temperature", "actor_rollout_ref.rollout.temperature"),
-    "sampling.max_tokens": ("max_completion_length", "data.max_response_length"),
-    "algorithm.kl.coefficient": ("beta", "actor_rollout_ref.actor.kl_loss_coef"),
-    "algorithm.kl.target": ("a target", "algorithm.kl_ctrl.target_kl"),
-    "algorithm.clip_high": ("epsilon_high", "actor_rollout_ref.actor.clip_ratio_high"),
-    "algorithm.updates_per_batch": ("num_iterations", "actor_rollout_ref.actor.ppo_epochs"),
-    "algorithm.max_step_kl": ("a limit on the KL of a step", "a limit on the KL of a step"),
-    "algorithm.overlong.mask_truncated": (
-        "mask_truncated_completions",
-        "reward_model.overlong_buffer.enable",
-    ),
-    "algorithm.overlong.penalty": ("get_soft_overlong_punishment", "reward_model.overlong_buffer.enable"),
-    "algorithm.dynamic_sampling": ("a filter of groups in the data", "algorithm.filter_groups.enable"),
-    "algorithm.loss": ("loss_type", "actor_rollout_ref.actor.loss_agg_mode"),
-    "algorithm.advantage": ("the advantage", "algorithm.adv_estimator"),
-    "algorithm.entropy_coefficient": ("an entropy term", "actor_rollout_ref.actor.entropy_coeff"),
-    "algorithm.critic.learning_rate": ("the learning rate of the critic", "critic.optim.lr"),
-    "algorithm.critic.loss_weight": ("vf_coef", "critic.ppo_epochs"),
-    "algorithm.critic.trunk": ("", "critic.model.path"),
-    "model.dtype": ("bf16", "actor_rollout_ref.model.dtype"),
-    "sandbox.workers": ("the number of graders at once", "the number of graders at once"),
-    "sandbox.require": ("the isolation of the grader", "the isolation of the grader"),
-    "evaluation.enabled": ("eval_strategy", "trainer.test_freq"),
-    "evaluation.at_start": ("eval_on_start", "trainer.val_before_train"),
-    "evaluation.eval_interval_steps": ("eval_steps", "trainer.test_freq"),
-    "problems.train": ("", "data.train_files"),
-    "problems.families": ("", ""),
-    "problems.families.limit": ("", ""),
-    "problems.families.max_depth": ("", ""),
-    "warm_start.max_steps": ("", ""),
-}
 _SETTING = r"\b(?:training|algorithm|sampling|model|sandbox|evaluation|warm_start|problems)(?:\.[a-z_]+)+"
 _SIGNAL = (
     r"(?<![\w./])(?:(?:reward|status|time|perf|updates|groups|importance|ratio|rollouts|completion|clip)/[a-z_]+|"
@@ -299,7 +272,8 @@ _SIGNAL = (
 )
 _NAMES = re.compile(f"(?P<setting>{_SETTING})|{_SIGNAL}")
 _IN_BRACKETS = re.compile(r" \(([^()]*)\)")
-_VERL = re.compile(r"(critic|actor|response_length|rollout_corr)/")
+# What an agent in a simulator has not.
+_ABOUT_ANSWERS = re.compile(r"\b(answer|group|prompt|problem|token|completion|sampl|held-out|checkpoint-)")
 _GO_ON = re.compile("Go on from the last checkpoint before the onset")
 _BEST = re.compile("Use the checkpoint of")
 
@@ -316,6 +290,8 @@ def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
     actions = [
         _named(_back(one, finding, run), run) for one in finding.actions if _applies(one, finding, run)
     ]
+    if "which is high" in (there := _rate_there(finding, run)):
+        actions.sort(key=lambda one: setting_in(run.family.dialect, "training.learning_rate") not in one)
     if any(map(_GO_ON.match, finding.actions)):
         actions += filter(None, [_checkpoint_command(finding, run)])
     measured, brief = (
@@ -324,7 +300,7 @@ def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
     return replace(
         finding,
         actions=tuple(actions),
-        measured=measured + _rate_there(finding, run),
+        measured=measured + there,
         brief=brief,
         confirm=_named(finding.confirm, run),
     )
@@ -356,11 +332,9 @@ def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
         name = match[0]
         if not match["setting"]:
             return name if only_settings else run.logged_as(name) + " (not logged)" * (name not in run.values)
-        value = run.settings.get(name)
-        if run.format == "greenward":
-            known = isinstance(value, (int, float, str))
-            return f"{name} (now {visible(str(value), 40)})" if known else name
-        return _THEIRS.get(name, (name, name))[_is_verl(run)]
+        value, theirs = run.settings.get(name), setting_in(run.family.dialect, name)
+        known = run.family.dialect == "greenward" and isinstance(value, (int, float, str))
+        return f"{theirs} (now {visible(str(value), 40)})" if known else theirs
 
     def bracket(match: re.Match[str]) -> str:
         signals = [one[0] for one in _NAMES.finditer(match[1]) if not one["setting"]]
@@ -378,12 +352,13 @@ def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
     return ("".join(parts) + _NAMES.sub(shown, text[end:])).replace(" in rollouts/", place)
 
 
-def _is_verl(run: RunSignals) -> bool:
-    return any(map(_VERL.match, run.theirs.values()))
-
-
 def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     """Whether the run does not already exclude what the action is about."""
+    named = (one[0] for one in _NAMES.finditer(_IN_BRACKETS.sub("", action)) if one["setting"])
+    if not all(setting_in(run.family.dialect, name) for name in named):
+        return False
+    if run.family.kind == "agent" and _ABOUT_ANSWERS.search(action):
+        return False
     if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False
     if action.startswith("For a KL") and not any("kl" in name for name in finding.signals):
@@ -412,6 +387,13 @@ def _rates_around(finding: Occurrence, run: RunSignals) -> tuple[float, float] |
 
 
 def _rate_there(finding: Occurrence, run: RunSignals) -> str:
+    rates = run.series("learning_rate")[1]
+    if (
+        finding.name in _BY_THE_RATE
+        and run.family.kind == "language model"
+        and rates.max(initial=0) >= HIGH_RATE
+    ):
+        return f" The learning rate goes up to {rates.max():.3g}, which is high: {_USUAL_RATES}."
     around = _rates_around(finding, run)
     if around is None or finding.name not in ("gradient-explosion", "non-finite", "reward-drop"):
         return ""
@@ -435,10 +417,17 @@ def _checkpoint_command(finding: Occurrence, run: RunSignals) -> str:
         change = f" training.learning_rate={rate / 3:.3g}" if isinstance(rate, (int, float)) else ""
         command = f"greenward train {run.path}/config.yaml model={path} warm_start=null{change}"
         return f"To paste: {command} --output {run.path}_again"
-    if _is_verl(run):
+    if run.family.dialect == "verl":
         return f"To paste: trainer.resume_mode=resume_path trainer.resume_from_path={path}"
-    return f'To paste: trainer.train(resume_from_checkpoint="{path}")'
+    return f'To paste: trainer.train(resume_from_checkpoint="{path}")' if run.family.dialect == "trl" else ""
 
+
+# What a learning rate that is too high does to a language model.
+_BY_THE_RATE = frozenset({
+    "entropy-collapse", "kl-runaway", "gradient-explosion", "gradient-spikes", "non-finite", "reward-drop",
+})  # fmt: skip
+HIGH_RATE = 3e-4
+_USUAL_RATES = "1e-6 to 1e-5 is usual for all weights, up to 1e-4 for an adapter"
 
 ANALYSED_METRICS = "training_metrics.jsonl"
 _FOOTER = (

@@ -426,7 +426,11 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
         below.setdefault(top.name, []).extend(groups[one.name] if top is not one else groups[one.name][1:])
     found = [Cause(groups[name][0], tuple(sorted(effects, key=begin))) for name, effects in below.items()]
 
-    def rank(one: Cause) -> tuple[int, int, tuple[float, int]]:
-        return -SEVERITIES.index(one.severity), -len(one.consequences), begin(one.finding)
+    earliest = min((begin(one.finding)[0] for one in found), default=0.0)
+
+    def rank(one: Cause) -> tuple[int, bool, int, tuple[float, int]]:
+        # What was wrong long before all else comes first, whatever else followed later.
+        is_late = begin(one.finding)[0] > earliest + 2 * slack
+        return -SEVERITIES.index(one.severity), is_late, -len(one.consequences), begin(one.finding)
 
     return tuple(sorted(found, key=rank))

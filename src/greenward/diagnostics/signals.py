@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
+from greenward.diagnostics.families import Family, family_of
 from greenward.runs.reading import algorithm_of, flattened
 from greenward.tasks import shipped_task
 
@@ -216,20 +217,18 @@ _ESTIMATORS = (
     "kl_loss_type",
     "kl_estimator",
 )
-# Names of TRL's GRPO, whose `kl` is k3, and of trainers of agents, whose actions may be continuous.
-_TRL_GRPO = re.compile(r"(?:train/)?(?:reward_std|frac_reward_zero_std|completions?[/_].*)")
-_AGENTS = re.compile(r".*(?:ep_(?:rew|len)|episodic|episode_(?:rew|ret|len)|timesteps|env_steps).*")
 _REWARD_RANGES = ("reward_range", "reward_clip_range")
 
 
 def possible_range(
-    signal: str, logged_as: str, names: Collection[str], settings: Mapping[str, Any], *, is_own: bool
+    signal: str, logged_as: str, family: Family, settings: Mapping[str, Any], *, is_own: bool
 ) -> Range | None:
-    """The row of a signal as it is logged in a run with these names and settings; None: anything is possible.
+    """The row of a signal as a family logs it in a run with these settings; None: anything is possible.
 
     `is_own` says that our trainer wrote the run: its counts are of one step, where others log means over
     several.
     """
+    is_trl = family.name.startswith("TRL, GRPO")
     row = RANGES.get(signal) or RANGES.get(signal[: signal.find("/") + 1])
     if row is None:
         return None
@@ -238,13 +237,12 @@ def possible_range(
         told = str(next((settings[key] for key in _ESTIMATORS if key in settings), ""))
         is_k1 = not is_own and plain.isdisjoint(_NEVER_BELOW_0)
         if signal == "kl" and not plain.isdisjoint({"kl", "actor/kl_loss"}):
-            of_grpo = "kl" in plain and any(map(_TRL_GRPO.fullmatch, names))
-            is_k1 = told in ("k1", "kl") if told else is_k1 and not of_grpo
+            is_k1 = told in ("k1", "kl") if told else is_k1 and not ("kl" in plain and is_trl)
         visible = _K1_VISIBLE[signal] if plain.isdisjoint(_SUMMED) else _SUM_VISIBLE
         reason = "a KL divergence is 0 or more, and its estimate k1 is below by noise alone"
         return replace(row, visible=visible, reason=reason) if is_k1 else row
     if signal == "entropy":
-        if any(map(_AGENTS.fullmatch, names)):
+        if family.kind == "agent":  # the density of continuous actions may be above 1
             return None
         size = next((value for key, value in settings.items() if key.endswith("vocab_size")), None)
         if isinstance(size, (int, float)) and size > 1 and plain.isdisjoint(_SUMMED):
@@ -252,7 +250,7 @@ def possible_range(
         return row
     if signal == "advantage/mean":  # verl's is a mean over tokens, by which long answers count for more
         told = str(settings.get("algorithm.advantage") or settings.get("algorithm.name", ""))
-        is_grpo = told in ("grpo", "dr_grpo") if told else any(map(_TRL_GRPO.fullmatch, names))
+        is_grpo = told in ("grpo", "dr_grpo") if told else is_trl
         return row if is_grpo and "critic/advantages/mean" not in plain else None
     if signal == REWARD:
         declared = next((settings[key] for key in _REWARD_RANGES if key in settings), None)
@@ -267,9 +265,9 @@ def possible_ranges(
     names: Mapping[str, str], settings: Mapping[str, Any], *, is_own: bool
 ) -> dict[str, Range]:
     """The ranges of those signals that have bounds; `names` says as what each of a run is logged."""
-    logged = [*names.values()]
+    family = family_of([*names.values()], is_own=is_own)
     found = {
-        ours: possible_range(ours, theirs, logged, settings, is_own=is_own) for ours, theirs in names.items()
+        ours: possible_range(ours, theirs, family, settings, is_own=is_own) for ours, theirs in names.items()
     }
     return {ours: one for ours, one in found.items() if one is not None}
 
@@ -339,6 +337,11 @@ class RunSignals:
         names = {name: self.logged_as(name) for name in self.values}
         return possible_ranges(names, self.settings, is_own=self.is_own)
 
+    @cached_property
+    def family(self) -> Family:
+        """The trainer that wrote the run."""
+        return family_of([self.logged_as(name) for name in self.values], is_own=self.is_own)
+
     @property
     def algorithm(self) -> str | None:
         """The name of the algorithm of the recipe, where the config is known."""
@@ -346,9 +349,9 @@ class RunSignals:
 
     @property
     def silent(self) -> frozenset[str]:
-        """Names of findings that mean nothing for the task of the recipe."""
+        """Names of findings that mean nothing for the task of the recipe, or in logs of its trainer."""
         task = shipped_task((self.config or {}).get("task"))
-        return task.silent if task else frozenset()
+        return self.family.silent | (task.silent if task else frozenset())
 
     def series(self, name: str) -> tuple[Steps, Floats]:
         """(steps, values) where the signal is finite; empty for a signal that is not there."""

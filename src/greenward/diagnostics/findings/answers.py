@@ -30,7 +30,7 @@ from greenward.diagnostics.finding import (
 )
 from greenward.diagnostics.readers.formats import Rollout, read_rollouts
 from greenward.diagnostics.signal_tests import find_signal_change, lasting_change, late_mean
-from greenward.diagnostics.signals import LENGTH, PASS_RATE, TRUNCATED, UNIQUE, RunSignals
+from greenward.diagnostics.signals import LENGTH, PASS_RATE, UNIQUE, RunSignals
 from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer, value_text
 
 QUALITY = (PASS_RATE, "reward/code_score", "reward/correctness", "reward/readability")
@@ -89,9 +89,9 @@ def failures(run: RunSignals) -> list[str]:
 
 
 def worse_answers(run: RunSignals) -> list[str]:
-    """The shares of answers that should not rise."""
+    """The shares of answers that should not rise, but for those that are cut off: a finding of their own."""
     logged = any(name.startswith("status/") for name in run.values)
-    return [*(failures(run) if logged else ["status"]), TRUNCATED]
+    return failures(run) if logged else ["status"]
 
 
 FAILING_ANSWERS_RISE = Finding(
@@ -106,7 +106,7 @@ FAILING_ANSWERS_RISE = Finding(
         "Go on from the last checkpoint before the onset.",
     ),
     confirm="Graded again on an idle machine, the answers have the same status.",
-    limit="syntax errors, truncation … rise by over 5 % of the answers and stay so for 12 steps",
+    limit="syntax errors, runtime errors … rise by over 5 % of the answers and stay so for 12 steps",
     explains=WORSE,
     live=(Watched("status/syntax_error", "difference", 0.15),),
 )

@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ from greenward.diagnostics.signals import (
     Floats,
     RunSignals,
 )
-from greenward.reports.document import Table
+from greenward.reports.document import Severity, Table
 
 DOMINANT = 0.5  # share of the variance over steps
 _UNEXPLAINED = 0.1  # of the variance of the mean reward, by the weighted terms
@@ -69,6 +69,9 @@ LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 _SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
 _FEW = 5
+FEW_FACTS = 3  # rows: what is exactly so needs no statistics
+_LEVELS = 6  # parts of a run
+Z_90 = 1.6448536269514722  # the standard normal's 0.95 quantile
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -113,6 +116,7 @@ CONSTANT_REWARD = Finding(
     constant_reward,
     (REWARD,),
     severity="critical",
+    fewest=FEW_FACTS,
     measured="{text}",
     actions=(
         "Grade a known right and a known wrong answer: greenward grade.",
@@ -132,8 +136,10 @@ CONSTANT_REWARD = Finding(
 def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """A term that is 0 throughout although the reward counts it."""
     values = run.series(signal)[1]
-    weight = _weights(run.config or {}).get(signal.removeprefix("reward/"), 1.0)
-    return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)})
+    weights = _weights(run.config or {})
+    weight = weights.get(signal.removeprefix("reward/"), 1.0)
+    severity: Severity | None = "info" if not weights and learned(run).sign == 1 else None
+    return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)}, severity)
 
 
 REWARD_TERM_DEAD = Finding(
@@ -149,6 +155,7 @@ REWARD_TERM_DEAD = Finding(
     ),
     confirm="The function returns more than 0 for a hand-written answer of the best kind.",
     limit="a term with a weight is 0 at every step",
+    weight="warning, info where the weights are not known and the reward rises",
     views=("reward",),
 )
 
@@ -225,49 +232,87 @@ REWARD_SCALE_JUMP = Finding(
 )
 
 
-def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """A run of which it is sure that it learned nothing to speak of: what would have been seen is stated."""
-    sign, rise, bound, name, unit = learned(run)
-    steps, values = run.series(name)
-    if len(values) < LEARNING_FROM:
-        return Result()
-    start = float(values[: max(len(values) // 6, 5)].mean())
-    if name != REWARD:
-        unit = max(unit, _ROOM * (1 - start))
-    saturated = name != REWARD and start > _SATURATED
-    held_out = run.series(HELD_OUT)[1]
-    rose_elsewhere = len(held_out) >= 2 and held_out[-1] - held_out[0] > LEARNED
-    peak = max(float(part.mean()) for part in np.array_split(values, 6))
-    numbers = {
-        "signal": name,
-        "start": start,
-        "rise": rise,
-        "bound": bound,
-        "count": len(values),
-        "unit": unit,
-    }
-    found = sign >= 0 and bound < unit and peak - start < unit and not saturated and not rose_elsewhere
-    return Result(found, numbers, onset=exactly(steps[0]))
+@dataclass(frozen=True)
+class Learning:
+    """What was learned: the rise of `signal` from its `start`, with the bounds of its 90 % interval.
+
+    `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
+    of the spread of a step's answers. `visible` is one that a reader would see in the curve: the noise of a
+    single step. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell, else 0. `is_full` says that
+    nothing was left to learn, or that held-out results rose.
+    """
+
+    signal: str
+    count: int
+    sign: int = 0
+    start: float = 0.0
+    rise: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    enough: float = 0.0
+    visible: float = 0.0
+    is_full: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        return self.sign == 1 or self.is_full
 
 
-def learned(run: RunSignals) -> tuple[int, float, float, str, float]:
-    """(1 rose, 0 neither, -1 fell or unknown; rise; its 95 % bound; signal; what would count as learning).
-
-    The rise is from the mean of the first sixth, or of the first 5 values where these are surely lower by
-    what counts, to that of the last third; its error is that of an AR(1).
+def learned(run: RunSignals) -> Learning:
+    """What was learned in a run. The rise is from the mean of the first sixth, or of the first 5 values where
+    these are surely lower by what matters, to that of the last third; its error is that of an AR(1).
     """
     name, unit = _what_is_learned(run)
     values = run.series(name)[1]
     if len(values) < MIN_POINTS:
-        return -1, 0.0, 0.0, name, 0.0
+        return Learning(name, len(values))
     first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
+    start = float(first.mean())
+    if name != REWARD:
+        unit = max(unit, _ROOM * (1 - start))
     rise, error = _rise(first, last)
     at_once, its_error = _rise(first[:_FEW], last)
     if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
         rise, error = at_once, its_error
-    bound = rise + Z_95 * error
-    sign = 1 if rise > Z_95 * error else -1 if rise < -Z_95 * error else 0
-    return sign, rise, bound, name, unit
+    low, high = rise - Z_90 * error, rise + Z_90 * error
+    noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
+    is_full = _rose_elsewhere(run) or (name != REWARD and start > _SATURATED)
+    return Learning(
+        name, len(values), (low > 0) - (high < 0), start, rise, low, high, unit, noise, is_full
+    )  # fmt: skip
+
+
+def _rose_elsewhere(run: RunSignals) -> bool:
+    """Whether evaluations rose: rates by 5 points, scores of another kind by more than their noise."""
+    values = run.series(HELD_OUT)[1]
+    if len(values) >= 2 and values.min() >= 0 and values.max() <= 1:
+        return bool(values[-1] - values[0] > LEARNED)
+    if len(values) < 2 * _FEW:
+        return False
+    rise, error = _rise(values[: len(values) // 3], values[-(len(values) // 3) :])
+    return rise > Z_90 * error
+
+
+def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A run that shows no rise, although it would show one that matters, or one that a reader would see."""
+    found = learned(run)
+    steps, values = run.series(found.signal)
+    if found.count < MIN_POINTS or steps[-1] - steps[0] + 1 < LEARNING_FROM or found.is_full:
+        return Result()
+    peak = max(float(part.mean()) for part in np.array_split(values, _LEVELS))
+    start = min(found.start, float(values[:_FEW].mean()))
+    is_small = found.sign >= 0 and found.high < found.enough and peak - start < found.enough
+    # Where the spread of the answers is not known, a rise counts by the noise of a step alone.
+    is_flat = (found.sign != 1 or not found.enough) and found.high < found.visible
+    is_flat = is_flat and peak - start < found.visible
+    unit = found.enough if is_small else found.visible
+    what = "of 15 % of what is missing" if found.signal != REWARD else "of a tenth of the answers' spread"
+    numbers = {
+        **vars(found),
+        "unit": unit,
+        "what": what if is_small else "as large as the noise of a step",
+    }
+    return Result(is_small or is_flat, numbers, onset=exactly(steps[0]))
 
 
 def _rise(first: Floats, last: Floats) -> tuple[float, float]:
@@ -285,8 +330,9 @@ def _what_is_learned(run: RunSignals) -> tuple[str, float]:
     # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
     name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
     spread = run.series("reward/std")[1]
-    scaled = name == REWARD and len(spread)
-    return name, _SPREAD_LEARNED * float(np.median(spread)) if scaled else LEARNED
+    if name != REWARD:
+        return name, LEARNED
+    return name, _SPREAD_LEARNED * float(np.median(spread)) if len(spread) else 0.0
 
 
 def rises_from(run: RunSignals, step: int) -> bool:
@@ -303,14 +349,14 @@ def rises_from(run: RunSignals, step: int) -> bool:
 
 NO_LEARNING = Finding(
     "no-learning",
-    "Nothing was learned",
+    "Learning is not shown",
     no_learning,
     needs=(REWARD,),
     measured=(
-        "{signal} rose by {rise:+.3f} from {start:.3g} over {count} steps, at most by {bound:.3f} (95 %); a"
-        " rise of {unit:.3f} would have been seen."
+        "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; a rise "
+        "of {unit:.3g}, {what}, would have been seen."
     ),
-    brief="No learning in {count} steps",
+    brief="No learning shown in {count} rows",
     actions=(
         "See whether weights move at all: learning_rate above 0 (and updates/applied).",
         "Compare the first and the last checkpoint: greenward diff-ckpt.",
@@ -321,9 +367,11 @@ NO_LEARNING = Finding(
     ),
     confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
     limit=(
-        "100 steps or more, and the 95 % bound of the rise is below 5 points (15 % of what is missing to "
-        "1), or a tenth of the spread of the rewards. The rise is that from the first sixth, or from the "
-        "first 5 steps where it is sure and large enough from there"
+        "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below the noise "
+        "of a single step; or a rise whose bound is below 5 points (15 % of what is missing to 1), or below "
+        "a tenth of the spread of the rewards. The rise is that from the first sixth, or from the first 5 "
+        "rows where it is sure and large enough from there. Where a log cannot exclude such a rise, and "
+        "shows none, the verdict is CANNOT TELL"
     ),
 )
 
@@ -475,6 +523,8 @@ def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run: all of their answers fail, or all pass."""
     if signal == _WITHOUT_SIGNAL:
         steps, shares = run.series(signal)
+        if len(shares) < MIN_POINTS and not (shares >= 1).all():
+            return not_made(gap_of(run, signal))
         dead = float(late_part(shares).mean())
         passed, failed = _passed_and_failed(run, dead)
     else:
@@ -524,6 +574,7 @@ DEAD_GROUPS = Finding(
     "Most groups teach nothing",
     dead_groups,
     group_signals,
+    fewest=FEW_FACTS,
     needs=(REWARD,),
     measured=(
         "In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} all pass, "
@@ -538,13 +589,65 @@ DEAD_GROUPS = Finding(
         "sampling.temperature.",
     ),
     confirm="groups/with_signal rises with the change in the next twenty steps.",
-    limit="over 75 % of the groups in the last quarter",
+    limit="over 75 % of the groups in the last quarter; all of them, from the third step on",
     source="DAPO (2503.14476)",
     explains=(
         *("gradient-vanished", "no-learning", "group-signal-fades", "reward-term-dead", "diversity-loss"),
         "auxiliary-reward-dominates",
     ),
     not_for=("rejection",),
+    views=("reward",),
+)
+
+
+_GROUP_SIZES = (
+    "training.num_generations", "num_generations", "actor_rollout_ref.rollout.n", "n_samples_per_prompt",
+    "rollout.n",
+)  # fmt: skip
+_GROUPED = frozenset({"grpo", "dr_grpo", "rloo", "grpo_passk", "reinforce_plus_plus_baseline", "group_norm"})
+
+
+def group_of_one(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Advantages of groups of one answer: the settings say so, or they are the rewards themselves."""
+    keys = ("algorithm.advantage", "algorithm.adv_estimator", "advantage_estimator", "algorithm.name")
+    estimator = str(next((run.settings[key] for key in keys if key in run.settings), ""))
+    size = next((run.settings[key] for key in _GROUP_SIZES if key in run.settings), None)
+    if size == 1 and estimator in _GROUPED:
+        text = f"The settings ask for 1 answer to a prompt, with {estimator}."
+        return Result(True, {"text": text}, onset=exactly(run.steps[0]))
+    # Means over tokens differ from means over answers, the extremes do not.
+    pairs = [(f"advantage/{kind}", f"reward/{kind}") for kind in ("max", "min")]
+    if not all(name in run.values for pair in pairs for name in pair) or "value/loss" in run.values:
+        return Result()
+    values = np.array([[run.values[name] for name in pair] for pair in pairs])  # extremes, kinds, steps
+    values = values[:, :, np.isfinite(values).all(axis=(0, 1))]
+    is_same = np.allclose(values[:, 0], values[:, 1], rtol=1e-4, atol=1e-6)
+    if values.shape[2] < FEW_FACTS or not is_same or not values.any():
+        return Result()
+    names = run.logged_as("advantage/max"), run.logged_as("reward/max")
+    text = f"{names[0]} equals {names[1]}, and so do the minima, at each of {values.shape[2]} steps."
+    return Result(True, {"text": text}, onset=exactly(run.steps[0]))
+
+
+GROUP_OF_ONE = Finding(
+    "group-of-one",
+    "A group has one answer, so that its advantage is the reward itself",
+    group_of_one,
+    measured="{text} Without other answers to the same prompt there is no baseline.",
+    brief="Groups of one answer",
+    actions=(
+        "Set training.num_generations to 4 or more: a group is compared with its own mean.",
+        "Or take an estimator with a baseline of its own (a critic, or the mean of the batch).",
+    ),
+    confirm="With more answers to a prompt, the mean of the advantages is 0, that of the rewards is not.",
+    limit=(
+        "the settings ask for 1 answer with advantages of groups, or the largest and the smallest advantage "
+        "are those of the rewards at every step, without a critic"
+    ),
+    source="Shao et al. (2402.03300), eq. 3",
+    explains=("no-learning", "reward-drop", "gradient-spikes", "gradient-explosion"),
+    not_for=("rejection", "ppo"),
+    suspects=("training.num_generations", "algorithm.advantage"),
     views=("reward",),
 )
 
@@ -593,6 +696,7 @@ REWARDS = Topic(
         REWARD_DROP,
         AUXILIARY_REWARD_DOMINATES,
         DEAD_GROUPS,
+        GROUP_OF_ONE,
         GROUP_SIGNAL_FADES,
     ),
     (

@@ -30,7 +30,7 @@ from greenward.diagnostics.finding import (
     gap_of,
     not_made,
 )
-from greenward.diagnostics.findings.rewards import rises_from
+from greenward.diagnostics.findings.rewards import FEW_FACTS, learned, rises_from
 from greenward.diagnostics.signal_tests import (
     MEMORY_POINTS,
     beyond,
@@ -64,6 +64,7 @@ from greenward.diagnostics.signals import (
     RSS,
     THROUGHPUT,
     TRUNCATED,
+    Bools,
     Floats,
     RunSignals,
     own_speed,
@@ -78,6 +79,8 @@ _NO_MEMORY_LIMIT = Gap(
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
 SKIPPED = "updates/non_finite"
 MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
+HUGE_SPIKE = 100.0  # times the median around: such an update may undo all that was learned
+WARM = 0.9  # of the highest learning rate
 SLOWED = 0.8  # of the tokens per second before
 _STRETCHED = 0.65  # of the process's own speed: other programs stretch CPU time itself by up to 1.5 times
 _WAITED = 1.1  # times as much is left of the process's own speed as of that by the clock
@@ -108,6 +111,15 @@ RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up i
 _ONE_FALL = 0.34  # of the peak, from one value to the next
 _TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
 _PERIOD_ERROR = 0.05
+
+COLLAPSED = 0.1  # of the entropy of the first rows
+LOST = 0.2  # of the range of the reward
+_FEW_ROWS, _MOST_ROWS = 3, 5
+_FEWEST_ENTROPIES = 8
+_LEVELS = 20  # parts of a run, whose medians are its levels
+KL_LIMIT = 1.0  # nats a token: more than an answer's tokens usually have to lose
+_KL_FACTOR = 10.0  # times that of the first rows
+DIVERGED = 3.0  # times the largest return is the root of the squared error of values
 
 
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -210,12 +222,31 @@ IMPOSSIBLE_VALUE = Finding(
 )
 
 
+def _telling(run: RunSignals, signal: str) -> Bools:
+    """The steps whose norm says something of the scale: those after the warm-up of the learning rate, at
+    which a group had a signal. All that were logged where these are too few.
+    """
+    logged = run.recorded[signal]  # as finite numbers or not
+    kept = logged.copy()
+    rates = run.values.get("learning_rate")
+    if rates is not None and np.isfinite(rates).sum() >= MIN_POINTS:
+        peak = int(np.nanargmax(rates))
+        kept[:peak] &= ~(rates[:peak] < WARM * rates[peak])
+    for name, without in (("groups/without_signal", 1.0), ("reward/std", 0.0)):
+        if name in run.values and (run.values[name] != without).any():
+            kept &= run.values[name] != without
+    return kept if kept.sum() >= max(MIN_POINTS, logged.sum() / 3) else logged
+
+
 def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms that left their scale for good, and what the rewards did after that."""
-    steps, norms = run.series(signal)
-    logged = run.recorded[signal]  # as finite numbers or not
-    logged_steps = run.steps[logged]
-    found = find_explosion(logged_steps, run.values[signal][logged], alpha=limits.alpha)
+    kept = _telling(run, signal)
+    logged_steps, all_norms = run.steps[kept], run.values[signal][kept]
+    finite = np.isfinite(all_norms)
+    steps, norms = logged_steps[finite], all_norms[finite]
+    if len(norms) < MIN_POINTS:
+        return not_made(gap_of(run, signal))
+    found = find_explosion(logged_steps, all_norms, alpha=limits.alpha)
     facts = (
         Fact("median norm", f"{np.median(norms):.3g}"),
         Fact("largest", f"{norms.max():.3g} at step {steps[norms.argmax()]}"),
@@ -248,7 +279,9 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     # growth by a few times that no reward pays for is harmless: clipping bounds the steps.
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
     fell = any(reward["after"] < reward["before"] for reward in diverged)
-    harmful = found.sustained and had_a_scale and (fell or found.ratio >= HARMFUL_RATIO)
+    # Where the reward was flat before and after, nothing was lost.
+    large = found.ratio >= HARMFUL_RATIO and (learned(run).sign != 0 or not math.isfinite(found.ratio))
+    harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
     records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
     table = table_of(
@@ -311,11 +344,11 @@ GRADIENT_EXPLOSION = Finding(
     ),
     limit=(
         "last tenth at least 3 × the median before; or 5 steps and more at 4 × the median of the run, which"
-        " come back"
+        " come back. Steps of the warm-up and those without a group that has a signal do not count"
     ),
     weight=(
-        "critical if sustained, not from the first tenth on, and by 10 times or followed by a reward that "
-        "falls, else warning"
+        "critical if sustained, not from the first tenth on, and followed by a reward that falls, or by 10 "
+        "times where the reward was not flat, else warning"
     ),
     source="change test of the logarithm",
     explains=("gradient-spikes", "non-finite", *DAMAGE),
@@ -327,7 +360,8 @@ GRADIENT_EXPLOSION = Finding(
 
 def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Single norms far above their surroundings."""
-    steps, norms = run.series(signal)
+    kept = _telling(run, signal) & np.isfinite(run.values[signal])
+    steps, norms = run.steps[kept], run.values[signal][kept]
     found = find_spikes(steps, norms)
     facts = (Fact("spikes", str(len(found))),)
     data = {"spikes": [asdict(spike) for spike in found[:_SPIKES_IN_JSON]], "spike_count": len(found)}
@@ -343,6 +377,9 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     half = len(norms) // 2  # spikes that have ceased did no lasting harm
     late = sum(spike.step >= steps[half] for spike in found)
     numbers = asdict(largest[0]) | {"spikes": len(found), "count": len(norms), "late": late}
+    if largest[0].ratio >= HUGE_SPIKE:
+        onset = exactly(largest[0].step)
+        return Result(True, numbers, "warning", onset, facts=facts, tables=(table,), data=data)
     if late <= MANY_SPIKES * (len(norms) - half) or late < FEWEST_SPIKES:
         return Result(True, numbers, "info", exactly(found[0].step), facts=facts, tables=(table,), data=data)
     onset = exactly(steps[most_likely_start(np.isin(steps, [spike.step for spike in found]))])
@@ -358,6 +395,7 @@ GRADIENT_SPIKES = Finding(
         "{spikes} of {count} steps, {late} in the second half, are above 3 times the median around them; "
         "the largest at step {step}, {ratio:.1f} times."
     ),
+    brief="Gradient norm ×{ratio:.0f} in one step",
     actions=(
         "Set training.max_grad_norm a little above the usual norm.",
         "Look at the answers of these steps: very long or degenerate answers, or one group alone in the "
@@ -366,7 +404,7 @@ GRADIENT_SPIKES = Finding(
     ),
     confirm="The same steps spike again when the run is repeated with its seed.",
     limit="> 3 × the median around and > 8 robust sd",
-    weight="info, warning from 2 % of the steps of the second half (at least 3)",
+    weight="info, warning from 2 % of the steps of the second half (at least 3), or by 100 times",
     source="[detectors](#detectors)",
     explains=("reward-drop", "quality-drop"),
     suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
@@ -378,6 +416,11 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Norms that are 0 at many steps, or that fell to a small part of what they were and stayed there."""
     steps, norms = run.series(signal)
     zero = norms == 0
+    if zero.all():
+        text = f"{signal} is exactly 0 at each of {len(norms)} logged steps: no weight moves."
+        return Result(True, {"text": text}, "critical", exactly(steps[0]))
+    if len(norms) < MIN_POINTS:
+        return not_made(gap_of(run, signal))
     for first in (0, len(norms) // 2):  # a fault of the second half is not outvoted by the first
         if zero[first:].mean() > 0.4:
             text = f"{signal} is 0 at {zero[first:].mean():.0%} of {len(norms) - first} steps."
@@ -397,17 +440,22 @@ GRADIENT_VANISHED = Finding(
     "There is hardly a gradient left, or none at many steps",
     vanished,
     (GRADIENT,),
+    fewest=FEW_FACTS,
     measured="{text}",
     actions=(
         "Groups whose answers all pass or all fail teach nothing: set algorithm.dynamic_sampling, or choose "
         "problems of middle difficulty.",
         "Raise training.num_generations or sampling.temperature, so that answers differ.",
+        "If it is 0 throughout: see which parameters require a gradient (a frozen adapter, an optimizer of "
+        "other parameters), and whether the loss depends on them.",
     ),
     confirm="groups/with_signal is 0 at the same steps.",
     limit=(
-        "gradient norm 0 at over 40 % of the steps (or of the second half), or last tenth below 5 % of what"
+        "exactly 0 at every step, from the third on; gradient norm 0 at over 40 % of the steps (or of the "
+        "second half), or last tenth below 5 % of what"
         " it was before"
     ),
+    weight="critical where it is exactly 0 throughout, else warning",
     source="public GRPO logs",
     explains=("no-learning",),
     live=(Watched(GRADIENT, "ratio", 0.05),),
@@ -471,21 +519,61 @@ GRADIENTS = Topic(
 )
 
 
+def entropy_collapses(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Entropy that falls to a tenth of that of the first rows and stays there. An agent that has become
+    sure of the best that it found may be.
+    """
+    steps, values = run.series(signal)
+    first = values[: min(max(_FEW_ROWS, len(values) // 100), _MOST_ROWS)]
+    start, end = float(np.median(first)), median_of_part(values, 0.9, 1)
+    if start <= 0 or values.min() < 0 or end > COLLAPSED * start:
+        return Result()
+    smooth = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
+    above = np.flatnonzero(smooth > COLLAPSED * start)
+    onset = onset_of(run, signal) if len(values) >= MIN_POINTS else None
+    place = int(above[above < len(values) * 0.9][-1]) + 1 if len(above) else 0
+    frequent = first_frequent(smooth <= COLLAPSED * start)
+    place = place if frequent is None else frequent
+    if onset is None or onset.low > steps[place]:
+        onset = exactly(steps[place])
+    if run.family.kind == "agent" and not _fell_after(run, int(steps[place])):
+        return Result()
+    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset)
+
+
+def _fell_after(run: RunSignals, step: int) -> bool:
+    """Whether the reward is lower at some later time than at its best, by a fifth of what it rose."""
+    steps, values = run.series(REWARD)
+    if len(values) < MIN_POINTS:
+        return True
+    levels = np.array([np.median(part) for part in np.array_split(values, _LEVELS)])
+    since = [part[-1] > step for part in np.array_split(steps, _LEVELS)]
+    best = int(levels.argmax())
+    later = levels[np.arange(_LEVELS) >= max(best, int(np.argmax(since)))]
+    return bool(later.min() < levels.max() - LOST * (levels.max() - levels.min()))
+
+
 ENTROPY_COLLAPSE = Finding(
     "entropy-collapse",
     "The policy has nearly stopped exploring",
-    moves_to(below=0.1),
+    entropy_collapses,
     ("entropy",),
+    fewest=_FEWEST_ENTROPIES,
     severity="critical",
     measured="Entropy fell from {before:.3g} to {after:.3g} nats a token, {ratio:.0%} of its start.",
     brief="Entropy fell to {ratio:.0%} of its start",
     actions=(
-        "Raise algorithm.clip_high (0.28, DAPO's clip-higher) or sampling.temperature.",
+        "Raise algorithm.clip_high (0.28, DAPO's clip-higher).",
+        "Raise sampling.temperature.",
+        "Raise algorithm.entropy_coefficient.",
         "Add a penalty for leaving the reference: algorithm.kl.coefficient.",
-        "Lower training.learning_rate, or stop here if held-out results no longer rise.",
+        "Lower training.learning_rate.",
     ),
     confirm="completion/unique falls with it: the answers to a problem become copies.",
-    limit="last tenth below 10 % of the first; no absolute limit",
+    limit=(
+        "last tenth below 10 % of the first rows (3 to 5 of them); no absolute limit. Of an agent, only "
+        "where the reward later falls from its best by a fifth of its range"
+    ),
     source="Cui et al. (2505.22617)",
     explains=(*WORSE, "diversity-loss", "dominant-answer", "length-collapse", "poor-calibration"),
     live=(Watched("entropy", "ratio", 0.25, "critical"),),
@@ -536,8 +624,12 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and end > KL_GROWTH * (start + noise)
     runs_away = runs_away and start > 0
     if not runs_away:
-        return Result()
-    numbers = {"before": start, "after": end, "slope": slopes[1], "slope_before": slopes[0]}
+        return _left_early(run, signal)
+    text = (
+        f"KL rose from {start:.3g} (first half) to {end:.3g} (last tenth), {slopes[1]:.2g} a step in the "
+        f"second half and {slopes[0]:.2g} in the first, while the reward did not rise."
+    )
+    numbers = {"before": start, "after": end, "text": text}
     logarithms = np.log(np.maximum(values, 0.0) + KL_FLOOR)
     change = find_change_point(logarithms)
     jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
@@ -546,15 +638,27 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(rise_since(run, REWARD, max(onset.step, int(steps[half]))) is None, numbers, onset=onset)
 
 
+def _left_early(run: RunSignals, signal: str) -> Result:
+    """KL that leaves its first values at once for more than a nat a token, and earns nothing by it."""
+    steps, values = run.series(signal)
+    start, end = float(np.median(values[:_FEW_ROWS])), median_of_part(values, 0.5, 1)
+    far = values > max(KL_LIMIT, _KL_FACTOR * start)
+    place = first_frequent(far)
+    if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None or learned(run).sign == 1:
+        return Result()
+    text = (
+        f"KL rose from {start:.3g} (first {_FEW_ROWS} rows) to {end:.3g} (second half) and was above "
+        f"{KL_LIMIT:g} nats a token from step {steps[place]} on, while the reward did not rise."
+    )
+    return Result(True, {"before": start, "after": end, "text": text}, onset=exactly(steps[place]))
+
+
 KL_RUNAWAY = Finding(
     "kl-runaway",
     "The policy leaves its reference faster and faster without earning more",
     kl_runaway,
     ("kl",),
-    measured=(
-        "KL rose from {before:.3g} (first half) to {after:.3g} (last tenth), {slope:.2g} a step in the "
-        "second half and {slope_before:.2g} in the first, while the reward did not rise."
-    ),
+    measured="{text}",
     brief="KL to the reference from {before:.3g} to {after:.3g}",
     actions=(
         "Raise algorithm.kl.coefficient, or set algorithm.kl.target for an adaptive one.",
@@ -564,10 +668,14 @@ KL_RUNAWAY = Finding(
     confirm="The held-out pass rate is flat or falls while kl rises.",
     limit=(
         "rises twice as fast in the second half, to 3 × the first half, while the reward does not rise by 8"
-        " % since then"
+        " % since then; or is above 1 nat a token, and 10 × the first rows, in the second half, while no "
+        "rise of the reward is shown"
     ),
     source="Gao et al. (2210.10760)",
-    explains=(*WORSE, "entropy-collapse", "entropy-rise", "diversity-loss", "length-growth"),
+    explains=(
+        *(name for name in WORSE if name != "no-learning"),
+        *("entropy-collapse", "entropy-rise", "diversity-loss", "length-growth"),
+    ),
     live=(Watched("kl", "ratio", 5.0, least=0.1),),
     suspects=("algorithm.kl", "training.learning_rate"),
     views=("drift", "kl-drift"),
@@ -620,14 +728,17 @@ CLIP_FRACTION_HIGH = Finding(
 
 
 def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Answers that are cut off late in the run, dated by where their share changed."""
-    result = late_mean(above=0.2)(run, signal, limits)
-    if not result.found:
-        return result
+    """Answers that are cut off late in the run, dated by where their share rose."""
     steps, values = run.series(signal)
-    began_low = values[: max(5, len(values) // 20)].mean() < 0.2
-    onset = onset_of(run, signal) if began_low else None
-    return replace(result, onset=onset or exactly(steps[values > 0.2][0]))
+    if (values >= 1).all():
+        return Result(True, {"late": 1.0}, onset=exactly(steps[0]))
+    if len(values) < MIN_POINTS:
+        return not_made(gap_of(run, signal))
+    result = late_mean(above=0.2)(run, signal, limits)
+    onset = onset_of(run, signal)
+    if onset is None or values[: max(int(np.searchsorted(steps, onset.step)), 1)].mean() > 0.2:
+        onset = exactly(steps[first_frequent(values > 0.2) or 0])
+    return replace(result, onset=onset)
 
 
 TRUNCATED_ANSWERS = Finding(
@@ -635,6 +746,7 @@ TRUNCATED_ANSWERS = Finding(
     "Many answers are cut off at the limit",
     truncated,
     (TRUNCATED,),
+    fewest=FEW_FACTS,
     measured="In the last quarter of the run {late:.0%} of the answers are cut off at the limit.",
     brief="{late:.0%} of the answers cut off",
     actions=(
@@ -644,7 +756,7 @@ TRUNCATED_ANSWERS = Finding(
         " supervised training masks the end token, as it does where the padding is the same token.",
     ),
     confirm="The cut answers would have been whole with twice the limit.",
-    limit="over 20 % in the last quarter",
+    limit="over 20 % in the last quarter; all of them, from the third step on",
     source="Dr. GRPO (2503.20783), DAPO",
     explains=(*WORSE, "failing-answers-rise", "constant-reward"),
     live=(Watched(TRUNCATED, "difference", 0.2),),
@@ -667,6 +779,48 @@ VALUE_FUNCTION_USELESS = Finding(
     confirm="explained_variance rises above 0 within fifty steps of the change.",
     limit="explained variance below 0.01 in 75 % of the second half",
     suspects=("algorithm.critic",),
+)
+
+
+def value_loss(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Errors of values that grow, while their root is far beyond every return: what is predicted is nothing
+    that can be earned. Where the reward rises, values follow.
+    """
+    steps, losses = run.series(signal)
+    returns = run.series(REWARD)[1]
+    if not len(returns) or learned(run).sign == 1:
+        return Result()
+    largest = float(np.abs(returns).max())
+    far = np.sqrt(np.maximum(losses, 0.0)) > DIVERGED * max(largest, 1e-9)
+    first, last = (median_of_part(losses, *part) for part in ((0, 1 / 3), (2 / 3, 1)))
+    place = first_frequent(far)
+    numbers = {"signal": signal, "before": first, "after": last, "largest": largest}
+    found = bool(far[len(far) // 2 :].mean() > 0.5 and last > first)
+    return Result(found, numbers, onset=exactly(steps[place or int(far.argmax())]))
+
+
+VALUE_LOSS_DIVERGES = Finding(
+    "value-loss-diverges",
+    "The values that are learned have left what can be earned",
+    value_loss,
+    lambda run: ("value/loss",) if "value/loss" in run.values else ("loss",),
+    severity="critical",
+    optional=True,
+    fewest=_FEWEST_ENTROPIES,
+    measured=(
+        "{signal} went from {before:.3g} to {after:.3g}; its root is far above the largest return "
+        "({largest:.3g}), and the reward did not rise."
+    ),
+    brief="{signal} from {before:.3g} to {after:.3g}",
+    actions=(
+        "Lower training.learning_rate, and set training.max_grad_norm.",
+        "Update the target network more slowly or less often.",
+        "Scale rewards to about 1, or take the Huber loss in place of the squared one.",
+    ),
+    confirm="The mean of the predicted values is above the largest return that an episode could have.",
+    limit="the root of the loss above 3 × the largest return in the second half, and growing",
+    source="Fujimoto et al. (1802.09477)",
+    explains=("reward-drop", "no-learning", "gradient-explosion", "gradient-spikes"),
 )
 
 
@@ -840,6 +994,7 @@ POLICY = Topic(
         CLIP_FRACTION_HIGH,
         TRUNCATED_ANSWERS,
         VALUE_FUNCTION_USELESS,
+        VALUE_LOSS_DIVERGES,
         LEARNING_RATE_JUMP,
         STALE_POLICY,
         SAMPLER_MISMATCH,

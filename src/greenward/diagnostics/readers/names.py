@@ -25,27 +25,36 @@ from greenward.runs.files import OVERFLOWED, from_json_number
 _THEIRS: Mapping[str, str] = {
     "reward/mean": "reward critic/score/mean critic/rewards/mean reward/all/mean env/all/reward/total "
     "reward_mean rewards/mean objective/scores rollout/ep_rew_mean episode_reward_mean return "
-    "train/avg_reward mean_reward",
+    "train/avg_reward mean_reward avg_reward reward/env env_reward episode_reward mean_episode_reward "
+    "episode_return_mean env_runners/episode_return_mean charts/episodic_return episodic_return "
+    "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
+    "average_return mean_100_episode_reward mean_return episode_return return_mean",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std",
     "pass_rate": "pass_rate accuracy env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
-    "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss",
-    "entropy": "entropy actor/entropy entropy/all/mean optim/entropy policy/entropy_avg entropy_mean "
-    "actor/entropy_loss train/entropy_loss objective/entropy",
+    "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss avg_loss loss_pg actor_loss "
+    "act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
+    "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
+    "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
+    "entropy_loss objective/entropy",
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
-    "actor/reward_kl_penalty",
+    "actor/reward_kl_penalty kl_ref mean_kl",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
     "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl",
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm",
-    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate",
+    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate charts/learning_rate "
+    "loss/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
     "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
     "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance "
     "losses/explained_variance",
-    "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg",
+    "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
+    "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
+    "vf_loss",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
-    "completion_length env/all/ac_tokens_per_turn seq_len/all/mean rollout/ep_len_mean num_total_tokens/mean",
+    "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
+    "avg_response_len response_len avg_len mean_response_length",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate",
@@ -60,23 +69,28 @@ _THEIRS: Mapping[str, str] = {
     "kl_sample_train_v2 optim/kl_sample_train_v2 kl_sample_train_v1 optim/kl_sample_train_v1 vllm_kl",
     "ratio/mean": "policy/ratio importance_ratio",
     "advantage/mean": "critic/advantages/mean advantages/mean advantages_mean",
+    "advantage/max": "critic/advantages/max advantages/max advantages_max",
+    "advantage/min": "critic/advantages/min advantages/min advantages_min",
+    "reward/max": "critic/score/max critic/rewards/max reward_max",
+    "reward/min": "critic/score/min critic/rewards/min reward_min",
     "advantage/std": "critic/advantages/std advantages/std advantages_std",
     "rollouts/staleness": "off_policy_level/all/mean rollout/staleness_steps staleness policy_lag",
-    "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec time/fps",
+    "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec",
     "perf/device_memory_mb": "perf/max_memory_allocated_gb gpu_mem_gb perf/max_memory_reserved_gb "
-    "perf/peak_memory gpu_memory_gb memory/max_alloc",
+    "perf/peak_memory gpu_memory_gb memory/max_alloc memory(gib)",
     "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb",
     "time/step": "step_time perf/time_per_step timing_s/step time/total time/per_step train_step_time",
 }
 _IN_GIGABYTES = (
     "perf/max_memory_allocated_gb perf/max_memory_reserved_gb gpu_mem_gb gpu_memory_gb memory/max_alloc "
-    "perf/peak_memory perf/cpu_memory_used_gb rss_gb"
+    "perf/peak_memory perf/cpu_memory_used_gb rss_gb memory(gib)"
 )
 # Of a name of others: greenward's value is scale · value + shift.
 _SCALES: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(_IN_GIGABYTES.split(), (1024, 0)),
     "env/all/by_group/frac_mixed": (-1, 1),
     "train/entropy_loss": (-1, 0),
+    "entropy_loss": (-1, 0),
 }
 _OURS = {
     theirs: (ours, place) for ours, names in _THEIRS.items() for place, theirs in enumerate(names.split())
@@ -129,7 +143,7 @@ def renamed(
 
 def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
-    plain = name.strip().lower()
+    plain = name.strip().lower().replace(" ", "_")
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
 
 

@@ -1,0 +1,177 @@
+"""Which trainer wrote a log, and what that changes in its diagnosis. Names are those of the trainers' sources."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.families import family_of, setting_in
+from greenward.diagnostics.findings import FINDINGS
+
+NAMES = {
+    "TRL, GRPO or RLOO": "loss grad_norm learning_rate num_tokens reward reward_std frac_reward_zero_std "
+    "completions/mean_length completions/clipped_ratio rewards/accuracy/mean kl epoch",
+    "TRL, PPO or RLOO": "eps objective/kl objective/entropy objective/rlhf_reward objective/scores "
+    "policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/ratio lr",
+    "TRL, DPO": "loss grad_norm learning_rate rewards/chosen rewards/rejected rewards/accuracies rewards/margins "
+    "logps/chosen logits/chosen",
+    "supervised training": "loss grad_norm learning_rate num_tokens mean_token_accuracy epoch",
+    "ms-swift, GRPO": "loss grad_norm learning_rate memory(GiB) train_speed(iter/s) reward reward_std kl "
+    "clip_ratio/low_mean global_step/max_steps",
+    "verl": "actor/pg_loss actor/entropy actor/grad_norm critic/score/mean response_length/mean perf/throughput",
+    "OpenRLHF": "policy_loss actor_lr kl reward return response_length critic_loss",
+    "prime-rl": "reward/all/mean seq_len/all/mean is_truncated/all/mean entropy/all/mean optim/grad_norm",
+    "Tinker cookbook": "env/all/reward/total env/all/by_group/frac_mixed optim/lr progress/batch",
+    "rsl_rl": "Loss/value_function Loss/surrogate Policy/mean_noise_std Train/mean_reward Perf/total_fps",
+    "Stable-Baselines3, on-policy": "rollout/ep_rew_mean rollout/ep_len_mean time/fps time/iterations "
+    "train/approx_kl train/clip_fraction train/entropy_loss train/explained_variance train/value_loss",
+    "Stable-Baselines3, off-policy": "rollout/ep_rew_mean rollout/ep_len_mean rollout/exploration_rate "
+    "time/episodes time/fps train/loss train/n_updates",
+    "CleanRL": "charts/episodic_return charts/SPS charts/learning_rate losses/approx_kl losses/entropy",
+    "RLlib": "episode_reward_mean episode_len_mean timesteps_total training_iteration",
+    "an agent's trainer, by the shape of its names": "episode_reward frame value",
+    "a language model's trainer, by the shape of its names": "mean_reward format_rate loss_pg",
+    "supervised training, by the shape of its names": "loss lr",
+    "an unknown trainer": "score a b",
+}
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_a_family_is_known_by_the_names_in_its_logs(family):
+    names = NAMES[family].split()
+    assert family_of(names).name == family
+    assert family_of([f"train/{name}" for name in names]).name == family
+    assert family_of(names).silent <= FINDINGS.keys()
+
+
+def test_settings_are_called_as_in_the_trainer_and_missing_ones_are_empty():
+    assert setting_in("verl", "training.num_generations") == "actor_rollout_ref.rollout.n"
+    assert setting_in("sb3", "algorithm.entropy_coefficient") == "ent_coef"
+    assert setting_in("sb3", "sampling.temperature") == setting_in("trl", "nonsense") == ""
+    assert setting_in("greenward", "sampling.temperature") == "sampling.temperature"
+
+
+def agents(folder, rewards, **others):
+    rows = [
+        {"time/total_timesteps": 2048 * (i + 1), "rollout/ep_rew_mean": float(r)}
+        | {name: float(values[i]) for name, values in others.items()}
+        for i, r in enumerate(rewards)
+    ]
+    folder.mkdir()
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    (folder / "progress.csv").write_text("\n".join(lines))
+    return diagnose_run(folder)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_agent_that_lives_longer_is_healthy_and_hears_nothing_of_answers(tmp_path, seed):
+    rng, n = np.random.default_rng(seed), 200
+    rewards = 20 + 180 / (1 + np.exp(-np.linspace(-4, 6, n))) + rng.normal(0, 3, n)
+    others = {
+        "rollout/ep_len_mean": rewards,
+        "time/fps": 4000 / (1 + np.arange(n) / 20),  # cumulative, so that it falls as learning begins
+        "time/iterations": np.arange(n) + 1,
+        "train/entropy_loss": -0.69 + 0.4 * np.linspace(0, 1, n),
+    }
+    found = agents(tmp_path / "run", rewards, **others)
+    assert found.verdict == "healthy" and not found.findings
+    said = json.dumps([[gap.subject, gap.reason, gap.enable] for gap in found.gaps])
+    assert not any(word in said for word in ("answer", "token", "group"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_early_collapse_of_an_agent_is_named_with_the_trainers_own_settings(tmp_path, seed):
+    rng, n = np.random.default_rng(seed), 1000
+    entropy = np.where(np.arange(n) < 60, 0.67 * np.exp(-np.arange(n) / 20), 0.02) + rng.random(n) * 0.01
+    rewards = np.where(np.arange(n) < 50, 20 + 1.4 * np.arange(n), 37.0) + rng.normal(0, 2, n)
+    others = {"time/iterations": np.arange(n), "train/entropy_loss": -entropy}
+    found = agents(tmp_path / "run", rewards, **others)
+    (one,) = (one for one in found.findings if one.name == "entropy-collapse")
+    assert found.causes[0].finding.name == "entropy-collapse" and one.onset.step <= 2048 * 110
+    said = " ".join(one.actions)
+    assert "ent_coef" in said and "algorithm." not in said and "answers" not in said
+    solved = agents(tmp_path / "solved", 20 + 1.4 * np.minimum(np.arange(n), 120), **others)
+    assert "entropy-collapse" not in {one.name for one in solved.findings}
+
+
+@pytest.mark.parametrize("values", [0.0, 0.25])
+def test_what_is_exactly_so_is_found_from_the_third_row(tmp_path, values):
+    usual = {"reward": values, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}
+    rows = [{"step": i + 1, "completions/clipped_ratio": 1.0, **usual} for i in range(3)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {one.name for one in diagnose_run(tmp_path / "log.jsonl").findings}
+    assert {"constant-reward", "dead-groups", "gradient-vanished", "truncated-answers"} <= names
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    assert not diagnose_run(tmp_path / "two.jsonl").findings
+
+
+def grpo(folder, rewards, **others):
+    rows = [
+        {"step": i + 1, "reward": float(r), "reward_std": 0.4, "grad_norm": 0.2 + 0.01 * (i % 7)}
+        | {name: float(values[i]) for name, values in others.items()}
+        for i, r in enumerate(rewards)
+    ]
+    folder.mkdir()
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return diagnose_run(folder / "log.jsonl")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_learning_is_shown_not_shown_or_cannot_be_told(tmp_path, seed):
+    noise = np.random.default_rng(seed).normal(0, 0.2, 300)
+    rising = grpo(tmp_path / "rising", np.linspace(0.2, 0.7, 300) + noise)
+    assert rising.verdict == "healthy"
+    flat = grpo(tmp_path / "flat", 0.3 + noise)
+    assert [one.name for one in flat.findings if one.severity != "info"] == ["no-learning"]
+    short = grpo(tmp_path / "short", 0.3 + noise[:40])
+    assert short.verdict == "cannot tell" and "learning is not shown" in short.headline
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kl_that_leaves_at_once_and_a_single_huge_norm_are_warnings(tmp_path, seed):
+    rng, n = np.random.default_rng(seed), 150
+    rewards = np.linspace(0.2, 0.6, n) + rng.normal(0, 0.1, n)
+    norms = rng.lognormal(-2, 0.3, n)
+    norms[70] = 150.0
+    spiked = grpo(tmp_path / "spiked", rewards, grad_norm=norms)
+    (one,) = (one for one in spiked.findings if one.name == "gradient-spikes")
+    assert one.severity == "warning" and one.onset.step == 71
+    kl = np.where(np.arange(n) < 15, 0.003, 2.8) + rng.random(n) * 0.001
+    flat = grpo(tmp_path / "flat", 0.3 + rng.normal(0, 0.1, n), kl=kl)
+    (one,) = (one for one in flat.findings if one.name == "kl-runaway")
+    assert one.onset.step == 16
+    assert "kl-runaway" not in {one.name for one in grpo(tmp_path / "paid", rewards, kl=kl).findings}
+
+
+@pytest.mark.parametrize(("group", "found"), [(1, True), (8, False)])
+def test_groups_of_one_are_seen_in_the_numbers_of_verl(tmp_path, group, found):
+    rng, rows = np.random.default_rng(0), []
+    for step in range(1, 40):
+        scores = rng.random((4, group))
+        advantages = scores if group == 1 else scores - scores.mean(axis=1, keepdims=True)
+        row = {"step": step, "actor/grad_norm": 0.1 + 0.01 * rng.random(), "actor/pg_loss": 0.0}
+        for name, values in (("score", scores), ("advantages", advantages)):
+            kinds = {"mean": values.mean(), "max": values.max(), "min": values.min()}
+            row |= {f"critic/{name}/{kind}": float(value) for kind, value in kinds.items()}
+        rows.append(row)
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {one.name for one in diagnose_run(tmp_path / "log.jsonl").findings}
+    assert ("group-of-one" in names) is found
+
+
+def test_errors_of_values_beyond_every_return_are_a_divergence(tmp_path):
+    rng, n = np.random.default_rng(0), 40
+    loss = np.geomspace(1e4, 7e5, n) * rng.lognormal(0, 0.1, n)
+    rows = [
+        {"step": i, "loss": float(loss[i]), "AverageReturn": 30 - 0.4 * i + float(rng.normal())}
+        for i in range(n)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "value-loss-diverges" in {one.name for one in diagnose_run(tmp_path / "log.jsonl").findings}
+    for row in rows:
+        row["loss"] = 50.0
+    (tmp_path / "small.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "value-loss-diverges" not in {one.name for one in diagnose_run(tmp_path / "small.jsonl").findings}
