@@ -133,6 +133,7 @@ def outputs_of(code, cases, *prefix):
             done = subprocess.run(
                 [*prefix, sys.executable, "-I", "-c", _RUN],
                 input=request, capture_output=True, text=True, timeout=SECONDS, cwd=folder,
+                start_new_session=True,  # a signal to a group passes a namespace
             )  # fmt: skip
             return json.loads(done.stdout)
         except (subprocess.TimeoutExpired, ValueError):
@@ -310,7 +311,7 @@ def exit_status(data_source, solution_str, ground_truth, extra_info=None):
     program = f"{last_block(solution_str) or 'raise ValueError'}\n{ground_truth}"
     command = [*_NAMESPACE, sys.executable, "-c", program]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS)
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS, start_new_session=True)
     except subprocess.TimeoutExpired:
         return 0.0
     return {"score": float(done.returncode == 0)}

@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/reward_audit.py [FUNCTION …] [--json FILE]
 
-Each function of `audited_rewards.py` is audited by the command. A weakness counts as found if the first line of
-the report names it, and as a false name if that line names one that the function does not have. Seconds are of wall time; the target is 30 for each function on two cores.
+Each function of `audited_rewards.py` is audited by the command. A weakness counts as found if the first line
+of the report names it, and as a false name if that line names one that the function does not have. Seconds
+are of wall time; the target is 30 for each function on two cores.
 """
 
 from __future__ import annotations
