@@ -25,8 +25,8 @@ from greenward.runs.reading import METRICS, read_evaluations, read_metrics, run_
 
 if TYPE_CHECKING:
     from greenward.common.statistics import Estimate
-    from greenward.evaluation.audit import AuditReport as AuditReport
-    from greenward.evaluation.audit import Trial as Trial
+    from greenward.evaluation.audit_report import AuditReport as AuditReport
+    from greenward.evaluation.audit_report import Trial as Trial
     from greenward.evaluation.session import AnswerOptions, GradingOptions
     from greenward.grading.user_rewards import RewardFunction, Rewards
     from greenward.models.policy import Policy

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from greenward.cli.evaluate import audit
 from greenward.common.errors import RewardError
-from greenward.evaluation.audit import AuditReport, Trial, TrialOutcome
 from greenward.evaluation.audit import audit as audit_function
+from greenward.evaluation.audit_report import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
 def everything(completions, **columns):
@@ -38,9 +38,12 @@ def test_what_is_accepted_is_named_with_the_reason_and_the_exit_code_is_1(here):
     done = CliRunner().invoke(audit, ["some_graders:everything"])
     assert done.exit_code == 1
     assert "trl signature" in done.output
+    assert done.output.startswith("NOT SOUND, pays for any text: accepted ")
+    assert len(done.output.splitlines()) <= 25
+    assert "mock.ANY" not in done.output
+    done = CliRunner().invoke(audit, ["some_graders:everything", "--all"])
     assert "leaving early: the answer ended the process before a test could fail" in done.output
     assert "accepted mock.ANY, audit/gcd" in done.output
-    assert "NOT SOUND: accepted " in done.output
 
 
 def test_a_sound_function_gives_exit_code_0(monkeypatch):
@@ -58,14 +61,16 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
     monkeypatch.setattr("greenward.evaluation.audit.audit", fake)
     done = CliRunner().invoke(audit, ["m:f"])
     assert done.exit_code == 0, done.output
-    assert "Sound: accepted 0 of 1 cheating answers" in done.output
+    assert "Sound: accepted 0 of 1 wrong or cheating answers" in done.output
 
 
 def test_json_holds_every_trial(here):
     done = CliRunner().invoke(audit, ["some_graders:everything", "--json"])
     report = json.loads(done.output)
     assert (report["sound"], report["accepted"]) == (False, len(report["cheats"]))
-    assert {"answer", "family", "task_id", "outcome", "score", "detail", "why"} == set(report["cheats"][0])
+    fields = {"answer", "family", "task_id", "outcome", "score", "detail", "why", "text", "is_partial"}
+    assert fields == set(report["cheats"][0])
+    assert (report["version"], report["findings"][0]["kind"]) == (1, "pays for any text")
 
 
 def test_a_function_that_cannot_be_used_is_an_error(here):

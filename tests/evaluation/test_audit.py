@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from greenward.common.errors import RewardError
-from greenward.evaluation.audit import (
-    CHEATS,
-    FAMILIES,
-    FUNCTIONS,
-    HONEST,
-    RIGHT_ANSWERS,
-    TrialOutcome,
-    audit,
-)
+from greenward.evaluation.audit import audit
+from greenward.evaluation.audit_programs import CHEATS, FAMILIES, FUNCTIONS, HONEST, RIGHT_ANSWERS
+from greenward.evaluation.audit_report import TrialOutcome
 from greenward.grading.user_rewards import assertions
 from greenward.problems.problem import StdioCase
 
@@ -44,7 +38,8 @@ def families(trials):
 def test_our_default_reward_accepts_no_cheat_and_refuses_no_right_answer():
     report = audit("greenward.grading.reward_terms:tests")
     assert report.signature == "ours"
-    assert len(report.cheats) == len(CHEATS) >= 55
+    assert {trial.family for trial in report.cheats} >= {cheat.family for cheat in CHEATS}
+    assert len(report.cheats) > len(CHEATS) >= 55
     assert len(report.honest) >= 15
     assert report.sound, report.to_json()
 

@@ -9,7 +9,8 @@ import pytest
 from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe, shipped_recipes
 from greenward.config.recipe import RewardedRecipe
-from greenward.evaluation.audit import CHEATS, audit_recipe
+from greenward.evaluation.audit import audit_recipe
+from greenward.evaluation.audit_programs import CHEATS
 
 # Recipes that share their rewards are audited once. An audit grades programs, not labels.
 DISTINCT = {

@@ -9,7 +9,7 @@ from time import process_time
 import pytest
 
 from greenward.config.sections import RewardTermConfig
-from greenward.evaluation.audit import OUTPUT, PADDING, SLOPPY, padded
+from greenward.evaluation.audit_programs import OUTPUT, PADDING, SLOPPY, padded
 from greenward.grading.quality import MAX_PARSED_CHARS, quality_of, readability, remove_dead_code
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer

@@ -275,7 +275,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 @click.argument("function", metavar="MODULE:FUNCTION|RECIPE")
 @click.option(
     "--signature",
-    type=click.Choice(("auto", "ours", "trl", "verl")),
+    type=click.Choice(("auto", "ours", "trl", "verl", "verifiers")),
     default="auto",
     help="How FUNCTION is called.",
 )
@@ -301,8 +301,9 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     metavar="THEIRS=OURS",
     help="Gives the column OURS under the name THEIRS. Repeatable.",
 )
+@flag("--all", "show_all", help="Show every answer that was judged wrongly.")
 @json_option
-def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -> None:
+def audit(function: str, *, timeout_seconds: float, show_all: bool, as_json: bool, **how: Any) -> None:
     """Try cheating answers on a reward function or grader.
 
     FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
@@ -330,7 +331,7 @@ def audit(function: str, *, timeout_seconds: float, as_json: bool, **how: Any) -
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
-        print_audit(report)
+        print_audit(report, show_all=show_all)
     if not report.sound:
         raise SystemExit(2 if report.says_nothing else 1)
 

@@ -160,7 +160,7 @@ class FunctionProcess:
 
     `header` goes to `present` with the function's name; `described` is what it says of the function.
     With `hostile_input` the function may run hostile code: what it prints is discarded, it works in an
-    empty temporary folder, and a shell stands between it and this process.
+    empty temporary folder (`folder`), and a shell stands between it and this process.
 
     Raises `RewardError` when the function cannot be imported or is refused, takes too long
     (`FunctionHung`), or ends its process (`FunctionEnded`).
@@ -173,11 +173,10 @@ class FunctionProcess:
         cleanup = contextlib.ExitStack()
         places = dict.fromkeys(map(os.path.abspath, (os.getcwd(), *sys.path)))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-        folder = None
+        self.folder: str | None = None
         if hostile_input:
             temporary = tempfile.TemporaryDirectory(prefix="greenward-", ignore_cleanup_errors=True)
-            folder = cleanup.enter_context(temporary)
-            environment["TMPDIR"] = folder
+            self.folder = environment["TMPDIR"] = cleanup.enter_context(temporary)
         self._channel, theirs = socket.socketpair()
         main = (
             f"from {__name__} import serve; from {present.__module__} import {present.__name__} as present; "
@@ -190,7 +189,7 @@ class FunctionProcess:
                 stdout=subprocess.DEVNULL if hostile_input else None,
                 stderr=subprocess.DEVNULL if hostile_input else None,
                 pass_fds=[theirs.fileno()],
-                cwd=folder,
+                cwd=self.folder,
                 env=environment,
                 start_new_session=True,
             )

@@ -35,7 +35,7 @@ from greenward.runs.files import JsonRows, read_json
 from greenward.tasks import summary_tables
 
 if TYPE_CHECKING:
-    from greenward.evaluation.audit import AuditReport
+    from greenward.evaluation.audit_report import AuditReport
     from greenward.evaluation.compare import PairedComparison
 
 SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
@@ -238,22 +238,55 @@ def print_comparison(found: PairedComparison) -> None:
         click.echo(visible(f"  {label:11} {len(ids)}  {' '.join(ids[:_SHOWN_IDS])}{more}".rstrip()))
 
 
-def print_audit(report: AuditReport) -> None:
-    """Prints the answers that a reward judged wrongly, by family with the reason once, and the verdict."""
+def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
+    """Prints what kind of grader a reward is in the first line, then one example of each weakness, or all."""
+    kinds = ", ".join(finding.kind.value for finding in report.findings)
+    if report.says_nothing:
+        click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
+        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
+        given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
+        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
+    else:
+        verdict = "Sound" if report.sound else "NOT SOUND"
+        counts = f"accepted {len(report.accepted)} of {len(report.cheats)} wrong or cheating answers"
+        if report.broken_by:
+            counts += f", was broken by {len(report.broken_by)}"
+        counts += f", refused {len(report.false_refusals)} of {len(report.honest)} right ones"
+        if report.pairs:
+            counts += f", {len(report.pairs)} pairs in the wrong order"
+        click.secho(visible(f"{verdict}{kinds and f', {kinds}'}: {counts}."), bold=True)
     click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
     if report.left_out:
         click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
-    if not report.told_apart:
-        click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
-        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
-    if report.says_nothing:
-        given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
-        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
-        return
+    if not (report.told_apart or report.says_nothing):
+        click.echo("No right answer scored above a wrong one of the same form.")
+    for finding in report.findings:
+        of = f" ({finding.count} of {finding.of})" if finding.of > 1 else ""
+        click.echo(visible(f"  {finding.kind.value}{of}: {finding.why}"))
+        if finding.example:
+            click.echo(visible(f"    {finding.example}"))
+    if report.spellings:
+        usual = [trial for trial in report.spellings if trial.family == "spelling"]
+        refused = ", ".join(trial.answer for trial in report.refused_spellings[:4])
+        shown = f": {refused} …" if refused else ""
+        click.echo(
+            visible(
+                f"Spellings of right values: {len(report.refused_spellings)} of {len(usual)} refused{shown}"
+            )
+        )
+    if show_all:
+        _print_trials(report)
+    elif not report.sound:
+        click.echo("--all shows every answer that was judged wrongly, and --json every answer.")
+
+
+def _print_trials(report: AuditReport) -> None:
+    """Prints the answers that a reward judged wrongly, by family with the reason once."""
     for heading, trials in (
         ("Cheating answers accepted", report.accepted),
         ("Answers that killed or hung it, or made it raise", report.broken_by),
         ("Right answers refused", report.false_refusals),
+        ("Spellings of right values refused", report.refused_spellings),
     ):
         if trials:
             click.secho(f"\n{heading}: {len(trials)}", bold=True)
@@ -264,8 +297,7 @@ def print_audit(report: AuditReport) -> None:
                 outcome = click.style(f"{trial.outcome.value:8}", fg=_COLOURS.get(trial.outcome.value))
                 detail = f" ({trial.detail})" if trial.detail else ""
                 click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")
-    verdict = (
-        f"accepted {len(report.accepted)} of {len(report.cheats)} cheating answers, was broken by "
-        f"{len(report.broken_by)}, refused {len(report.false_refusals)} of {len(report.honest)} right ones"
-    )
-    click.secho(f"\n{'Sound' if report.sound else 'NOT SOUND'}: {verdict}.", bold=True)
+    if report.pairs:
+        click.secho(f"\nPairs in the wrong order: {len(report.pairs)}", bold=True)
+    for pair in report.pairs:
+        click.echo(visible(f"    {pair}"))
