@@ -318,12 +318,18 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     """Gives cheating and right answers to a reward, and reports which it accepts and refuses.
 
     `reward` is a recipe (its weighted terms), an importable function or its `module:function`; `settings` are
-    those of `greenward.evaluation.audit.audit`. Raises `RewardError` and `ConfigError`.
+    those of `greenward.evaluation.audit.audit`. The folder of a project stands for its grader; `settings` are
+    those of `audit_repository` then. Raises `RewardError` and `ConfigError`.
     """
     from greenward.evaluation.audit import audit as audit_function
     from greenward.evaluation.audit import audit_recipe
     from greenward.grading.user_rewards import function_name
 
+    if isinstance(reward, str | Path) and is_project(reward):
+        from greenward.evaluation.audit_repository import audit_repository
+
+        check_names(settings, list(signature(audit_repository).parameters)[1:])
+        return audit_repository(reward, **settings)
     check_names(settings, list(signature(audit_function).parameters)[1:])
     if callable(reward):
         reward = function_name(reward)
@@ -337,6 +343,13 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     if not isinstance(reward, str | Path | Recipe):
         raise unexpected("reward", "a recipe, a function or its module:function", reward)
     return audit_recipe(reward, **settings)
+
+
+def is_project(reward: str | Path) -> bool:
+    """Whether this names a folder, and not a function or a shipped recipe."""
+    from greenward.config.loading import shipped_recipes
+
+    return ":" not in str(reward) and Path(reward).is_dir() and str(reward) not in shipped_recipes()
 
 
 _LIMITS = ("timeout", "workers", "require", "packages")

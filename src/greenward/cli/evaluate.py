@@ -272,7 +272,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION|RECIPE")
+@click.argument("function", metavar="MODULE:FUNCTION|RECIPE|FOLDER")
 @click.option(
     "--signature",
     type=click.Choice(("auto", "ours", "trl", "verl", "verifiers")),
@@ -301,39 +301,60 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     metavar="THEIRS=OURS",
     help="Gives the column OURS under the name THEIRS. Repeatable.",
 )
+@click.option("--grader", metavar="COMMAND", help="Of FOLDER.  [default: python3 -m unittest -q]")
+@click.option("--solution", type=PATH, help="Of FOLDER: a folder with the solved tree.  [default: FOLDER]")
+@click.option("--answer", "answers", multiple=True, metavar="PATH", help="What an answer writes in FOLDER.")
+@click.option(
+    "--restored", multiple=True, metavar="PATTERN", help="Paths in FOLDER that its grader puts back."
+)
 @flag("--all", "show_all", help="Show every answer that was judged wrongly.")
 @json_option
 def audit(function: str, *, timeout_seconds: float, show_all: bool, as_json: bool, **how: Any) -> None:
     """Try cheating answers on a reward function or grader.
 
-    FUNCTION takes answers as our reward functions do, as TRL's reward functions (prompts, completions,
-    **columns), or as verl's compute_score. The report says which cheating answers it accepts and why that
-    is wrong, which ones kill or hang it, and which right answers it refuses. The exit code is 0 if there
-    are none of these, 1 if there are, 2 if FUNCTION cannot be used or never tells right from wrong.
+    FUNCTION takes answers as TRL's reward functions do (completions, **columns), as those of verifiers
+    (completion, answer, **kwargs), as verl's compute_score, or as ours. The first line says what kind of
+    grader it is: executes code in its own process, pays for form only, looks for the text, permissive,
+    strict, pays for brevity, sound …; then one example of each weakness. The exit code is 0 if it is sound,
+    1 if it accepts a wrong answer, is broken by one, refuses a right one or pays answers in the wrong order,
+    2 if FUNCTION cannot be used or never tells right from wrong.
 
     A name without a colon is a recipe (shipped, or a file): the weighted sum of its reward terms is audited.
+    Of a FOLDER the command --grader is audited, in the sandbox, on trees that solve nothing.
 
     \b
     greenward audit quickstart
     greenward audit my_rewards:unit_tests
     greenward audit my_rewards:compute_score --data-source codecontests --ground-truth json
     greenward audit my_rewards:matches --column gold=reference
-    greenward audit greenward.grading.reward_terms:tests
+    greenward audit tasks/parser --solution solved/parser --grader "python3 grade.py"
     """
     import greenward.api as api
     from greenward.reports.evaluation import print_audit
 
-    if ":" not in function:
-        how = {}  # a recipe says itself how its terms are called
-    elif how["ground_truth"] == "auto":
-        how["ground_truth"] = None
-    report = api.audit(function, timeout_seconds=timeout_seconds, progress=_progress(), **how)
+    given = click.get_current_context().get_parameter_source
+    asked = {name: how[name] for name in how if given(name) is ParameterSource.COMMANDLINE}
+    is_folder = api.is_project(function)
+    wrong = [name for name in asked if (name in _OF_FOLDERS) is not is_folder]
+    if wrong and (is_folder or ":" in function):
+        kind = "a folder" if is_folder else "a function"
+        raise click.UsageError(f"{', '.join(wrong)} does not concern {kind}: leave it out.")
+    if ":" not in function and not is_folder:
+        asked = {}  # a recipe says itself how its terms are called
+    elif asked.get("ground_truth") == "auto":
+        del asked["ground_truth"]
+    if not is_folder or given("timeout_seconds") is ParameterSource.COMMANDLINE:
+        asked["timeout_seconds"] = timeout_seconds
+    report = api.audit(function, progress=_progress(), **asked)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
         print_audit(report, show_all=show_all)
     if not report.sound:
         raise SystemExit(2 if report.says_nothing else 1)
+
+
+_OF_FOLDERS = ("grader", "solution", "answers", "restored")
 
 
 def _progress() -> Any:

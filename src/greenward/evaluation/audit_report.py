@@ -70,6 +70,8 @@ class Kind(str, Enum):
     ORDERS = "obeys orders in the answer"
     TEXT = "looks for the text"
     NOT_LAST = "counts an answer that is not the last"
+    EDITABLE = "trusts tests that an answer can change"
+    LEAKS = "leaves the solution in reach"
     PERMISSIVE = "permissive"
     BREVITY = "pays for brevity"
     LENGTH = "pays for length"
@@ -84,7 +86,10 @@ _TRICKS = {
     "equal to everything", "lying type", "leaving early", "forged report", "stealing expected values",
     "tampering", "test framework", "signals", "endless", "flood", "expression",
 }  # fmt: skip
+EDITED_TESTS, LEAKED = "edited tests", "leaked solution"
 _KINDS = {
+    EDITED_TESTS: Kind.EDITABLE,
+    LEAKED: Kind.LEAKS,
     "own words": Kind.WORDS,
     "rubric words": Kind.WORDS,
     "orders": Kind.ORDERS,
@@ -202,7 +207,8 @@ _SHOWN = 90  # characters of an example
 def _example(trial: Trial) -> str:
     text = trial.text if len(trial.text) <= _SHOWN else f"{trial.text[: _SHOWN - 1]}…"
     score = "" if trial.score is None else f" got {trial.score:.3g}"
-    return f"{trial.answer}{score or f' ({trial.outcome.value})'}: {text!r}"
+    shown = f": {text!r}" if text else ""
+    return f"{trial.answer}{score or f' ({trial.outcome.value})'}{shown}"
 
 
 def _findings(report: AuditReport) -> Iterator[Finding]:
@@ -239,6 +245,10 @@ def _findings(report: AuditReport) -> Iterator[Finding]:
 
 
 def _kind(trial: Trial, report: AuditReport) -> Kind:
+    if trial.family in ("own words", "rubric words") and any(
+        one.family == "long text" and one.outcome in _PAID for one in report.cheats
+    ):
+        return Kind.LENGTH  # any other words are paid as well
     if trial.family in _TRICKS and report.runs_answers:
         return Kind.EXECUTES
     return _KINDS.get(trial.family, Kind.PERMISSIVE)

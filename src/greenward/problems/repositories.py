@@ -27,7 +27,7 @@ PLANTED = "planted:"
 FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first ones, the bug breaks
 FIXED_FILES = "fixed_files"  # a column: what the reference changes beside `path`
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
-_TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
+TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
 _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
 
 
@@ -90,7 +90,7 @@ def _row_problem(row: Row) -> Problem:
     own = next((path for path in changed if path.endswith(".py") and path in {*base} & {*fixed}), None)
     if own is None:
         raise row.error("patch", "changes no Python file of the repository")
-    tests = {path: text for path, text in base.items() if _TEST_FILE.search(path)} | with_tests
+    tests = {path: text for path, text in base.items() if TEST_FILE.search(path)} | with_tests
     try:
         module_name(own)
         check_files({**base, **tests}, MAX_FILE_BYTES)
@@ -154,7 +154,7 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     root = Path(folder)
     found = sorted(read_python_files(root) if root.is_dir() else (), key=lambda one: one[0].split("/"))
     files = {path: text for path, text in found if isinstance(text, str)}
-    tests = {path: text for path, text in files.items() if _TEST_FILE.search(path)}
+    tests = {path: text for path, text in files.items() if TEST_FILE.search(path)}
     names = tuple(name for path, text in sorted(tests.items()) for name in _unittest_names(path, text))
     if not names:
         raise ProblemError(
