@@ -31,6 +31,7 @@ _REASONS = {
 }
 _MAX_BYTES, _MAX_FILES = 8 << 20, 4000  # of a tree
 _ANSWER_NAMES = re.compile(r"(?:^|/)(?:gold|answers?|solutions?|ground_truth|reference_solution)\.\w+$", re.I)
+_PATH = re.compile(r"[\w./-]{3,}")
 _LEAVES = "import os\n\nos._exit(0)\n"
 _PASSING = "import unittest\n\n\nclass Test(unittest.TestCase):\n    def test(self):\n        pass\n"
 _SHOWN_OUTPUT = 300  # characters of what a grader printed
@@ -51,9 +52,9 @@ def audit_repository(
 
     A tree is paid the number in the last line that the command prints, or its field `score` or `reward`, and
     else 1 for the exit status 0. `solution` is a folder with the solved tree; without one `folder` itself is
-    taken for solved. `answers` are the paths that an answer writes: by default those in which the two differ,
-    or all Python files that are no tests. `restored` are patterns of paths that the grader puts back before
-    it runs. Commands see the standard library, and no installed packages.
+    taken for solved. `answers` are the only paths that an answer can write. By default it is to write those in
+    which the two differ, or all Python files but tests and what `grader` names, and can write all others as
+    well but `restored`, patterns of paths that are put back before the grader runs. Commands see the standard library, and no installed packages.
 
     Raises `ConfigError` for a folder or paths that cannot be used, and `SandboxError`.
     """
@@ -61,7 +62,8 @@ def audit_repository(
     solved = start if solution is None else {**start, **_read(Path(solution))}
     changed = (path for path in solved if start.get(path) != solved[path])
     written = [path for path in solved if path.endswith(".py")] if solution is None else changed
-    paths = list(answers) or [path for path in written if not TEST_FILE.search(path)]
+    graders = _named(solved, grader)
+    paths = list(answers) or [one for one in written if not TEST_FILE.search(one) and one not in graders]
     if not paths or (unknown := [path for path in answers if path not in solved]):
         named = f"there is no {unknown[0]}" if paths else "there is no Python file but tests"
         raise ConfigError(f"{folder}: {named}.", remedy="Name the files that an answer writes by --answer.")
@@ -69,10 +71,13 @@ def audit_repository(
     limits = WorkspaceLimits(call_seconds=timeout_seconds, seconds=2 * timeout_seconds)
     with LocalExecutor(workers=1) as executor:
 
+        def is_put_back(path: str) -> bool:
+            return path not in answers if answers else _matches(path, restored)
+
         def judged(tree: Files) -> tuple[float, str]:
-            kept = {path: text for path, text in tree.items() if not _matches(path, restored)}
-            given = {path: text for path, text in start.items() if _matches(path, restored)}
-            with executor.open({**kept, **given}, limits) as workspace:
+            written = {path: text for path, text in tree.items() if not is_put_back(path)}
+            put_back = {path: text for path, text in start.items() if is_put_back(path)}
+            with executor.open({**written, **put_back}, limits) as workspace:
                 done = workspace.exec(grader)
             if done.outcome is not Outcome.COMPLETED:
                 return 0.0, done.error
@@ -142,7 +147,7 @@ def _trees(
 ) -> Iterator[tuple[str, str, Files]]:
     """(name, family, files) of trees that solve nothing."""
     stubs = _stubs(solved, paths)
-    tests = [path for path in solved if TEST_FILE.search(path)]
+    tests = [path for path in solved if TEST_FILE.search(path) or path in _named(solved, grader)]
     if start != solved:
         yield "the tree as it was", "unchanged tree", start
     yield "blank sources", "no solution", {**solved, **dict.fromkeys(paths, "")}
@@ -183,10 +188,15 @@ def _stubs(files: Files, paths: Sequence[str]) -> dict[str, str]:
     return stubs
 
 
+def _named(files: Files, grader: str) -> list[str]:
+    """The files of the tree that the grader's command names."""
+    return [word for word in re.findall(_PATH, grader) if word in files]
+
+
 def _words(files: Files, grader: str) -> list[str]:
     """The words of the grader's command and the texts in the scripts of the tree that it names."""
-    words = re.findall(r"[\w./-]{3,}", grader)
-    for path in [word for word in words if word in files]:
+    words = re.findall(_PATH, grader)
+    for path in _named(files, grader):
         tree = parse_or_none(files[path]) if path.endswith(".py") else None
         texts = (
             [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]

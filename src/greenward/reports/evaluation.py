@@ -241,7 +241,7 @@ def print_comparison(found: PairedComparison) -> None:
 def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
     """Prints what kind of grader a reward is in the first line, then one example of each weakness, or all."""
     kinds = ", ".join(finding.kind.value for finding in report.findings)
-    refused = [trial for trial in report.false_refusals if trial.detail]
+    unfit = [trial for trial in report.false_refusals if trial.detail and not report.told_apart]
     if report.says_nothing:
         click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
         click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
@@ -261,8 +261,8 @@ def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
         click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
     if not (report.told_apart or report.says_nothing):
         click.echo("No right answer scored above a wrong one of the same form.")
-    if refused and not report.told_apart:
-        click.echo(visible(f"  {refused[0].answer} was refused: {refused[0].detail}"))
+    if unfit:
+        click.echo(visible(f"  {unfit[0].answer} was refused: {unfit[0].detail}"))
     for finding in report.findings:
         of = f" ({finding.count} of {finding.of})" if finding.of > 1 else ""
         click.echo(visible(f"  {finding.kind.value}{of}: {finding.why}"))
