@@ -52,9 +52,10 @@ def audit_repository(
 
     A tree is paid the number in the last line that the command prints, or its field `score` or `reward`, and
     else 1 for the exit status 0. `solution` is a folder with the solved tree; without one `folder` itself is
-    taken for solved. `answers` are the only paths that an answer can write. By default it is to write those in
-    which the two differ, or all Python files but tests and what `grader` names, and can write all others as
-    well but `restored`, patterns of paths that are put back before the grader runs. Commands see the standard library, and no installed packages.
+    taken for solved. `answers` are the only paths that an answer can write. By default it writes those in
+    which the two differ, or all Python files but tests and what `grader` names, and can write all others
+    but `restored`, patterns of paths that are put back before the grader runs. Commands see the standard
+    library, and no installed packages.
 
     Raises `ConfigError` for a folder or paths that cannot be used, and `SandboxError`.
     """

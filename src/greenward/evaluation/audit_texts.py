@@ -122,7 +122,7 @@ _VALUES = {
         "ord('*')",
         ("42.", " 42 ", "42.0", "42.00", "+42", "$42$", r"\(42\)", "**42**", "x = 42", "42 apples", "42\n"),
         ("042", "4.2e1", "84/2", "forty-two", r"\text{42}", "42,0", "6*7"),
-        ("142", "421", "42.5"),
+        ("142", "421"),
         ("-42", "43", "41.8", "24"),
     ),
     "degrees": _Value(
@@ -132,7 +132,7 @@ _VALUES = {
         "~len('abcd')",
         ("-5.", "-5.0", "- 5", "−5", "$-5$", r"\(-5\)", " -5 ", "**-5**", "-5 degrees", "-5.00"),
         ("–5", "(-5)", "minus five", "-10/2", "-5°"),
-        ("-15", "-51", "-5.1"),
+        ("-15", "-51"),
         ("5", "-4.9", "-6"),
     ),
     "cake": _Value(
@@ -319,11 +319,12 @@ def _about_values(
 
 
 def _changed(code: str) -> str:
-    """A program with one operator changed, so that it is wrong."""
-    for before, after in ((" % ", " // "), ("max(", "min("), (".upper()", ".lower()")):
-        if before in code:
-            return code.replace(before, after, 1)
-    return code.replace("return", "return not", 1)
+    """A program with one operation changed, so that it is wrong."""
+    for before, after in ((" % ", " // "), (r"\bmax\(", "min("), (r"\.upper\(\)", ".lower()")):
+        code, changed = re.subn(before, after, code, count=1)
+        if changed:
+            break
+    return code
 
 
 def near_misses(problem: Problem, wrap: Wrapper) -> Iterator[AuditAnswer]:
