@@ -45,6 +45,7 @@ from greenward.evaluation.audit_texts import (
     LONG_RIGHT,
     MATHS,
     QUESTIONS,
+    SENTENCE,
     TEXT_FAMILIES,
     VALUE_TRUTHS,
     VALUE_WRAPPERS,
@@ -296,7 +297,7 @@ def _words(found: Any, depth: int = 0, seen: set[int] | None = None) -> Iterator
 _WEIGHTED_REWARDS = "greenward.grading.reward_terms:weighted"
 _LIMITS = Limits(cpu_seconds=1.0, wall_seconds=3.0)
 _ROUNDING = 1e-9
-_NOTICEABLE_SHARE = 0.05  # of what the reference is paid above a wrong answer
+_SLIGHT_SHARE, _NOTICEABLE_SHARE = 0.01, 0.05  # of what the reference is paid above a wrong answer
 _MAX_SHOWN = 500  # characters of an answer in a report
 _ENDLESS_FACTOR = 3  # an endless answer outlasts the deadline by this
 _CODE = {"functions": FUNCTIONS, "standard input": PROGRAMS}
@@ -570,7 +571,7 @@ class _FunctionUnderAudit:
     def _wrong(self, problem: Problem, shape: DataShape, right: float) -> _Reply:
         """The reply to a wrong program, or to one as long as the reference if that is paid no less."""
         code = wrong_answer(problem)
-        padding = "x" * max(0, len(problem.reference) - len(code) - 3)
+        padding = filler(max(0, len(problem.reference) - len(code) - 3))
         long = self._ask(problem, f"{code}# {padding}\n", shape)
         return long if long.score >= right else self._ask(problem, code, shape)
 
@@ -597,8 +598,12 @@ class _FunctionUnderAudit:
             tried[shape] = (replies[0].score, replies[1].score)
         if not tried:
             raise self._unusable(raised)
+        told = [one for one, (right, wrong) in tried.items() if right > wrong]
+        # Where the value does not matter, the words of a sentence may be what is paid, and not the form.
+        first = next(iter(tried))
         shape = max(
-            tried, key=lambda one: (tried[one][0] > tried[one][1], tried[one][0], one.wrapper is not BARE)
+            told or [one for one in tried if one.wrapper is not SENTENCE and one.form == first.form],
+            key=lambda one: (tried[one][0], one.wrapper is not BARE),
         )
         scores = [
             {one.task_id: self._ask(one, text(one), shape).score for one in problems}
@@ -657,13 +662,14 @@ class _FunctionUnderAudit:
                 continue
             right, wrong = baseline.right[task_id], baseline.wrong[task_id]
             own = [one for one in trials if one.task_id == task_id]
-            nothing = [one.score or 0.0 for one in own if one.family == "empty" and "form" not in one.answer]
-            if nothing and max(nothing) > wrong + _ROUNDING:
+            nothing = [one.score or 0.0 for one in own if one.family == "empty" and not one.text.strip()]
+            slight = _SLIGHT_SHARE * (right - wrong)
+            if nothing and max(nothing) > wrong + slight:
                 pairs.append(Pair("an empty answer", "a wrong answer", max(nothing), wrong))
             low = max((wrong, *nothing))
             for one in own:
                 score = one.score or 0.0
-                if one.family == LONG_RIGHT and wrong + _ROUNDING < score <= low + _ROUNDING:
+                if one.family == LONG_RIGHT and wrong + _ROUNDING < score <= low + slight:
                     pairs.append(Pair("an empty answer", f"a right answer ({one.answer})", low, score))
                 if one.family == LONG_RIGHT or one.answer == "a wrong answer after much text":
                     above = right if one.family == LONG_RIGHT else wrong

@@ -66,6 +66,7 @@ class Kind(str, Enum):
     EXECUTES = "executes code in its own process"
     FORM = "pays for form only"
     ANYTHING = "pays for any text"
+    EMPTY = "pays for an empty answer"
     WORDS = "pays for words"
     ORDERS = "obeys orders in the answer"
     TEXT = "looks for the text"
@@ -105,9 +106,9 @@ _KINDS = {
     "long text": Kind.LENGTH,
     "padding": Kind.LENGTH,
 }
+_PLAIN = ("nothing 1", "nonsense 1", "much text")  # texts of no form, from short to long
 _WITHOUT_CONTENT = ("empty", "form", "nonsense", "echo", "tags")
 _MOST_SPELLINGS_REFUSED = 0.5
-_DESCRIBES = {Kind.BONUS, Kind.STRICT, Kind.PARTIAL}
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,6 @@ class AuditReport:
     def findings(self) -> tuple[Finding, ...]:
         """What kind of grader the function is, the worst first; none if it is sound and no more."""
         found = {finding.kind: finding for finding in _findings(self)}
-        if found.keys() & {Kind.FORM, Kind.ANYTHING}:  # then all wrong answers are paid, and no more is known
-            found = {kind: one for kind, one in found.items() if kind in _WHATEVER_IS_PAID}
         if Kind.EXECUTES in found:
             found.pop(Kind.KILLED, None)
         return tuple(found[kind] for kind in Kind if kind in found)
@@ -200,7 +199,7 @@ class AuditReport:
         return tuple(trial for trial in self.cheats if trial.outcome in outcomes)
 
 
-_WHATEVER_IS_PAID = {Kind.EXECUTES, Kind.FORM, Kind.ANYTHING, Kind.KILLED, Kind.RAISES}
+_ROUNDING = 1e-9
 _SHOWN = 90  # characters of an example
 
 
@@ -219,10 +218,12 @@ def _findings(report: AuditReport) -> Iterator[Finding]:
     cheats, accepted = report.cheats, report.accepted
     empty = [trial for trial in accepted if trial.family in _WITHOUT_CONTENT]
     if empty:
-        in_form = [trial for trial in empty if trial.family != "nonsense" or trial.answer.endswith("form")]
-        raw = [trial for trial in empty if trial.family == "nonsense" and trial not in in_form]
-        kind, shown = (Kind.ANYTHING, raw) if raw else (Kind.FORM, in_form)
-        yield finding(kind, [*shown, *(one for one in accepted if one not in shown)], cheats)
+        kind = _kind_without_content(report, empty)
+        if not report.told_apart:  # all wrong answers are paid, and no more is known
+            yield finding(kind, [*empty, *(one for one in accepted if one not in empty)], cheats)
+            accepted = ()
+        else:
+            yield finding(kind, empty, cheats)
 
     kinds: dict[Kind, list[Trial]] = {}
     for trial in accepted:
@@ -242,6 +243,19 @@ def _findings(report: AuditReport) -> Iterator[Finding]:
     yield from _about_order(report)
     if report.told_apart:
         yield from _about_fairness(report, finding)
+
+
+def _kind_without_content(report: AuditReport, empty: Iterable[Trial]) -> Kind:
+    """The kind of a grader that pays for the answers `empty`, in which there is nothing right."""
+    if report.told_apart:
+        return Kind.EMPTY
+    plain = {one.answer: one.score or 0.0 for one in report.cheats if one.answer in _PLAIN}
+    nothing, short, long = (plain.get(name, 0.0) for name in _PLAIN)
+    if long > short + _ROUNDING:
+        return Kind.LENGTH
+    if nothing > short + _ROUNDING > long:
+        return Kind.BREVITY
+    return Kind.ANYTHING if any(trial.answer == _PLAIN[1] for trial in empty) else Kind.FORM
 
 
 def _kind(trial: Trial, report: AuditReport) -> Kind:

@@ -68,6 +68,7 @@ class Wrapper:
 
 _THOUGHTS = "<think>\nI look at what is given.\n</think>\n"
 BARE = Wrapper("bare text", "@")
+SENTENCE = Wrapper("a final sentence", "Final Answer: The final answer is $@$. I hope it is correct.")
 VALUE_WRAPPERS = (
     BARE,
     Wrapper("a box", r"\boxed{@}"),
@@ -75,7 +76,7 @@ VALUE_WRAPPERS = (
     Wrapper("four hash marks", "#### @"),
     Wrapper("a sentence", "The answer is @."),
     Wrapper("a label", "Answer: @"),
-    Wrapper("a final sentence", "Final Answer: The final answer is $@$. I hope it is correct."),
+    SENTENCE,
     Wrapper("thoughts and an answer tag", f"{_THOUGHTS}<answer>@</answer>"),
     Wrapper("thoughts and a box", f"{_THOUGHTS}\\boxed{{@}}"),
     Wrapper("thoughts and a box in an answer tag", f"{_THOUGHTS}<answer>\\boxed{{@}}</answer>"),
