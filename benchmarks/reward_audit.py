@@ -39,13 +39,14 @@ def main() -> None:
     weaknesses = sum(len(row["must"]) for row in rows)
     found = weaknesses - sum(len(row["missed"]) for row in rows)
     right = [row for row in rows if not row["must"]]
-    alarmed = [row for row in right if row["exit"] or row["false"]]
+    alarmed = [row for row in right if row["exit"] == 1 or row["false"]]
     summary = {
         "weaknesses": weaknesses,
         "found": found,
         "alarmed_of_wrong": sum(row["exit"] == 1 for row in rows if set(row["must"]) - DESCRIBES),
         "right_functions": len(right),
         "false_alarms": len(alarmed),
+        "not_judged": [row["function"] for row in rows if row["exit"] == 2],
         "false_names": sum(len(row["false"]) for row in rows),
         "most_seconds": max(row["seconds"] for row in rows),
         "over_target": [row["function"] for row in rows if row["seconds"] > TARGET_SECONDS],

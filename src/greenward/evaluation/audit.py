@@ -234,11 +234,11 @@ def present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply
         return {"raised": f"it gave {number}, not a number"} if isinstance(number, str) else {"score": number}
 
     words = list(dict.fromkeys(_words(written)))[:_MOST_WORDS]
-    # One that takes all columns says by a constant that it reads this one.
     named = "verdicts" in (*parameters.names, *columns.values(), *words)
     takes_verdicts = signature == "ours" or (signature == "trl" and named)
-    described = {"signature": signature, "takes_verdicts": takes_verdicts, "words": words, "pid": os.getpid()}
-    return described, handle
+    may_take_verdicts = signature == "trl" and parameters.takes_any
+    takes = {"takes_verdicts": takes_verdicts, "may_take_verdicts": may_take_verdicts}
+    return {"signature": signature, **takes, "words": words, "pid": os.getpid()}, handle
 
 
 _CALLS = {"verl": (VERL, verl_call), "verifiers": (VERIFIERS, verifiers_call)}
@@ -509,6 +509,10 @@ class _FunctionUnderAudit:
             except RewardError as error:
                 raised.append(error)
         telling = [kind for kind, baseline in self.baselines.items() if baseline.told_apart]
+        if not telling and self._grader is None and self._process.described["may_take_verdicts"]:
+            self._grader = Grader(_LIMITS)  # it may read the verdicts by a helper that is not seen
+            self.choose_shapes(kinds)
+            return
         paying = [] if telling else list(filter(self._pays, self.baselines))
         if raised and not (telling or paying):
             raise raised[0]
@@ -523,7 +527,10 @@ class _FunctionUnderAudit:
         if self._seconds < _QUICK_SECONDS * self._asked:
             return None
         with contextlib.suppress(RewardError):
-            return replace(self)
+            twin = replace(self)
+            if self._grader is not None and twin._grader is None:
+                twin._grader = Grader(_LIMITS)
+            return twin
         return None
 
     def _pays(self, kind: str) -> bool:
