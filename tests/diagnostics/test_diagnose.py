@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -667,3 +668,88 @@ def test_the_report_renders_in_all_forms(tmp_path):
     report = diagnosis_report(diagnosed(tmp_path / "run", FAULTS["stale-policy"]))
     for form in ("html", "markdown", "json"):
         assert "stale-policy" in render(report, form)
+
+
+def test_the_json_has_the_fields_that_the_documentation_names(tmp_path):
+    """Those of the table under "JSON", and no others; of records in it, too."""
+    text = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    table = text.partition("\n### JSON\n")[2].partition("\n### ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line[:3] == "| `"
+    ]
+    documented = {name: holds for names, _, holds in rows for name in re.findall(r"`([^`]+)`", names)}
+    run = write_run(tmp_path / "run", with_explosion(healthy(2)))
+    record = json.loads(command(run, "--json").output)
+    assert record.keys() == documented.keys() and record["version"] == 1
+    for name in ("findings", "causes", "not_checked", "cost", "steps", "thresholds", "cards"):
+        value = record[name]
+        one = (
+            value[0] if isinstance(value, list) else next(iter(value.values())) if name == "cards" else value
+        )
+        assert one.keys() <= set(re.findall(r"`([^`]+)`", documented[name])), name
+
+
+def shown(run, *options):
+    return command(run, *options).output
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_a_healthy_log_takes_a_dozen_lines_and_a_fault_one_sentence(tmp_path, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    sound = write_run(tmp_path / "sound", healthy(3))
+    short, whole = shown(sound), shown(sound, "--verbose")
+    assert "HEALTHY" in short and len(short.splitlines()) <= 12
+    (missing,) = re.findall(r"^(\d+) checks? could not be made", short, re.MULTILINE)
+    assert int(missing) == len(json.loads(shown(sound, "--json"))["not_checked"])
+    assert "What could not be checked" in whole and "What could not be checked" not in short
+    faulty = json.loads(shown(write_run(tmp_path / "faulty", with_explosion(healthy(2))), "--json"))
+    first = faulty["findings"][0]["actions"][0]
+    headline = faulty["headline"]
+    assert headline.startswith("CRITICAL: Gradient norm ×") and "from step 300" in headline
+    assert re.search(r"; first, go on from the last checkpoint|; first, train anew", headline, re.IGNORECASE)
+    assert headline.count(". ") == 0 and first[1:20] in headline
+
+
+def cost(run, **options):
+    return diagnosis_report(diagnose_run(run), **options).data["cost"]
+
+
+def test_the_head_says_what_the_run_cost(tmp_path):
+    """Against sums made here: half the groups dead from step 100 on, no better reward after step 120."""
+    signals = healthy(4, 200)
+    steps = np.arange(1, 201)
+    dead = np.where(steps > 100, 8.0, 0.0)
+    signals |= {
+        "reward/mean": np.minimum(steps, 120) / 200 + 0.001 * np.random.default_rng(0).standard_normal(200),
+        "groups/with_signal": 16 - dead,
+        "groups/dead_all_pass": dead,
+        "groups/dead_all_fail": np.zeros(200),
+        "time/step": np.full(200, 90.0),
+    }
+    run = write_run(tmp_path / "run", signals, training={"max_steps": 400})
+    found = cost(run, gpus=4, gpu_hour_cost=2.5)
+    assert (found["max_steps"], found["steps_without_signal"]) == (400, 0)
+    assert found["without_signal"] == pytest.approx(0.25) and found["hours"] == pytest.approx(5.0)
+    assert found["gpu_hours"] == pytest.approx(20) and found["price"] == pytest.approx(50)
+    assert found["gpu_hours_without_signal"] == pytest.approx(5)
+    assert found["best_step"] >= 115 and found["steps_since_best"] == 200 - found["best_step"]
+    assert found["hours_since_best"] == pytest.approx(found["steps_since_best"] * 90 / 3600)
+    facts = diagnosis_report(diagnose_run(run), gpus=4, gpu_hour_cost=2.5).facts
+    text = " ".join(fact.value for fact in facts)
+    assert "50% of 400" in text and "20.0 GPU-hours (price 50.00), 5.0 of them without signal" in text
+    assert "25% of the groups without signal" in text
+    plain = {**signals, "groups/with_signal": np.full(200, 16.0), "groups/dead_all_pass": np.zeros(200)}
+    plain["time/step"] = np.full(200, 0.1)
+    text = " ".join(
+        fact.value for fact in diagnosis_report(diagnose_run(write_run(tmp_path / "b", plain)), gpus=1).facts
+    )
+    assert "GPU-hours" not in text and "without signal" not in text and " of 400" not in text
+
+
+def test_a_price_needs_the_number_of_gpus(tmp_path):
+    run = write_run(tmp_path / "run", healthy(0, 40))
+    assert command(run, "--gpu-hour-cost", "2").exit_code == 2
+    trl_rows = [trl(i, reward_std=0.0 if i % 2 else 0.3) for i in range(1, 61)]
+    assert cost(logged(tmp_path / "trl", trl_rows))["without_signal"] == pytest.approx(0.5)

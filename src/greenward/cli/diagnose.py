@@ -80,10 +80,21 @@ run_options = with_options(
 @fail_on_option("warning")
 @alpha_option
 @click.option("--memory-limit-mb", type=POSITIVE, help="MiB, for the time to out-of-memory.")
+@click.option("--gpus", type=COUNT, help="GPUs of the run, for its GPU-hours.")
+@click.option("--gpu-hour-cost", type=FloatRange(0), help="Price of one GPU-hour.")
+@flag("--verbose", help="Print all: each topic, each action, what could not be checked.")
 @folder_option("--output-dir", "Write diagnosis.html, .md and .json here.", "report")
 @json_option
 def diagnose(
-    path: Path, *, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
+    path: Path,
+    *,
+    output_dir: Path | None,
+    fail_on: Severity,
+    as_json: bool,
+    verbose: bool,
+    gpus: int | None,
+    gpu_hour_cost: float | None,
+    **settings: Any,
 ) -> None:
     """Say what is wrong with RUN, since when, and what to do: one verdict with one cause.
 
@@ -98,7 +109,12 @@ def diagnose(
     """
     from greenward.diagnostics.diagnose import diagnose_run
 
-    _finish(diagnose_run(path, **settings), output_dir, "diagnosis", as_json=as_json, fail_on=fail_on)
+    if gpu_hour_cost is not None and gpus is None:
+        raise click.UsageError("--gpu-hour-cost needs --gpus: how many GPUs the run used")
+    _finish(
+        diagnose_run(path, **settings), output_dir, "diagnosis", as_json=as_json, fail_on=fail_on,
+        verbose=verbose, gpus=gpus, gpu_hour_cost=gpu_hour_cost,
+    )  # fmt: skip
 
 
 @click.command("reward-health")
@@ -155,20 +171,30 @@ def evals(
 
 
 def _finish(
-    diagnosis: Diagnosis, output_dir: Path | None, stem: str, *, as_json: bool, fail_on: Severity
+    diagnosis: Diagnosis,
+    output_dir: Path | None,
+    stem: str,
+    *,
+    as_json: bool,
+    fail_on: Severity,
+    verbose: bool = False,
+    **cost: Any,
 ) -> NoReturn:
     """Write the diagnosis as files of the name `stem`, print it, and say by the exit code what was found."""
     from greenward.diagnostics.diagnose import diagnosis_report, write_reward_health
     from greenward.reports.write import write_report
 
-    report, written = diagnosis_report(diagnosis), list[Path]()
+    report, written = diagnosis_report(diagnosis, **cost), list[Path]()
     if output_dir is not None and stem == "reward_health":
         written = write_reward_health(diagnosis, output_dir)
     elif output_dir is not None:
         written = list(write_report(report, output_dir, stem).values())
-    show_report(report, as_json=as_json)
-    if diagnosis.findings and not written and not as_json:
-        click.echo("All actions, and what would confirm each: --output-dir or --json.")
+    is_short = stem == "diagnosis" and not verbose
+    show_report(report, as_json=as_json, brief=is_short, whole=verbose)
+    if not (as_json or verbose):
+        missing = len(diagnosis.gaps)
+        unchecked = f"{missing} check{'s' if missing > 1 else ''} could not be made. " if missing else ""
+        click.echo(f"{unchecked}Everything: {'--verbose, ' if is_short else ''}--output-dir or --json.")
     if written:
         more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
         click.echo(f"Wrote {written[0]}{more}", err=True)

@@ -97,8 +97,8 @@ def fail_on_option(default: str) -> Decorator:
     )
 
 
-def show_report(report: Report, *, as_json: bool) -> None:
-    """Prints a report as JSON or as text."""
+def show_report(report: Report, *, as_json: bool, brief: bool = False, whole: bool = False) -> None:
+    """Prints a report as JSON or as text (`print_report`)."""
     if as_json:
         from greenward.reports.write import render
 
@@ -106,7 +106,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
     else:
         from greenward.reports.render import print_report
 
-        print_report(report)
+        print_report(report, brief=brief, whole=whole)
 
 
 class Interrupted(KeyboardInterrupt):

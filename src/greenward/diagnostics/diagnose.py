@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,7 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import expects
 from greenward.common.text import visible
 from greenward.diagnostics.calibration import WARNING_SCORE
-from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, holm
+from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, Floats, Steps, holm
 from greenward.diagnostics.families import setting_in
 from greenward.diagnostics.finding import (
     ALPHA,
@@ -41,7 +42,15 @@ from greenward.diagnostics.findings.reward_model import DIAGRAM
 from greenward.diagnostics.findings.rewards import learned
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import lines_of, median_of_part
-from greenward.diagnostics.signals import GRADIENT, REWARD, RunSignals, depends_on_recipe, short_name
+from greenward.diagnostics.signals import (
+    DURATION,
+    GRADIENT,
+    REWARD,
+    TITLES,
+    RunSignals,
+    depends_on_recipe,
+    short_name,
+)
 from greenward.reports.document import (
     NOTHING,
     Chart,
@@ -58,6 +67,7 @@ from greenward.reports.document import (
     Series,
     Table,
     charts,
+    duration,
     section,
 )
 from greenward.reports.svg import standalone
@@ -436,11 +446,163 @@ _FOOTER = (
 )
 
 
-def diagnosis_report(diagnosis: Diagnosis) -> Report:
+_NEEDED = {TITLES.get(name, name) for name in (REWARD, GRADIENT, "loss")}  # of a verdict
+JSON_VERSION = 1  # of a diagnosis; raised where a field changes its meaning or goes (docs/diagnostics.md)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run used, and what of it taught nothing; None where the log does not tell.
+
+    `without_signal` is the mean share of groups whose answers all got one reward, `best_step` the last step
+    at which the mean reward of neighbouring steps rose to a new best. `price` is that of the GPU-hours.
+    """
+
+    max_steps: int | None = None
+    hours: float | None = None
+    without_signal: float | None = None
+    steps_without_signal: int | None = None
+    best_step: int | None = None
+    steps_since_best: int | None = None
+    hours_since_best: float | None = None
+    gpu_hours: float | None = None
+    gpu_hours_without_signal: float | None = None
+    price: float | None = None
+
+    def __str__(self) -> str:
+        """What is large enough to matter, in one line; empty where nothing is."""
+        parts = []
+        if self.gpu_hours is not None and self.gpu_hours >= _FEWEST_GPU_HOURS:
+            price = "" if self.price is None else f" (price {self.price:,.2f})"
+            lost = self.gpu_hours_without_signal or 0.0
+            wasted = f", {lost:,.1f} of them without signal" if lost >= _FEWEST_GPU_HOURS else ""
+            parts.append(f"{self.gpu_hours:,.1f} GPU-hours{price}{wasted}")
+        if self.without_signal is not None and self.without_signal >= _LEAST_SHARE:
+            whole = self.steps_without_signal
+            steps = f", all of them at {whole:,} step{'s' if whole != 1 else ''}" if whole else ""
+            parts.append(f"{self.without_signal:.0%} of the groups without signal{steps}")
+        if self.steps_since_best:
+            hours = self.hours_since_best
+            time = "" if hours is None else f" ({duration(3600 * hours)})"
+            parts.append(f"best reward at step {self.best_step:,}, {self.steps_since_best:,} steps{time} ago")
+        return "; ".join(parts)
+
+
+_LEAST_SHARE, _FEWEST_GPU_HOURS = 0.01, 0.1  # less is not worth a line
+_SMOOTHED = 20  # windows in a run, over which rewards are averaged
+GROUPS = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail", "groups/constant")
+_CLOCKS = ("time/time_elapsed", "time/training")  # cumulative, in seconds
+_PLANNED = re.compile(r"(?:.*[./])?(?:max_steps|total_training_steps|total_steps)")
+
+
+def cost_of(run: RunSignals, *, gpus: int | None = None, gpu_hour_cost: float | None = None) -> Cost:
+    """What the run used so far, of `gpus` GPUs where their number is given."""
+    seconds = _seconds_until(run)
+    hours = None if seconds is None else float(seconds[-1]) / 3600
+    dead = _share_without_signal(run)
+    lost = None if dead is None else float(dead[1].mean())
+    best = _last_improvement(run)
+    since = hours_since = None
+    if best is not None:
+        since = int(run.steps[-1]) - best
+        if seconds is not None:
+            hours_since = (hours or 0.0) - float(seconds[np.searchsorted(run.steps, best)]) / 3600
+    used = None if hours is None or gpus is None else hours * gpus
+    return Cost(
+        _planned_steps(run),
+        hours,
+        lost,
+        None if dead is None else int((dead[1] >= 1).sum()),
+        best,
+        since,
+        hours_since,
+        used,
+        None if used is None or lost is None else used * lost,
+        None if used is None or gpu_hour_cost is None else used * gpu_hour_cost,
+    )
+
+
+def _planned_steps(run: RunSignals) -> int | None:
+    """The number of steps that the run was to have, from its config or its rows."""
+    told = [value for key, value in run.settings.items() if _PLANNED.fullmatch(key)]
+    told += [
+        values[-1] for name in run.values if _PLANNED.fullmatch(name) and len(values := run.series(name)[1])
+    ]
+    counts = [int(one) for one in told if isinstance(one, (int, float)) and math.isfinite(one)]
+    return next((count for count in counts if count >= int(run.steps[-1]) and count > 0), None)
+
+
+def _seconds_until(run: RunSignals) -> Floats | None:
+    """The seconds that training took up to each logged step. Of a duration that was not logged at a step the
+    median counts, and for steps between two rows that of the later one.
+    """
+    for clock in _CLOCKS:
+        steps, elapsed = run.series(clock)
+        if len(elapsed) > 1 and (np.diff(elapsed) >= 0).all() and elapsed[0] >= 0:
+            return np.asarray(np.interp(run.steps, steps, elapsed), float)
+    durations = run.series(DURATION)[1]
+    if not len(durations) or durations.min() < 0:
+        return None
+    each = run.values[DURATION]
+    each = np.where(np.isfinite(each), each, float(np.median(durations)))
+    before = min(0 if _beginning(run) > 0 else run.steps[0] - 1, run.steps[0] - 1)
+    return np.asarray(np.cumsum(each * np.diff(run.steps, prepend=before)), float)
+
+
+def _share_without_signal(run: RunSignals) -> tuple[Steps, Floats] | None:
+    """(steps, share of the groups whose answers all got one reward); None where it was not logged.
+
+    Where no groups were counted, a spread of the rewards of exactly 0 says that no group had any.
+    """
+    steps, dead = run.series("groups/without_signal")
+    if len(dead) and dead.min() >= 0 and dead.max() <= 1:
+        return steps, dead
+    if "groups/with_signal" in run.values:
+        counts = [run.values[name] for name in GROUPS if name in run.values]
+        total = np.nansum(counts, axis=0)
+        known = (total > 0) & np.isfinite(counts[0])
+        return (run.steps[known], 1 - counts[0][known] / total[known]) if known.any() else None
+    steps, spread = run.series("reward/std")
+    return (steps, (spread == 0).astype(float)) if len(spread) else None
+
+
+def _last_improvement(run: RunSignals) -> int | None:
+    """The last step at which the reward, averaged over a twentieth of the run, rose to a new best."""
+    steps, rewards = run.series(REWARD)
+    width = max(5, len(rewards) // _SMOOTHED)
+    if len(rewards) < MIN_POINTS or not np.isfinite(total := np.cumsum(rewards, dtype=float)).all():
+        return None
+    means = (total[width:] - total[:-width]) / width
+    return int(steps[width + int(means.argmax())]) if np.ptp(rewards) > 0 else None
+
+
+def _acting_headline(diagnosis: Diagnosis) -> str:
+    """The verdict in one sentence: what it is, since which step, how large, and what to do first."""
+    if diagnosis.verdict != "findings" or not diagnosis.causes:
+        return diagnosis.headline
+    cause = diagnosis.causes[0].finding
+    text = diagnosis.headline.removesuffix(".")
+    evidence = _DATE.sub("", cause.measured.partition(". ")[0].removesuffix("."))
+    if not re.search(r"\d", cause.brief) and len(evidence) <= _MAX_EVIDENCE:
+        text += f" ({evidence})"
+    action = cause.actions[0].partition(". ")[0].removesuffix(".")
+    is_word = action[1:2].islower()  # not an abbreviation such as KL
+    return f"{text}; first, {action[:1].lower() if is_word else action[:1]}{action[1:]}."
+
+
+_MAX_EVIDENCE = 100  # characters in the headline
+_DATE = re.compile(r",? from step \d+(?: \[\d+, \d+\])?(?: on)?")
+
+
+def diagnosis_report(
+    diagnosis: Diagnosis, *, gpus: int | None = None, gpu_hour_cost: float | None = None
+) -> Report:
     """The verdict, the findings with what to do, each card, and what could not be checked."""
     run = diagnosis.run
+    cost = cost_of(run, gpus=gpus, gpu_hour_cost=gpu_hour_cost)
     steps = {"count": len(run.steps), "first": int(run.steps[0]), "last": int(run.steps[-1])}
     data = {
+        "version": JSON_VERSION,
         "command": diagnosis.command,
         "run": str(run.path),
         "verdict": diagnosis.verdict,
@@ -459,14 +621,17 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         "names": dict(run.theirs),
         "not_checked": [asdict(gap) for gap in diagnosis.gaps],
         "unanswered": diagnosis.unanswered,
+        "cost": asdict(cost),
         "alpha": diagnosis.alpha,
         "thresholds": diagnosis.thresholds,
         "cards": {card.name: _card_record(card) for card in diagnosis.cards},
     }
+    share = steps["last"] / cost.max_steps if cost.max_steps else 1.0
+    done = f", {share:.0%} of {cost.max_steps:,}" if share <= 1 - _LEAST_SHARE else ""
     facts = (
-        Fact("steps", "{count:,} ({first} to {last})".format(**steps)),
-        Fact("checks", str(diagnosis.checks)),
-        Fact("not checked", str(len(diagnosis.gaps))),
+        Fact("steps", "{count:,} ({first} to {last}{done})".format(**steps, done=done)),
+        Fact("checks", f"{diagnosis.checks} of {diagnosis.checks + len(diagnosis.gaps)}"),
+        *((Fact("cost", str(cost)),) if str(cost) else ()),
     )
     cards = (
         section(
@@ -479,17 +644,25 @@ def diagnosis_report(diagnosis: Diagnosis) -> Report:
         )
         for card in diagnosis.cards
     )
-    return _report(diagnosis, f"{diagnosis.command} of", run, facts, cards, data, run.notes)
+    headline = _acting_headline(diagnosis)
+    missing: list[Section] = []
+    if diagnosis.verdict == "cannot tell":
+        needed = (gap for gap in diagnosis.gaps if gap.subject in _NEEDED)
+        texts = (f"{gap.subject}: {gap.reason}. {gap.enable}" for gap in needed)
+        missing = [section("What is missing", *map(Paragraph, texts))]
+    details = [*missing, *cards]
+    return _report(diagnosis, headline, f"{diagnosis.command} of", run, facts, details, data, run.notes)
 
 
 def card_report(card: Card, run: RunSignals) -> Report:
     """One card as a report of its own."""
     details = section("Details", *card.tables, charts(card.charts, in_json=False))
-    return _report(card, f"{card.title}:", run, card.facts, [details], _card_record(card))
+    return _report(card, card.headline, f"{card.title}:", run, card.facts, [details], _card_record(card))
 
 
 def _report(
     found: Diagnosis | Card,
+    headline: str,
     subject: str,
     run: RunSignals,
     facts: tuple[Fact, ...],
@@ -499,14 +672,15 @@ def _report(
 ) -> Report:
     """The findings, the details, and what could not be checked."""
     gaps = tuple((f"{gap.subject}: {gap.reason}. {gap.enable}",) for gap in found.gaps)
-    missing = Table("", ("What, why, and what would enable it",), gaps) if gaps else None
+    table = Table("", ("What, why, and what would enable it",), gaps) if gaps else None
+    missing = section("What could not be checked", table, level="appendix")
     return Report(
         kind="diagnosis",
         title=f"{subject} {run.path.resolve().name}",
-        headline=found.headline,
+        headline=headline,
         facts=facts,
         notes=notes,
-        sections=(*_finding_sections(found, run), *details, section("What could not be checked", missing)),
+        sections=(*_finding_sections(found, run), *details, missing),
         footer=_FOOTER,
         data=to_json(data),
     )
@@ -518,7 +692,11 @@ def _finding_sections(found: Diagnosis | Card, run: RunSignals) -> list[Section]
         return [section("Findings", Findings(found.findings) if found.findings else None)]
     titles = itertools.chain(("The cause", "Also found"), itertools.repeat(""))
     first, *others = (
-        section(title, Findings((cause.finding,)), _consequences(cause.consequences))
+        section(
+            title,
+            Findings((cause.finding,), in_full=cause is found.causes[0]),
+            _consequences(cause.consequences),
+        )
         for title, cause in zip(titles, found.causes, strict=False)
     )
     onset = found.causes[0].finding.onset

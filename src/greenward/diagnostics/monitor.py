@@ -32,6 +32,7 @@ from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
 from greenward.config.sections import ConfigSection
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
+from greenward.diagnostics.diagnose import GROUPS
 from greenward.diagnostics.finding import Finding, Watched
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
@@ -57,7 +58,6 @@ NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
 _EDGE = 1e-12
-_GROUPS = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail", "groups/constant")
 WATCHED = tuple((finding, change) for finding in FINDINGS.values() for change in finding.live)
 _SIGNALS = frozenset(change.signal for _, change in WATCHED)
 _STATUSES = tuple(name for name in _SIGNALS if name.startswith("status/"))
@@ -384,8 +384,8 @@ class Monitor:
         for name, number in numbers.items():
             known, scale, shift = self._names[name]
             ours[known] = scale * number + shift
-        if groups := sum(ours.get(name, 0.0) for name in _GROUPS):  # greenward counts, others log the share
-            ours.setdefault("groups/without_signal", 1 - ours.get(_GROUPS[0], 0.0) / groups)
+        if groups := sum(ours.get(name, 0.0) for name in GROUPS):  # greenward counts, others log the share
+            ours.setdefault("groups/without_signal", 1 - ours.get(GROUPS[0], 0.0) / groups)
         seen = self.tests.add(step, ours) if self.rules.tests else []
         alarms = [(alarm, self.rules.actions) for alarm in seen]
         for rule in self.rules.rules:

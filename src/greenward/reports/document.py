@@ -346,9 +346,12 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings, the most severe first. The terminal shows the first action of each, the others show all."""
+    """Findings, the most severe first. The terminal shows the first action of each, and all where `in_full`;
+    the other forms show all.
+    """
 
     findings: tuple[Occurrence, ...]
+    in_full: bool = False
 
 
 @dataclass(frozen=True)

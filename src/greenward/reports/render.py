@@ -184,21 +184,47 @@ _TONES = {"good": "green", "bad": "red", "warning": "yellow", "neutral": "dim"}
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def print_report(report: document.Report, console: Console | None = None) -> None:
-    """Print the report without its appendices. A section of one table needs no heading beside the table's."""
+_NOTES_IN_BRIEF = 2
+
+
+def print_report(
+    report: document.Report, console: Console | None = None, *, brief: bool = False, whole: bool = False
+) -> None:
+    """Print the report without its appendices, or the `whole` of it.
+
+    In brief, notes and remarks (findings of no weight) take a line each, and of many notes the first are
+    shown. A section of one table needs no heading beside the table's.
+    """
     console = console or Console()
     console.print()
     _line(console, report.title, "bold")
     _line(console, report.headline, "bold")
     _print_facts(console, report.facts)
-    for note in report.notes:
-        _line(console, f"! {note}", "yellow")
+    shown = report.notes[:_NOTES_IN_BRIEF] if brief else report.notes
+    for note in shown:
+        _line(console, f"! {note}", "yellow", cut=brief)
+    if more := len(report.notes) - len(shown):
+        _line(console, f"! {more} more note{'s' if more > 1 else ''}", "yellow")
     console.print()
     for section in report.sections:
-        if section.level != "appendix" and section.blocks:
+        if section.blocks and (whole or section.level != "appendix"):
+            if brief and all(map(_is_remark, section.blocks)):
+                for block in section.blocks:
+                    _print_remarks(console, block)
+                continue
             _line(console, section.title, "bold")
             for block in section.blocks:
                 _print_block(console, block)
+
+
+def _is_remark(block: document.Block) -> bool:
+    return isinstance(block, document.Findings) and all(one.severity == "info" for one in block.findings)
+
+
+def _print_remarks(console: Console, block: document.Block) -> None:
+    for one in block.findings if isinstance(block, document.Findings) else ():
+        since = "" if one.onset is None else f" from step {one.onset.step}"
+        _line(console, f"{one.severity}: {one.brief or one.title}{since}", "dim", cut=True)
 
 
 def _print_block(console: Console, block: document.Block) -> None:
@@ -219,18 +245,26 @@ def _print_block(console: Console, block: document.Block) -> None:
             for task in block.tasks:
                 _print_task(console, task)
         case document.Findings():
-            _print_findings(console, block.findings)
+            _print_findings(console, block)
         case document.Links():
             for link in block.links:
                 _line(console, f"{link.text}: {link.target}", "dim")
 
 
-def _line(console: Console, text: str, style: str) -> None:
-    console.print(Text(visible(text), style=style))
+def _line(console: Console, text: str, style: str, *, cut: bool = False) -> None:
+    """A line of text, wrapped or cut where it is too long."""
+    console.print(Text(visible(text), style=style), no_wrap=cut, overflow="ellipsis" if cut else None)
 
 
 def _print_facts(console: Console, facts: Iterable[document.Fact]) -> None:
-    _line(console, "   ".join(f"{fact.label} {fact.value}" for fact in facts), "dim")
+    """The facts in a line; one that does not fit begins another."""
+    shown: list[str] = []
+    for text in (f"{fact.label} {fact.value}" for fact in facts):
+        if shown and len(shown[-1]) + 3 + len(text) <= console.width:
+            shown[-1] += f"   {text}"
+        else:
+            shown.append(text)
+    _line(console, "\n".join(shown), "dim")
 
 
 def _print_table(console: Console, table: document.Table) -> None:
@@ -308,14 +342,18 @@ def _print_task(console: Console, task: document.AnsweredTask) -> None:
     console.print()
 
 
-def _print_findings(console: Console, findings: Sequence[document.Occurrence]) -> None:
+def _print_findings(console: Console, block: document.Findings) -> None:
     shown = RichTable(box=None, padding=(0, 2, 1, 0), pad_edge=False)
     for column in ("Severity", "Finding", "From step"):
         shown.add_column(column, ratio=1 if column == "Finding" else None)
-    for finding in findings:
+    for finding in block.findings:
         text = Text(visible(finding.title), style="bold")
         text.append(f"\n{visible(finding.measured)}", style="not bold")
-        text.append(f"\nFirst: {visible(finding.actions[0])}", style="not bold dim")
+        actions = [f"First: {finding.actions[0]}"]
+        if block.in_full:
+            actions = [f"{number}. {action}" for number, action in enumerate(finding.actions, start=1)]
+            actions.append(f"To confirm: {finding.confirm}")
+        text.append("".join(f"\n{visible(action)}" for action in actions), style="not bold dim")
         onset = document.NOTHING if finding.onset is None else str(finding.onset)
         shown.add_row(Text(finding.severity, style=_SEVERITIES[finding.severity]), text, Text(onset))
     console.print(shown)
