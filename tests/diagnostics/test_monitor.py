@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from synthetic_runs import healthy, with_explosion, write_run
 from greenward.cli.main import cli
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import Monitor
+from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.monitor import PRESETS, LiveTests, Rule, Rules, load_rules
+from greenward.diagnostics.readers import read_run_signals
 
 
 def fed(signals, rules="default", **options):
@@ -285,6 +288,69 @@ def test_the_command_says_why_it_waits_and_never_signals_groups_of_processes(tmp
     assert done.stderr.count("has 2 runs") == 1
     for pid in ("0", "-1"):
         assert CliRunner().invoke(cli, ["monitor", str(tmp_path), "--pid", pid]).exit_code == 2
+
+
+def of_weight(run):
+    return {one.name: one.severity for one in diagnose_run(run).findings if one.severity != "info"}
+
+
+_KINDS = (
+    *("gradient explosion", "not a number", "memory leak, linear", "gradient explosion, then recovery"),
+    *("reward collapse", "cheating", "all groups pass", "entropy collapse", "answers cut off"),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [(None, 11), (None, 12), *((kind, 13 + i) for i, kind in enumerate(_KINDS))]
+)
+def test_the_monitor_and_the_diagnosis_say_the_same(tmp_path, kind, seed, monkeypatch):
+    """Of a log that ended: the same findings of the same weight. While it grows: what a prefix shows."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    from benchmarks.faultbench.synthetic import HEALTHY_KIND, make
+
+    make(kind or HEALTHY_KIND, seed, tmp_path / "run")
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    found = of_weight(tmp_path / "run")
+    done = CliRunner().invoke(cli, ["monitor", str(tmp_path / "run"), "--once", "--fail-on", "warning"])
+    lines = [line.split(": ")[1:3] for line in done.output.splitlines() if line.startswith("Step ")]
+    assert {name: severity for severity, name in lines} == found
+    assert done.exit_code == (1 if found else 0)
+    monitor = Monitor(say=lambda text: None)
+    for count in (len(rows) // 2, 3 * len(rows) // 4, len(rows) - 5):
+        (tmp_path / "run" / "metrics.jsonl").write_text("".join(rows[:count]))
+        told = len(monitor.found)
+        monitor.follow(read_run_signals(tmp_path / "run"))
+        confirmed = {one.name: one.severity for one in monitor.found[told:] if not one.provisional}
+        assert confirmed.items() <= of_weight(tmp_path / "run").items()
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(rows))
+    monitor.follow(read_run_signals(tmp_path / "run"), ended=True)
+    last = {one.name: one.severity for one in monitor.found if not one.provisional}
+    assert found.items() <= last.items()
+
+
+def test_a_provisional_alarm_is_confirmed_by_the_diagnosis_once(tmp_path):
+    said, path = [], tmp_path / "run"
+    monitor = Monitor(say=said.append)
+    for steps in (306, 315, 330, 360, 500):
+        signals = {name: values[:steps] for name, values in with_explosion(healthy(2), factor=30).items()}
+        monitor.follow(read_run_signals(write_run(path, signals)), ended=steps == 500)
+    explosions = [one for one in monitor.found if one.name == "gradient-explosion"]
+    assert [(one.provisional, one.source) for one in explosions] == [(True, "test"), (False, "diagnosis")]
+    assert 300 <= explosions[0].step <= 315 < explosions[1].step <= 500
+    assert sum("critical, provisional: gradient-explosion" in line for line in said) == 1
+
+
+def test_an_early_alarm_that_was_noise_is_taken_back(tmp_path):
+    """An entropy that is low for ten steps and then as before: an early alarm is no verdict."""
+    said, signals = [], healthy(5, 400)
+    low = (np.arange(400) >= 200) & (np.arange(400) < 210)
+    signals["entropy"] = np.where(low, 0.1, 1.0) * signals["entropy"]
+    monitor = Monitor(say=said.append)
+    for count in (210, 400):
+        run = write_run(tmp_path / "run", {name: values[:count] for name, values in signals.items()})
+        monitor.follow(read_run_signals(run), ended=count == 400)
+    assert [(one.name, one.provisional) for one in monitor.found] == [("entropy-collapse", True)]
+    assert said[-1] == "The diagnosis of the whole log does not find: entropy-collapse."
 
 
 def test_watch_shows_curves_and_the_verdict(tmp_path):

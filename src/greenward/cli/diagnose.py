@@ -262,8 +262,9 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail_on: str, **how: Any) -> None:
     """Follow the log of RUN while it grows, and raise alarms.
 
-    By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. RUN is
-    anything that `greenward diagnose` reads. Ctrl-C ends it.
+    By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. An
+    alarm of a test is provisional until the diagnosis of the rows so far confirms it. With --once, and when
+    the process of --pid has ended, alarms are what `greenward diagnose` finds. RUN is anything that it reads.
 
     \b
     greenward monitor runs/one
@@ -271,19 +272,18 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
     """
     from greenward.diagnostics.monitor import Monitor
 
-    watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid)
-    seen = -1
-    for signals in _followed(run, pid=pid, **how):
-        watching.tests.algorithm, watching.tests.silent = signals.algorithm, signals.silent
-        watching.ranges = signals.possible_ranges
-        for place in (signals.steps > seen).nonzero()[0].tolist():
-            watching.log(int(signals.steps[place]), signals.row(place))
-        seen = int(signals.steps[-1])
+    watching, last = Monitor(rules, say=click.echo, alarms=alarms, pid=pid), None
+    for last in _followed(run, pid=pid, **how):
+        if not how["once"]:
+            watching.follow(last)
+    if last is not None:
+        watching.follow(last, ended=True)
     for line in watching.silent_rules():
         click.echo(line, err=True)
-    bad = [one for one in watching.found if one.severity == "critical" or fail_on == "warning"]
-    if how["once"]:
-        click.echo(f"{len(watching.found)} alarm(s) up to step {seen}.")
+    told = [one for one in watching.found if not one.provisional]
+    bad = [one for one in told if one.severity == "critical" or fail_on == "warning"]
+    if how["once"] and last is not None:
+        click.echo(f"{len(told)} alarm(s) up to step {last.steps[-1]}.")
     raise SystemExit(1 if bad else 0)
 
 

@@ -133,7 +133,7 @@ _view_command(
 @run_options
 @click.option("--rules", default="grpo_safe", help="A preset or a YAML file.")
 def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) -> None:
-    """List the alarms that a monitor would have raised over RUN, as JSON lines."""
+    """List the alarms of `greenward monitor --once` over RUN, as JSON lines."""
     from dataclasses import asdict
 
     from greenward.diagnostics.monitor import Monitor
@@ -141,10 +141,8 @@ def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) 
     from greenward.runs.files import dump_json
 
     signals = read_run_signals(path, mapping=mapping, pick=pick)
-    monitor = Monitor(rules, say=lambda text: None, algorithm=signals.algorithm, silent=signals.silent)
-    monitor.ranges = signals.possible_ranges
-    for place, step in enumerate(signals.steps.tolist()):
-        monitor.log(step, signals.row(place))
+    monitor = Monitor(rules, say=lambda text: None)
+    monitor.follow(signals, ended=True)
     for alarm in monitor.found:
         click.echo(dump_json(asdict(alarm)))
     raise SystemExit(1 if monitor.found else 0)

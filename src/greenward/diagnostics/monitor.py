@@ -3,8 +3,10 @@
 Looking again and again finds something by chance at last. The level of a run is therefore spent over its
 looks: look k tests at alpha / (k (k + 1)), divided by the number of signals, and these levels add up to
 alpha. A test is made only where the newest values differ from those before by enough to matter, and is that
-of `change_points` on the last steps, so that neighbouring values count for what they are worth. Rules are
-limits that the user sets for signals, as YAML (docs/monitor.md).
+of `change_points` on the last steps, so that neighbouring values count for what they are worth. Such an alarm
+is early and provisional: the diagnosis decides, with its own limits, as soon as the rows so far show it, and
+of a log that has ended the alarms are the diagnosis. Rules are limits that the user sets for signals, as YAML
+(docs/monitor.md).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,8 +34,8 @@ from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
 from greenward.config.sections import ConfigSection
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
-from greenward.diagnostics.diagnose import GROUPS
-from greenward.diagnostics.finding import Finding, Watched
+from greenward.diagnostics.diagnose import GROUPS, diagnose_signals
+from greenward.diagnostics.finding import Finding, Thresholds, Watched
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
 from greenward.diagnostics.readers.names import as_number, renamed
@@ -45,6 +47,7 @@ from greenward.diagnostics.signals import (
     RSS,
     THROUGHPUT,
     Range,
+    RunSignals,
     own_speed,
     possible_ranges,
 )
@@ -57,6 +60,7 @@ EVERY = 3  # logged steps between looks
 NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
+_GROWN = 10  # part by which a log grows between two diagnoses
 _EDGE = 1e-12
 WATCHED = tuple((finding, change) for finding in FINDINGS.values() for change in finding.live)
 _SIGNALS = frozenset(change.signal for _, change in WATCHED)
@@ -65,7 +69,11 @@ _STATUSES = tuple(name for name in _SIGNALS if name.startswith("status/"))
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that was seen at `step`, and began at about `onset`. `source` is `test` or `rule`."""
+    """Something that was seen at `step`, and began at about `onset`.
+
+    `source` is `test` (of the newest steps), `diagnosis` (of all rows so far) or `rule`. What only a test has
+    seen is `provisional`. `value` is the newest value of the signal.
+    """
 
     step: int
     name: str
@@ -74,6 +82,7 @@ class Alarm:
     onset: int
     source: str
     value: float
+    provisional: bool = False
 
 
 class LiveTests:
@@ -143,7 +152,7 @@ class LiveTests:
     def _untold(self, found: list[Alarm]) -> list[Alarm]:
         new = [one for one in found if one.name not in self._told]
         self._told |= {one.name for one in new}
-        return list({one.name: one for one in reversed(new)}.values())
+        return [replace(one, provisional=True) for one in {one.name: one for one in reversed(new)}.values()]
 
     def _alarm(
         self, name: str, severity: Severity, signal: str, onset: int, before: float, after: float
@@ -364,9 +373,42 @@ class Monitor:
         self._names: dict[str, tuple[str, float, float]] = {}
         self._windows = {rule.id: deque[float](maxlen=rule.window) for rule in self.rules.rules}
         self._last: dict[str, int] = {}
+        self._seen, self._next = -1, 0  # the newest step of `follow`, and the rows at which to diagnose again
+        self._confirmed: dict[str, Severity] = {}
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
-        """Look at the metrics of a step; returns new alarms, after acting.
+    def follow(self, run: RunSignals, *, ended: bool = False) -> None:
+        """Look at the steps of a log that are new, and at all of it where it has `ended`.
+
+        The diagnosis of the rows so far confirms provisional alarms; it is made again whenever the log has
+        grown by a tenth. Of a log that has ended each finding at warning or above is an alarm, and nothing
+        else but rules. One that has another severity than before is told again.
+        """
+        self.tests.algorithm, self.tests.silent = run.algorithm, run.silent
+        self.ranges = run.possible_ranges
+        for place in (run.steps > self._seen).nonzero()[0].tolist():
+            self.log(int(run.steps[place]), run.row(place), tests=not ended)
+        self._seen = int(run.steps[-1])
+        early = {one.name for one in self.found if one.provisional}
+        is_open = not early <= self._confirmed.keys()
+        if not self.rules.tests or not (ended or (is_open and len(run.steps) >= self._next)):
+            return
+        self._next = len(run.steps) + len(run.steps) // _GROWN + 1
+        diagnosis = diagnose_signals(run, Thresholds(self.rules.alpha))
+        findings = [one for one in diagnosis.findings if one.severity != "info"]
+        for one in findings:
+            if self._confirmed.get(one.name) == one.severity or not (ended or one.name in early):
+                continue
+            values = run.series(one.signals[0])[1].tolist() if one.signals else []
+            onset = self._seen if one.onset is None else one.onset.step
+            value, text = values[-1] if values else 0.0, f"{one.name}: {one.measured}"
+            self._confirmed[one.name] = one.severity
+            alarm = Alarm(self._seen, one.name, one.severity, text, onset, "diagnosis", value)
+            self._act(alarm, self.rules.actions)
+        if ended and (others := (early | self._confirmed.keys()) - {one.name for one in findings}):
+            self._say(f"The diagnosis of the whole log does not find: {', '.join(sorted(others))}.")
+
+    def log(self, step: int, metrics: Mapping[str, Any], *, tests: bool = True) -> list[Alarm]:
+        """Look at the metrics of a step, by rules alone without `tests`; returns new alarms, after acting.
 
         Numbers of Python, NumPy and torch count, also in an array of one; the rest is ignored.
         """
@@ -386,7 +428,7 @@ class Monitor:
             ours[known] = scale * number + shift
         if groups := sum(ours.get(name, 0.0) for name in GROUPS):  # greenward counts, others log the share
             ours.setdefault("groups/without_signal", 1 - ours.get(GROUPS[0], 0.0) / groups)
-        seen = self.tests.add(step, ours) if self.rules.tests else []
+        seen = self.tests.add(step, ours) if tests and self.rules.tests else []
         alarms = [(alarm, self.rules.actions) for alarm in seen]
         for rule in self.rules.rules:
             value = ours.get(rule.signal, numbers.get(rule.signal))
@@ -432,7 +474,8 @@ class Monitor:
                 if isinstance(action, Path):
                     append_line(action, record)
                 elif action == "warn":
-                    self._say(visible(f"Step {alarm.step}: {alarm.severity}: {alarm.text}", 300))
+                    weight = f"{alarm.severity}, provisional" if alarm.provisional else alarm.severity
+                    self._say(visible(f"Step {alarm.step}: {weight}: {alarm.text}", 300))
                 elif action == "stop":
                     self.stopped = True
                     if self._stop is not None:
