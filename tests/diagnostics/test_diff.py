@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from greenward.cli.diagnose import diff as command
 from greenward.cli.rldk import rldk
 from greenward.common.errors import DiagnosticsError
-from greenward.diagnostics.diff import diff_runs, likely_cause
+from greenward.diagnostics.change_points import simulate_autoregression
+from greenward.diagnostics.diff import diff_runs, likely_cause, plain_difference
 from greenward.runs.files import dump_json
 
 STEPS = 120
@@ -174,6 +175,44 @@ def test_an_offset_from_the_first_step_is_found_there(run):
     higher = {**healthy(1), "entropy": healthy(1)["entropy"] + 0.05}
     found = diff_runs(run("a", healthy(0)), run("b", higher), ["entropy"])
     assert (found.differences[0].found, found.differences[0].onset.step) == ("offset", 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_levels_that_lie_plainly_apart_differ_whatever_a_test_says(run, seed):
+    """A KL that wanders around 2.4 after its first 20 steps beside one around 0.05."""
+    rng = np.random.default_rng(seed)
+    walk = np.exp(0.25 * simulate_autoregression(rng, 2, 94, 0.97))
+    rise = np.minimum(np.arange(1, 95) / 20, 1)
+    a = run("a", {"kl": 0.046 * rise * walk[0]})
+    found = diff_runs(a, run("b", {"kl": 2.39 * rise**3 * walk[1]}), ["kl"])
+    (kl,) = found.differences
+    assert found.verdict == "diverged" and kl.b / kl.a > 10
+    assert kl.onset.step <= 20
+
+
+@pytest.mark.parametrize("autocorrelation", [0.5, 0.9, 0.95, 1.0])
+def test_levels_of_one_process_hardly_ever_lie_plainly_apart(autocorrelation):
+    rng = np.random.default_rng(1)
+    for points in (30, 100):
+        pairs = zip(*(simulate_autoregression(rng, 600, points, autocorrelation) for _ in "ab"), strict=True)
+        found = np.mean([plain_difference(a, b) is not None for a, b in pairs])
+        assert found <= (0.03 if autocorrelation == 1 else 0.01)
+
+
+def test_a_plain_difference_is_dated_by_where_it_begins_to_last():
+    rng = np.random.default_rng(0)
+    a, b = 1 + 0.05 * rng.standard_normal((2, 200))
+    b[60:80] += 5.0  # it comes back
+    assert plain_difference(a, b) is None
+    b[90:] += 5.0
+    assert abs(plain_difference(a, b) - 90) <= 2
+    assert plain_difference(np.where(np.arange(200) < 50, np.nan, a), a) is None
+
+
+def test_memory_of_two_processes_may_differ_a_little(run):
+    memory = 900 + np.random.default_rng(0).random(STEPS)
+    found = diff_runs(run("a", {"perf/rss_mb": memory}), run("b", {"perf/rss_mb": 1.05 * memory[::-1]}))
+    assert found.verdict == "no systematic difference"
 
 
 def test_nan_in_one_run_only_is_a_difference(run):

@@ -129,8 +129,9 @@ def find_change_point(values: Floats) -> ChangePoint | None:
 def find_offset(values: Floats) -> tuple[float, float] | None:
     """(p-value, mean in standard deviations) of the hypothesis that `values` are about 0 throughout.
 
-    A z-test with the variance of an AR(1)'s mean, its autocorrelation corrected as in `find_change_point`;
-    a random walk is about 0 by definition. None: fewer than MIN_POINTS.
+    A t-test with as many values as an AR(1) holds independent ones, its autocorrelation corrected as in
+    `find_change_point`; a random walk is about 0 by definition. Student's distribution is brought to the
+    normal one by Wallace (1959, Annals of Mathematical Statistics 30). None: fewer than MIN_POINTS.
     """
     n = len(values)
     if n < MIN_POINTS:
@@ -141,8 +142,11 @@ def find_offset(values: Floats) -> tuple[float, float] | None:
         return (0.0, math.copysign(_MAX_EFFECT, mean)) if mean else (1.0, 0.0)
     measured = _scan((blocks - mean)[None]).autocorrelation_N[0]
     phi = _null_for(len(blocks), float(measured)).autocorrelation
-    z = mean / sd * math.sqrt(len(blocks) * (1 - phi) / (1 + phi))
-    return math.erfc(abs(z) / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
+    free = len(blocks) * (1 - phi) / (1 + phi) - 1
+    if free < 1:
+        return 1.0, max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
+    z = (8 * free + 1) / (8 * free + 3) * math.sqrt(free * math.log1p((mean / sd) ** 2))
+    return math.erfc(z / math.sqrt(2)), max(-_MAX_EFFECT, min(mean / sd, _MAX_EFFECT))
 
 
 def find_bend(x: npt.ArrayLike, y: npt.ArrayLike) -> int:

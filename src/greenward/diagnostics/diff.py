@@ -3,7 +3,9 @@
 Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names the
 culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm of B / A
 for norms, memory and times) is tested for a lasting change; see `change_points`. Memory also differs where
-one run ends with at least 1.25 times the memory of the other, which needs no test.
+one run ends with at least 1.25 times the memory of the other, which needs no test. Nor do levels that lie
+apart by many times of what either run does (`plain_difference`): a difference that grows smoothly looks like
+a random walk, which a test of change takes for chance.
 A step samples answers, rewards them, computes the loss and its gradient, in this order, and the next step
 samples with new weights. So the earliest signal of the earliest step names the part to look at.
 """
@@ -11,6 +13,7 @@ samples with new weights. So the earliest signal of the earliest step names the 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -33,7 +36,12 @@ from greenward.diagnostics.change_points import (
     onset_at,
 )
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.signal_tests import first_memory_difference, first_out_of_scale, large_where
+from greenward.diagnostics.signal_tests import (
+    MIN_GROWTH_FACTOR,
+    first_memory_difference,
+    first_out_of_scale,
+    large_where,
+)
 from greenward.diagnostics.signals import (
     MEMORY,
     NORM,
@@ -51,10 +59,13 @@ from greenward.runs.reading import TIMING_PREFIXES, WITHOUT_EFFECT, flattened
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
 _ZERO = 1e-12  # smaller differences are rounding of a value that is 0
+_APART = 6.0  # times the drift of a level; two random walks are so in 1.2 % of all cases
+_DRIFT_PARTS = 4
+_AROUND = 5  # values, of which the median is followed
 _DESCRIBED = 0.01  # a change this sure is described as one, even if the mean of the gap is surer not 0
 
 DiffVerdict = Literal["same", "no systematic difference", "diverged", "not reproducible", "cannot tell"]
-Found = Literal["first value", "shift", "trend", "offset", "not finite", "nothing"]
+Found = Literal["first value", "shift", "trend", "offset", "level", "not finite", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -245,14 +256,54 @@ def _onset(
         unequal = np.flatnonzero(~pair.equal)
         return ("first value", exactly(unequal[0])) if len(unequal) else ("nothing", None)
     is_sure = adjusted is not None and adjusted <= ALPHA
-    if test is not None and is_sure and abs(test.effect_sd) >= MIN_EFFECT_SD:
+    is_memory = MEMORY.fullmatch(name) is not None
+    is_small = is_memory and _late_ratio(pair) < MIN_GROWTH_FACTOR
+    if test is not None and is_sure and abs(test.effect_sd) >= MIN_EFFECT_SD and not is_small:
         return test.found, test.onset
+    if not is_memory and (start := plain_difference(pair.a, pair.b)) is not None:
+        return "level", exactly(start)
     broke = pair.wrong_a != pair.wrong_b
     if broke.any():
         return "not finite", exactly(broke.argmax())
-    if MEMORY.fullmatch(name) and (first := first_memory_difference(pair.a, pair.b)) is not None:
+    if is_memory and (first := first_memory_difference(pair.a, pair.b)) is not None:
         return "shift", exactly(first)
     return "nothing", None
+
+
+def _late_ratio(pair: _Pair) -> float:
+    """The larger over the smaller median of the last tenth; processes of one kind keep other allocations."""
+    late = slice(-max(1, len(pair.a) // 10), None)
+    low, high = sorted((_median(pair.a[late]), _median(pair.b[late])))
+    return high / low if low > 0 else math.inf
+
+
+def plain_difference(a: Floats, b: Floats) -> int | None:
+    """The place from which on two series lie plainly apart; None: they do not, or are too short.
+
+    In the second half their medians differ by more than the spread of the values of either (5 % to 95 %), and
+    by more than 6 times the drift of either: the range of the medians of its four parts. Positive values are
+    compared by their ratio. The difference holds from where it reaches half of that to the end.
+    """
+    known = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
+    if len(known) < MIN_POINTS:
+        return None
+    late = known[len(known) // 2 :]
+    is_ratio = min(a[late].min(), b[late].min()) > 0
+    if is_ratio:
+        known = known[(a[known] > 0) & (b[known] > 0)]
+        a, b = np.log(np.where(a > 0, a, 1.0)), np.log(np.where(b > 0, b, 1.0))
+    apart = float(np.median(b[late]) - np.median(a[late]))
+    spread = max(float(np.ptp(np.quantile(one[late], (0.05, 0.95)))) for one in (a, b))
+    drift = max(
+        np.ptp([np.median(part) for part in np.array_split(one[late], _DRIFT_PARTS)]) for one in (a, b)
+    )
+    rounding = 0.0 if is_ratio else TOLERANCE * float(np.abs(np.concatenate((a[late], b[late]))).max())
+    if abs(apart) <= max(spread, _APART * float(drift), rounding, TOLERANCE * is_ratio, _ZERO):
+        return None
+    gaps = np.pad((b[known] - a[known]) / apart, _AROUND // 2, mode="edge")
+    followed = np.median(np.lib.stride_tricks.sliding_window_view(gaps, _AROUND), axis=1)
+    since = int(np.flatnonzero(followed < 0.5).max(initial=-1)) + 1
+    return int(known[since]) if since < len(known) else None
 
 
 def _equal(a: Floats, b: Floats) -> Bools:
@@ -343,7 +394,9 @@ def _divergence(differences: Sequence[SignalDifference]) -> str:
     first = differences[0]
     text = f"DIVERGED at step {onset.step} [{onset.low}, {onset.high}] in {signal}"
     sizes = [f"{first.relative:+.0%}"] if first.relative is not None else []
-    if first.effect_sd is not None:
+    if first.found == "level":
+        sizes = [f"{first.a:.3g} in A, {first.b:.3g} in B"]
+    elif first.effect_sd is not None:
         sizes.append(f"{effect_text(first.effect_sd)} of the noise")
     text += f" ({', '.join(sizes)})" if sizes else ""
     then = [f"{name} from {start.step}" for name, start in later[:3]]
@@ -532,7 +585,8 @@ def _signals_table(diff: RunDiff) -> Table | None:
     others = len(diff.differences) - len(shown)
     caption = (
         "A and B are medians from that step on. Effect: of the lasting difference, in standard deviations "
-        "of the noise. p: adjusted by Holm. Brackets: 95 % interval of the step."
+        "of the noise. p: adjusted by Holm; levels that lie plainly apart differ whatever it is. Brackets: "
+        "95 % interval of the step."
     )
     if others:
         caption = f"{others} signals do not differ. {caption}"
