@@ -50,7 +50,7 @@ def diagnosed(folder, changed, predicted=None, **config):
 @pytest.mark.parametrize("form", ["hf", "tensorboard", "wandb", "trackio", "verl"])
 def test_the_same_run_gets_the_right_verdict_in_every_format(form, run):
     path, pick = fixture(form, run)
-    found = diagnose_run(path, pick=pick)
+    found = diagnose_run(path, run_name=pick)
     if run == "healthy":
         assert found.verdict == "healthy" and found.exit_code("warning") == 0, found.headline
         return

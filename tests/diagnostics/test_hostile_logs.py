@@ -16,7 +16,8 @@ import pytest
 
 from greenward.common.errors import DiagnosticsError, GreenwardError
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.readers.formats import _masked_crc, parquet_rows
+from greenward.diagnostics.readers.tables import parquet_rows
+from greenward.diagnostics.readers.trackers import _masked_crc
 
 SECONDS, BYTES = 10.0, 200 << 20  # far more than is needed
 
@@ -162,6 +163,23 @@ PRINTED = {
     "digits": "step:" + "9" * 90_000 + " - ",
     "points": "{'a': 1" + ".1" * 45_000 + "}",
     "carriage returns": "step:1 - \r" * 9000,
+    "openings": "{'a': 1, " * 10_000,
+    "closings": "{" * 45_000 + "'a': 1" + "}" * 45_000,
+    "bars": "|" * 90_000,
+    "cells": "| a | 1 " * 10_000 + "|",
+    "rules": "-|" * 45_000 + "x",
+    "words": "a b c d e f g h " * 5000,
+    "equals": "a=" * 45_000,
+    "colons": "step: " * 15_000,
+    "spaces between words": "a" + " " * 90_000 + "b",
+    "quotes of mail": "> " * 45_000,
+    "epochs": "Epoch:[1/1](1/5)" * 5000,
+    "rates": "1/2 [00:01<" * 8000,
+    "calls": "tensor(" * 12_000,
+    "colours": "\x1b[" * 45_000,
+    "brackets": "[1" * 45_000,
+    "digits and commas": "step 1" + ",111" * 20_000,
+    "units": "loss 1" + "ms" * 40_000,
 }
 
 
@@ -186,7 +204,27 @@ def test_names_in_printed_lines_are_still_read(tmp_path):
     }
 
 
+PIECES = {
+    "many beginnings": [{"step": n % 5, "loss": n} for n in range(30_000)],
+    "many resumes": [{"step": 1000 + n % 50 + n // 10, "loss": n} for n in range(30_000)],
+    "many falls": [{"step": -n, "loss": n} for n in range(30_000)],
+    "many runs": [{"step": n, "run_id": f"r{n}", "loss": n} for n in range(30_000)],
+    "many kinds": [{"step": n // 2, f"a{n % 3000}": 1, f"b{n % 2999}": 2} for n in range(30_000)],
+    "runs and names": [{"step": n // 150, "run_id": f"r{n % 150}", f"a{n % 3001}": 1} for n in range(30_000)],
+}
+
+
+@pytest.mark.parametrize("rows", PIECES.values(), ids=PIECES)
+def test_steps_that_go_back_again_and_again_take_linear_time(tmp_path, rows):
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with bounded(), suppress(GreenwardError):
+        read_run_signals(tmp_path / "log.jsonl")
+
+
 TEXTS = {
+    "cells of HTML": "<table>" + "<td>" * 100_000,
+    "tables of HTML": "<table><tr><td>1" * 20_000,
+    "open tags": "<table " * 50_000 + "<" * 100_000,
     "long outer names": json.dumps({"step": 1, "o" * 200_000: {f"i{n}": n for n in range(2000)}}),
     "a deep row": '{"step": 1, "a": ' + '{"a":' * 5000 + "1" + "}" * 5001,
     "an endless number": '{"step": 1, "loss": ' + "9" * 100_000 + "}",
@@ -201,7 +239,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "other.jsonl", "trainer_state.json", "a.csv", "a.txt"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "other.jsonl", "trainer_state.json", "a.csv", "a.txt", "a.html", "a.ipynb"]
+)
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_hostile_text_in_any_log(tmp_path, name, text):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())

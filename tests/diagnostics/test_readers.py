@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -21,6 +22,9 @@ from hypothesis import strategies as st
 from greenward.common.errors import DiagnosticsError, GreenwardError
 from greenward.diagnostics.readers import formats, read_run_signals
 from greenward.diagnostics.readers.formats import read_rollouts
+from greenward.diagnostics.readers.rows import number_in
+from greenward.diagnostics.readers.trackers import _masked_crc
+from greenward.diagnostics.signals import Reading
 
 FIXTURES = Path(
     os.environ.get("GREENWARD_FIXTURES", Path(__file__).parents[3] / "shared/data/tracker_fixtures")
@@ -55,9 +59,10 @@ def fixture(form, run):
 def test_the_same_run_reads_back_equal_in_every_format(form, run):
     truth = json.loads((FIXTURES / "truth.json").read_text())[run]
     path, pick = fixture(form, run)
-    signals = read_run_signals(path, pick=pick)
+    signals = read_run_signals(path, run_name=pick)
     assert signals.steps.tolist() == [row["step"] for row in truth]
-    assert signals.notes == ()
+    closing = "1 row(s) were set aside: the closing summary of the trainer"
+    assert signals.notes == ((closing,) if form == "hf" else ())
     compared = 0
     for name in truth[0]:
         ours = OURS.get(name, name)
@@ -278,7 +283,7 @@ def test_checkpoints_of_a_resumed_trainer_give_the_newest_history_and_its_checkp
         ]
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": history}))
     signals = read_run_signals(tmp_path)
-    assert signals.steps[-1] == 40 and signals.notes == ()
+    assert signals.steps[-1] == 40 and signals.reading == Reading(41, set_aside=1)
     assert [step for step, _ in signals.checkpoints] == [20, 40]
     assert signals.series("evaluation/score")[0].tolist() == [20]
     assert not signals.not_finite("evaluation/score").any()  # steps without one are no NaN
@@ -288,11 +293,11 @@ def test_several_runs_give_a_list_to_pick_from(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         written(tmp_path / name, "metrics.jsonl", jsonl(ROWS))
-    with pytest.raises(DiagnosticsError, match=r"2 runs\n.*one, two"):
+    with pytest.raises(DiagnosticsError, match=r"2 runs\n.*one \(40 row\(s\)\), two"):
         read_run_signals(tmp_path)
-    assert len(read_run_signals(tmp_path, pick="two").steps) == 40
+    assert len(read_run_signals(tmp_path, run_name="two").steps) == 40
     with pytest.raises(DiagnosticsError, match="no run 'three'"):
-        read_run_signals(tmp_path, pick="three")
+        read_run_signals(tmp_path, run_name="three")
 
 
 def test_names_that_are_not_known_are_listed_and_can_be_mapped(tmp_path):
@@ -331,6 +336,572 @@ def test_rollouts_of_other_trainers_are_one_kind_of_record(tmp_path):
     assert [step for step, _ in signals.rollouts] == [3]
     (rollout,) = read_rollouts(signals.rollouts[0][1])
     assert (rollout.task, rollout.answer, rollout.reward) == ("add", "<script>1</script>", 0.5)
+
+
+def sb3(rows, gap=""):
+    boxes = []
+    for r in rows:
+        lines = {"rollout/": "", "   ep_rew_mean": f"{r['reward']:.4g}", "time/": "", "   fps": 83,
+                 "   total_timesteps": 64 * r["step"], "train/": "", "   grad_norm": r["grad_norm"]}  # fmt: skip
+        inner = "".join(f"| {key:<22} | {value!s:<11} |\n" for key, value in lines.items())
+        boxes.append(f"{'-' * 42}\n{inner}{'-' * 42}\n{gap}")
+    return "Using cpu device\nWrapping the env in a DummyVecEnv.\n" + "".join(boxes)
+
+
+def rsl_rl(rows):
+    return "".join(
+        f"{'#' * 80}\n        \x1b[1m Learning iteration {r['step']}/1500 \x1b[0m        \n\n"
+        f"{'Computation:':>35} 14963 steps/s (collection: 6.407s, learning 0.163s)\n"
+        f"{'Value function loss:':>35} 0.0123\n{'Mean reward:':>35} {r['reward']:.2f}\n"
+        f"{'Mean grad norm:':>35} 1.0\n{'-' * 80}\n{'Total timesteps:':>35} {98304 * r['step']}\n"
+        f"{'Iteration time:':>35} 6.57s\n{'ETA:':>35} 10580.5s\n\n"
+        for r in rows
+    )
+
+
+def html_table(rows):
+    body = "".join(f"<tr><td>{r['step']}</td><td>No log</td><td>{r['reward']}</td></tr>\n" for r in rows)
+    return (
+        "<div><progress value='40' max='40'></progress> [40/40 00:12, Epoch 1/1]</div>\n<table border='1'>"
+        "<thead><tr style='text-align: left;'><th>Step</th><th>Training Loss</th><th>reward</th></tr></thead>"
+        f"<tbody>{body}</tbody></table><p>"
+    )
+
+
+def notebook(*outputs):
+    return json.dumps({"cells": [{"cell_type": "code", "source": [], "outputs": [*outputs]}], "nbformat": 4})
+
+
+def shown(text, kind="text/html"):
+    return {
+        "output_type": "display_data",
+        "data": {kind: text.splitlines(keepends=True), "text/plain": ["<x>"]},
+    }
+
+
+def lines_of(form, rows=ROWS):
+    return "".join(form.format(**row, total=len(rows)) for row in rows)
+
+
+# (text as it is printed or pasted, the names of the reward and of the step in it)
+FORMS = {
+    "minimind": (
+        lines_of("Epoch:[1/1]({step}/{total}), Reward: {reward:.4f}, KL_ref: {kl:.4f}, Avg Len: 129, LR: 1e-06\n"),
+        "Reward",
+    ),
+    "prime-rl": (
+        lines_of("12:03:01 SUCCESS Step {step} | Time: 12.30s | Reward: {reward:.4f} | Throughput: 123.4 tokens/s | "
+                 "Seq. Length: 512.0 tokens/sample\n"),
+        "Reward",
+    ),
+    "TF-Agents": (
+        lines_of("step = {step}: loss = 0.25\nstep = {step}: Average Return = {reward}\n"), "Average Return"
+    ),
+    "CleanRL": (lines_of("global_step={step}, episodic_return=[{reward}]\n"), "episodic_return"),
+    "ML-Agents": (
+        lines_of("[INFO] Walker. Step: {step}. Time Elapsed: 87.4 s. Mean Reward: {reward:.3f}. Std of Reward: "
+                 "0.1. Training.\n"),
+        "Mean Reward",
+    ),
+    "key=value": (
+        lines_of("2026-01-02 03:04:05,678 - trainer - INFO - step={step} reward={reward} kl={kl}\n"), "reward"
+    ),
+    "nanoGPT": (lines_of("step {step}: train reward {reward}, val loss 1.2\n"), "train reward"),
+    "PyTorch": (lines_of("Epoch [1/3], Step [{step}/{total}], Reward: {reward:.4f}, Loss: 0.2\n"), "Reward"),
+    "tabs": (lines_of("Episode {step}\tAverage Score: {reward:.2f}\n"), "Average Score"),
+    "blocks": (lines_of("=== Episode {step} ===\nReward: {reward}\nLoss: 0.5\n\n"), "Reward"),
+    "DeepSpeed-Chat": (
+        lines_of("Epoch: 0 | Step: {step} | PPO Epoch: 1 | Actor Loss: 0.1 | Critic Loss: 0.2\n"
+                 "End-to-End => Latency: 3.1s\naverage reward score: {reward}\n"),
+        "average reward score",
+    ),
+    "JSON after a prefix": (
+        "starting\n" + "".join(f"[INFO] 01:02:03 metrics {json.dumps(row)}\n" for row in ROWS), "reward"
+    ),
+    "a step before a mapping": ("".join(f"step {r['step']}: {{'reward': {r['reward']}}}\n" for r in ROWS), "reward"),
+    "JSON over several lines": (
+        "config ok\n" + "".join(json.dumps(row, indent=2) + "\nsaved\n" for row in ROWS), "reward"
+    ),
+    "arrays": (
+        "".join(f"{{'step': {r['step']}, 'reward': tensor({r['reward']}, device='cuda:0'), 'kl': '1e-3'}}\n" for r in ROWS),
+        "reward",
+    ),
+    "tqdm": (
+        lines_of("\rTraining: 12%|█▏ | {step}/{total} [00:10<01:00,  1.2it/s, loss=0.5, reward={reward}]"), "reward"
+    ),
+    "rsl_rl": (rsl_rl(ROWS), "Mean reward"),
+    "Markdown": ("| Step | reward |\n|---:|---|\n" + lines_of("| {step} | {reward} |\n"), "reward"),
+    "Markdown without edges": ("Step | reward\n--- | ---\n" + lines_of("{step} | {reward}\n"), "reward"),
+    "columns": ("step  reward  kl\n" + lines_of("{step}  {reward}  {kl}\n"), "reward"),
+    "pandas": ("   step  reward\n" + lines_of("{step}  {step}  {reward}\n"), "reward"),
+    "CSV": ("step,reward\n" + lines_of("{step},{reward}\n"), "reward"),
+    "HTML": (html_table(ROWS), "reward"),
+}  # fmt: skip
+
+
+def as_pasted(text):
+    yield "plain", text.encode()
+    yield "Windows", text.replace("\n", "\r\n").encode()
+    yield "UTF-16", text.encode("utf-16")
+    yield "UTF-16 without a mark", text.encode("utf-16-le")
+    yield "UTF-8 with a mark", text.encode("utf-8-sig")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_trainers_print_is_read_from_a_file_a_folder_and_a_paste(tmp_path, monkeypatch, form):
+    text, name = FORMS[form]
+    expected = np.array([round(row["reward"], 2) for row in ROWS])
+    for way, content in as_pasted(text):
+        folder = tmp_path / way
+        folder.mkdir()
+        (folder / "train.log").write_bytes(content)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        for place in (folder / "train.log", folder, "-"):
+            signals = read_run_signals(place, mapping={name: "reward/mean"})
+            assert signals.steps.tolist() == [row["step"] for row in ROWS], (way, place)
+            np.testing.assert_allclose(signals.values["reward/mean"], expected, atol=1e-9)
+            assert signals.reading.rows == 40 and signals.reading.set_aside == 0
+
+
+def test_a_paste_that_cannot_be_read_is_called_standard_input(monkeypatch):
+    for content, found in (
+        (b"hello", r"^standard input has 1 line"),
+        (jsonl(ROWS * 2).encode(), r"^standard input has 2 runs"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with pytest.raises(DiagnosticsError, match=found):
+            read_run_signals("-")
+
+
+def test_quoted_text_between_fences_is_read(tmp_path):
+    text = "".join(f"> {line}\n" for line in ("```", *map(str, ROWS), "```", "what is wrong?"))
+    signals = read_run_signals(written(tmp_path, "issue.md", text))
+    assert signals.steps.tolist() == [row["step"] for row in ROWS]
+    pasted = "$ tail -n 2 log\n" + "".join(f"{row}\n" for row in ROWS) + str(ROWS[0])[:30]
+    torn = read_run_signals(written(tmp_path, "paste", pasted))
+    assert len(torn.steps) == 40 and "the last line is torn and was left out" in torn.notes
+
+
+@pytest.mark.parametrize("gap", ["", "\r  12% ━━━━ 12/50 [ 0:01:02 < 0:03:00 , 83 it/s ]\r"])
+def test_boxes_of_stable_baselines_are_read(tmp_path, gap):
+    evaluated = "Eval num_timesteps=2560, episode_reward=115.83 +/- 0.00\n" + "-" * 42 + "\n"
+    evaluated += (
+        "| eval/ | |\n|    mean_reward | 116 |\n| time/ | |\n|    total_timesteps | 2560 |\n" + "-" * 42
+    )
+    signals = read_run_signals(written(tmp_path, "train.log", sb3(ROWS, gap) + evaluated))
+    assert signals.steps.tolist() == [64 * row["step"] for row in ROWS]
+    assert signals.values["reward/mean"].tolist() == [float(f"{row['reward']:.4g}") for row in ROWS]
+    assert signals.series("evaluation/score")[1].tolist() == [116]
+
+
+def test_what_the_logger_of_stable_baselines_prints_is_read(tmp_path):
+    logger = pytest.importorskip("stable_baselines3.common.logger")
+    with (tmp_path / "train.log").open("w") as file:
+        output = logger.HumanOutputFormat(file)
+        for row in ROWS:
+            values = {"rollout/ep_rew_mean": row["reward"], "time/total_timesteps": 64 * row["step"]}
+            output.write(values, dict.fromkeys(values, ()))
+    signals = read_run_signals(tmp_path)
+    assert signals.steps.tolist() == [64 * row["step"] for row in ROWS]
+    np.testing.assert_allclose(signals.values["reward/mean"], [row["reward"] for row in ROWS], rtol=5e-3)
+
+
+def test_notebooks_are_read_from_their_tables_and_else_from_what_was_printed(tmp_path):
+    for name, output in (
+        ("html", shown(html_table(ROWS))),
+        ("stream", {"output_type": "stream", "name": "stdout", "text": [f"{row}\n" for row in ROWS]}),
+    ):
+        place = written(tmp_path, f"{name}.ipynb", notebook(output))
+        signals = read_run_signals(place)
+        assert signals.steps.tolist() == [row["step"] for row in ROWS]
+        assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+
+
+def test_steps_that_begin_again_in_each_epoch_count_on(tmp_path):
+    for name, form in (
+        ("a", "Epoch:[{}/2]({}/20), Reward: {}, Loss: 0.1\n"),
+        ("b", "Epoch {}/2 Step {}/20 Reward: {}\n"),
+    ):
+        text = "".join(form.format(1 + i // 20, 1 + i % 20, row["reward"]) for i, row in enumerate(ROWS))
+        assert read_run_signals(written(tmp_path, f"{name}.log", text)).steps.tolist() == [
+            row["step"] for row in ROWS
+        ]
+
+
+TEXTS_OF_NUMBERS = {
+    "0.1": 0.1, "1e-3": 0.001, "-.5": -0.5, "nan": math.nan, "NaN": math.nan, "inf": math.inf, "-Infinity": -math.inf,
+    "np.float64(0.3)": 0.3, "tensor(0.3)": 0.3, "tensor(0.3, device='cuda:0')": 0.3, "tensor([0.3])": 0.3, "[0.3]": 0.3,
+    "Array(0.5, dtype=float32)": 0.5, "12.5%": 0.125, "1,234.5": 1234.5, "1,234,567": 1234567, "1.2k": 1200, "3M": 3e6,
+    "True": 1.0, " 7 ": 7.0,
+}  # fmt: skip
+NO_NUMBERS = ("", "0:11:19", "cuda", "1,23", "1/2/3", "v1.2", "0x", "12 apples", "[1, 2]", "2026-01-02")
+
+
+def test_texts_that_mean_numbers_are_numbers(tmp_path):
+    for text, number in TEXTS_OF_NUMBERS.items():
+        assert number_in(text) == pytest.approx(number, nan_ok=True), text
+    assert [text for text in NO_NUMBERS if number_in(text) is not None] == []
+    rows = [{"step": i, "reward": text} for i, text in enumerate(["0.1", "tensor(0.2)", "cuda", "50%", None])]
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    assert signals.series("reward/mean")[1].tolist() == [0.1, 0.2, 0.5]
+    assert any("1 value(s) of reward are no numbers, such as 'cuda'" in note for note in signals.notes)
+
+
+KEYS = ("global_step", "iteration", "training_iteration", "episode", "frame", "num episodes", "total_timesteps",
+        "timesteps_total", "time/total_timesteps", "current_steps", "Learning iteration", "Epoch", "update")  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_step_is_found_by_its_names(tmp_path, key):
+    rows = [{"reward": row["reward"], key: 10 * row["step"]} for row in ROWS]
+    steps = [10 * row["step"] for row in ROWS]
+    assert read_run_signals(written(tmp_path, "a.jsonl", jsonl(rows))).steps.tolist() == steps
+    assert (
+        read_run_signals(
+            written(tmp_path, "a.csv", table(rows, {"reward": "reward", key: key}))
+        ).steps.tolist()
+        == steps
+    )
+
+
+def test_a_step_within_each_episode_is_no_step_of_the_run(tmp_path):
+    rows = [{"step": 17 * i % 23, "episode": i, "reward": 1.0} for i in range(1, 60)]
+    assert read_run_signals(written(tmp_path, "a.jsonl", jsonl(rows))).steps.tolist() == [*range(1, 60)]
+
+
+# Different runs, and rows that are no step of their own.
+
+
+def test_runs_that_are_appended_to_one_file_are_not_merged(tmp_path):
+    path = written(tmp_path, "log.jsonl", jsonl(ROWS) + jsonl(ROWS[:30]))
+    with pytest.raises(
+        DiagnosticsError, match=r"2 runs\n.*--run: 1 \(40 row\(s\), steps 1 to 40\), 2 \(30 row"
+    ):
+        read_run_signals(path)
+    second = read_run_signals(path, run_name="2")
+    assert second.steps.tolist() == [*range(1, 31)] and second.reading == Reading(30, runs=2)
+    false_start = read_run_signals(written(tmp_path, "b.jsonl", jsonl(ROWS[:2]) + jsonl(ROWS)))
+    assert len(false_start.steps) == 40 and false_start.reading == Reading(42, set_aside=2, runs=2)
+    assert any("2 row(s) of other runs were set aside: 1" in note for note in false_start.notes)
+
+
+def test_a_run_of_ours_that_began_again_is_one_run(tmp_path):
+    written(tmp_path, "provenance.json", json.dumps({"sessions": [{"command": "train"}] * 2}))
+    written(tmp_path, "metrics.jsonl", jsonl(ROWS[:30]) + jsonl(ROWS))
+    assert read_run_signals(tmp_path).reading == Reading(70, replaced=30)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_with_resumes_has_the_last_row_of_each_step(tmp_path, seed):
+    """Against a mapping that each row of the log is written into."""
+    rng = np.random.default_rng(seed)
+    rows, step, number = [], 0, 0
+    for _ in range(4):
+        begin = max(5, step - int(rng.integers(3, 10))) if step else 0
+        for step in range(begin + 1, begin + int(rng.integers(20, 40))):
+            number += 1
+            rows.append({"step": step, "reward": float(number), "kl": 0.1 * number})
+    kept = {row["step"]: row["reward"] for row in rows}
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    assert signals.steps.tolist() == sorted(kept)
+    assert signals.values["reward/mean"].tolist() == [kept[one] for one in sorted(kept)]
+    assert signals.reading == Reading(len(rows), replaced=len(rows) - len(kept))
+
+
+def test_a_resumed_run_that_does_not_come_as_far_again_leaves_the_older_end_out(tmp_path):
+    rows = ROWS + [{**row, "reward": 9.0} for row in ROWS[19:29]]
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    assert signals.steps[-1] == 29 and set(signals.values["reward/mean"][19:]) == {9.0}
+    assert signals.reading == Reading(50, replaced=10, set_aside=11)
+    assert any("11 row(s) were set aside" in note for note in signals.notes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_one_step_are_averaged(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(30, 4))
+    rows = [{"step": step, "reward": value, "kl": 0.1} for step, some in enumerate(values) for value in some]
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    np.testing.assert_allclose(signals.values["reward/mean"], values.mean(1))
+    assert signals.reading == Reading(120, averaged=120)
+    assert "30 step(s) have several rows, 120 in all; the mean of each step counts" in signals.notes
+
+
+def test_a_value_that_is_not_finite_is_not_averaged_away(tmp_path):
+    rows = [{"step": i // 2, "loss": math.nan if i == 7 else 1.0} for i in range(40)]
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    assert signals.steps[signals.not_finite("loss")].tolist() == [3]
+
+
+def test_evaluations_and_a_closing_summary_are_no_rows_of_the_training(tmp_path):
+    rows = [{"step": i, "loss": 1.0, "reward": 0.5, "split": "train"} for i in range(1, 51)]
+    rows += [{"step": 50, "loss": 9.0, "reward": 0.9, "split": "eval"}]
+    signals = read_run_signals(written(tmp_path, "a.jsonl", jsonl(rows)))
+    assert set(signals.values["loss"]) == {1.0} and signals.series("evaluation/score")[1].tolist() == [0.9]
+    episodes = [{"episode": i, "reward": 0.5} for i in range(1, 51)] + [{"step": 50_000, "final_reward": 3.0}]
+    closing = read_run_signals(written(tmp_path, "b.jsonl", jsonl(episodes)))
+    assert len(closing.steps) == 50 and closing.reading == Reading(51, set_aside=1)
+    assert any("they count steps by step, the others by episode" in note for note in closing.notes)
+    counted = [{"reward": 0.5} for _ in range(50)] + [{"step": 50_000, "final_reward": 3.0}]
+    plain = read_run_signals(written(tmp_path, "c.jsonl", jsonl(counted)))
+    assert plain.steps.tolist() == [*range(1, 51)] and plain.reading == Reading(51, set_aside=1)
+
+
+def test_rows_that_name_their_run_are_parted_by_it(tmp_path):
+    rows = [{**row, "run_id": name} for row in ROWS for name in ("a", "b")]
+    path = written(tmp_path, "log.jsonl", jsonl(rows))
+    with pytest.raises(DiagnosticsError, match=r"a \(40 row.*, b \(40 row"):
+        read_run_signals(path)
+    assert read_run_signals(path, run_name="b").reading == Reading(40, runs=2)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rows_with_a_seed_are_parted_by_it(tmp_path, interleaved):
+    rows = [{**row, "seed": seed} for row in ROWS for seed in range(3)]
+    if not interleaved:
+        rows.sort(key=lambda row: row["seed"])
+    text = table(rows, {name: name for name in rows[0]})
+    with pytest.raises(DiagnosticsError, match=r"seed 0 \(40 row.*seed 2 \(40 row"):
+        read_run_signals(written(tmp_path, "log.csv", text))
+    assert len(read_run_signals(tmp_path / "log.csv", run_name="seed 1").steps) == 40
+    changing = [{**row, "seed": 17 * row["step"]} for row in ROWS]
+    assert read_run_signals(written(tmp_path, "a.jsonl", jsonl(changing))).reading == Reading(40)
+
+
+def test_printed_mappings_without_a_step_are_parted_where_the_epoch_goes_back(tmp_path):
+    lines = [f"{{'reward': {row['reward']}, 'epoch': {row['step'] / 40}}}\n" for row in ROWS]
+    assert read_run_signals(written(tmp_path, "one.log", "".join(lines))).reading == Reading(40)
+    with pytest.raises(DiagnosticsError, match="2 runs"):
+        read_run_signals(written(tmp_path, "two.log", "".join(lines * 2)))
+    resumed = read_run_signals(written(tmp_path, "resumed.log", "".join(lines[:30] + lines[20:])))
+    assert len(resumed.steps) == 40 and resumed.reading == Reading(50, replaced=10)
+
+
+def test_rows_of_another_kind_do_not_overwrite_the_rows_of_their_step(tmp_path):
+    rows = []
+    for row in ROWS:
+        rows += [row, {"step": row["step"], "reward": 9.0}] if row["step"] % 10 == 0 else [row]
+    signals = read_run_signals(written(tmp_path, "log.jsonl", jsonl(rows)))
+    assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+    assert signals.reading == Reading(44, set_aside=4)
+
+
+def test_the_same_rows_twice_count_once_and_rows_in_another_order_are_sorted(tmp_path):
+    for seed in range(3):
+        rows = [ROWS[place] for place in np.random.default_rng(seed).permutation(40)]
+        shuffled = read_run_signals(written(tmp_path, "a.jsonl", jsonl(rows)))
+        assert shuffled.steps.tolist() == [*range(1, 41)] and shuffled.reading == Reading(40)
+    assert read_run_signals(written(tmp_path, "b.jsonl", jsonl(ROWS[::-1]))).reading == Reading(40)
+    twice = read_run_signals(written(tmp_path, "c.jsonl", jsonl(row for row in ROWS for _ in range(2))))
+    assert twice.reading == Reading(80)
+    assert "40 row(s) repeat the numbers of their step" in twice.notes
+
+
+def tensorboard_file(path, rows, tag="train/reward"):
+    def message(number, content):
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    def record(data):
+        head = struct.pack("<Q", len(data))
+        return head + struct.pack("<I", _masked_crc(head)) + data + struct.pack("<I", _masked_crc(data))
+
+    content = b""
+    for row in rows:
+        value = message(1, tag.encode()) + b"\x15" + struct.pack("<f", row["reward"])
+        content += record(b"\x10" + bytes([row["step"]]) + message(5, message(1, value)))
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(content)
+
+
+def test_event_files_of_different_runs_are_not_merged_and_those_of_a_resumed_run_are(tmp_path):
+    for number in range(3):
+        tensorboard_file(tmp_path / "same" / f"events.out.tfevents.{number}", ROWS)
+        tensorboard_file(tmp_path / "apart" / f"run_{number}" / "events.out.tfevents.1", ROWS)
+    with pytest.raises(DiagnosticsError, match="3 runs"):
+        read_run_signals(tmp_path / "same")
+    with pytest.raises(DiagnosticsError, match=r"run_0 \(40 row"):
+        read_run_signals(tmp_path / "apart")
+    assert len(read_run_signals(tmp_path / "apart", run_name="run_1").steps) == 40
+    tensorboard_file(tmp_path / "resumed" / "events.out.tfevents.1", ROWS[:30])
+    tensorboard_file(tmp_path / "resumed" / "events.out.tfevents.2", ROWS[20:])
+    tensorboard_file(tmp_path / "resumed" / "events.out.tfevents.3", ROWS[:5], tag="eval/reward")
+    assert read_run_signals(tmp_path / "resumed").reading == Reading(50, replaced=10)
+
+
+# Exports of trackers.
+
+
+def test_an_export_of_wandb_has_its_runs_as_columns(tmp_path):
+    names = [f"{run} - train/reward{end}" for run in ("one", "two - b") for end in ("", "__MIN", "__MAX")]
+    lines = [",".join(f'"{name}"' for name in ("Step", *names))]
+    lines += [
+        ",".join(f'"{cell}"' for cell in (r["step"], *[r["reward"]] * 3, *[2 * r["reward"]] * 3))
+        for r in ROWS
+    ]
+    path = written(tmp_path, "wandb_export.csv", "\n".join(lines) + "\n")
+    with pytest.raises(DiagnosticsError, match=r"one \(40 row.*two - b \(40 row"):
+        read_run_signals(path)
+    signals = read_run_signals(path, run_name="two - b")
+    assert signals.values["reward/mean"].tolist() == [2 * row["reward"] for row in ROWS]
+    assert signals.format == "W&B" and any("__MIN" in note for note in signals.notes)
+
+
+def test_a_folder_of_mlflow_is_read(tmp_path):
+    for run in ("abc", "def"):
+        metrics = tmp_path / "mlruns" / "0" / run / "metrics"
+        (metrics / "train").mkdir(parents=True)
+        (metrics.parent / "params").mkdir()
+        written(metrics.parent, "meta.yaml", "run_name: x\n")
+        written(metrics.parent / "params", "lr", "0.001")
+        for name in ("train/reward", "grad_norm"):
+            key = name.rpartition("/")[2]
+            written(metrics, name, "".join(f"1700000000{r['step']:03} {r[key]} {r['step']}\n" for r in ROWS))
+    for place in (tmp_path, tmp_path / "mlruns", tmp_path / "mlruns" / "0"):
+        with pytest.raises(DiagnosticsError, match=r"2 runs\n.*abc \(40 row"):
+            read_run_signals(place)
+    signals = read_run_signals(tmp_path / "mlruns" / "0" / "abc")
+    assert signals.steps.tolist() == [row["step"] for row in ROWS] and signals.settings == {"lr": 0.001}
+    assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    "columns", ["Run ID,metric,step,timestamp,value", "run.hash,metric.name,step,time,value"]
+)
+def test_a_table_with_a_row_for_each_value_is_read(tmp_path, columns):
+    lines = [columns]
+    for run in ("a", "b"):
+        for name in ("reward", "kl"):
+            lines += [f"{run},{name},{row['step']},17000,{row[name]}" for row in ROWS]
+    path = written(tmp_path, "export.csv", "\n".join(lines) + "\n")
+    with pytest.raises(DiagnosticsError, match=r"a \(40 row"):
+        read_run_signals(path)
+    signals = read_run_signals(path, run_name="a")
+    assert signals.values["kl"].tolist() == [row["kl"] for row in ROWS] and signals.steps.tolist()[-1] == 40
+
+
+def test_curves_that_tensorboard_exported_are_one_run(tmp_path):
+    for name in ("train_reward", "kl"):
+        key = name.removeprefix("train_")
+        lines = [f"1.7e9,{row['step']},{row[key]}\n" for row in ROWS]
+        written(tmp_path, f"run-a-tag-{name}.csv", "Wall time,Step,Value\n" + "".join(lines))
+    signals = read_run_signals(tmp_path, mapping={"train_reward": "reward/mean"})
+    assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+    assert signals.values["kl"].tolist() == [row["kl"] for row in ROWS] and signals.reading == Reading(40)
+
+
+def test_tables_with_a_comment_or_without_headings_are_read(tmp_path):
+    cells = "".join(f"{row['step']},{row['reward']}\n" for row in ROWS)
+    commented = written(tmp_path, "monitor.csv", '#{"env_id": "x"}\nstep,reward\n' + cells)
+    assert read_run_signals(commented).values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+    bare = read_run_signals(written(tmp_path, "bare.csv", cells))
+    assert bare.values["column 2"].tolist() == [row["reward"] for row in ROWS]
+    assert "bare.csv has no headings; its columns are counted" in bare.notes
+
+
+def test_a_folder_is_read_by_its_log_whatever_lies_beside(tmp_path):
+    written(tmp_path, "config.json", json.dumps({"lr": 1e-3, "layers": [1, 2, 3]}))
+    written(tmp_path, "README.md", "| model | loss |\n|---|---|\n" + "| a | 0.3 |\n" * 9)
+    written(tmp_path, "requirements.txt", "torch==2.1\nnumpy==1.26.4\n")
+    with pytest.raises(DiagnosticsError, match="nor another log"):
+        (tmp_path / "sub").mkdir()
+        written(tmp_path / "sub", "config.json", json.dumps({"lr": 1e-3, "layers": [1, 2, 3]}))
+        read_run_signals(tmp_path / "sub")
+    written(tmp_path, "stderr.txt", "Traceback: 3 things\n")
+    written(tmp_path, "stdout.txt", "".join(f"{row}\n" for row in ROWS))
+    assert read_run_signals(tmp_path).reading == Reading(40)
+
+
+DOCUMENTS = {
+    "rows": ROWS,
+    "history": {"args": {"lr": 1}, "log_history": ROWS},
+    "deep": {"run": {"train": {"metrics": ROWS}}},
+    "columns": {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "pandas": {name: {str(i): row[name] for i, row in enumerate(ROWS)} for name in ROWS[0]},
+    "by step": {str(row["step"]): {"reward": row["reward"]} for row in ROWS},
+}
+
+
+@pytest.mark.parametrize("form", DOCUMENTS)
+@pytest.mark.parametrize("name", ["log.json", "log.txt", "result.jsonl"])
+def test_documents_of_json_are_read_in_any_form(tmp_path, form, name):
+    for indent in (None, 2):
+        path = written(tmp_path, name, json.dumps(DOCUMENTS[form], indent=indent))
+        signals = read_run_signals(path)
+        assert signals.steps.tolist() == [row["step"] for row in ROWS]
+        assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+
+
+def test_json_lines_in_a_file_of_another_name_and_of_rllib_are_read(tmp_path):
+    rows = [
+        {"training_iteration": r["step"], "timesteps_total": 4000 * r["step"], "trial_id": "default",
+         "env_runners": {"episode_return_mean": r["reward"]}, "config": {"lr": 1e-3}} for r in ROWS
+    ]  # fmt: skip
+    for name in ("result.json", "result.txt", "result"):
+        signals = read_run_signals(written(tmp_path, name, jsonl(rows)))
+        assert signals.steps.tolist() == [row["step"] for row in ROWS]
+        assert signals.values["env_runners/episode_return_mean"].tolist() == [row["reward"] for row in ROWS]
+
+
+def test_json_with_words_for_numbers_that_it_has_none_for_is_read(tmp_path):
+    text = '{"step": 1, "reward": nan, "kl": -inf}\n{"step": 2, "reward": NaN, "kl": Infinity}\n'
+    signals = read_run_signals(written(tmp_path, "log.jsonl", text))
+    assert signals.not_finite("reward/mean").all() and signals.values["kl"].tolist() == [-math.inf, math.inf]
+
+
+def test_a_table_with_decimal_commas_is_read(tmp_path):
+    text = "step;reward\n" + "".join(f"{r['step']};{str(r['reward']).replace('.', ',')}\n" for r in ROWS)
+    signals = read_run_signals(written(tmp_path, "log.csv", text))
+    assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Hello,\nthis is a letter.\n" * 21, r"42 line\(s\) of text.*the first is: Hello,"),
+        ("", "empty"),
+        (b"\x00\x01\x02\xff" * 50, "no text.*first bytes"),
+        ("<html><body>nothing</body></html>", "1 line"),
+        ('{"a": "b"}\n', "1 line"),
+        ("a,b\nx,y\n", "2 line"),
+    ],
+)
+def test_what_is_no_log_is_refused_with_what_was_found(tmp_path, text, found):
+    content = text if isinstance(text, bytes) else text.encode()
+    for name in ("log.txt", "log.jsonl", "log.csv", "log.json", "log", "page.html"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DiagnosticsError, match=found):
+            read_run_signals(tmp_path / name)
+    for name in ("log.jsonl", "log.csv"):
+        (tmp_path / name).unlink()
+    with pytest.raises(DiagnosticsError, match=r"nor another log.*it has log, log\.json"):
+        read_run_signals(tmp_path)
+
+
+REAL = Path(__file__).parents[3] / "shared/data/real_logs"
+needs_real_logs = pytest.mark.skipif(not REAL.is_dir(), reason="the folder of real logs is not there")
+
+
+@needs_real_logs
+@pytest.mark.parametrize("place", sorted(REAL.glob("*/log")), ids=lambda place: place.parent.name)
+def test_each_real_log_is_read_as_a_file_and_as_a_folder(place):
+    (file,) = place.iterdir()
+    whole, alone = read_run_signals(place), read_run_signals(file)
+    assert whole.steps.tolist() == alone.steps.tolist() and whole.reading.runs == 1
+    assert whole.values
+
+
+@needs_real_logs
+@pytest.mark.parametrize(
+    ("number", "reading"),
+    [
+        ("41", Reading(30)),
+        ("43", Reading(179, replaced=29)),
+        ("45", Reading(12, set_aside=1)),
+        ("47", Reading(800, averaged=800)),
+    ],
+)
+def test_rows_of_real_logs_are_accounted_for(number, reading):
+    assert read_run_signals(REAL / number / "log").reading == reading
 
 
 # What a hostile log may hold: our error or a note, never another exception, never a hang.
@@ -394,6 +965,9 @@ NAMES = (
     "m.db",
     "progress.csv",
     "trainer_state.json",
+    "m.ipynb",
+    "m.html",
+    "m",
 )
 
 
@@ -429,6 +1003,20 @@ def test_any_bytes_give_signals_or_our_error(tmp_path, name, content, lines, as_
     read_bytes(tmp_path / "x", name, jsonl(lines).encode() if as_lines else content)
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    form=st.sampled_from(list(FORMS)),
+    place=st.floats(0, 1),
+    put=st.text(alphabet="|{}[]'\":=,-+/ \t\n\r%<>#0.e\x00\x1b\ud7ff", max_size=6),
+    cut=st.booleans(),
+    name=st.sampled_from(NAMES),
+)
+def test_damaged_prints_give_signals_or_our_error(tmp_path, form, place, put, cut, name):
+    text, _ = FORMS[form]
+    at = int(place * len(text))
+    read_bytes(tmp_path / "x", name, (text[:at] + put + ("" if cut else text[at + len(put) :])).encode())
+
+
 @needs_fixtures
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -447,7 +1035,7 @@ def test_damaged_files_of_every_tracker_give_signals_or_our_error(tmp_path, form
     copy = tmp_path / path.name
     copy.write_bytes(bytes(damaged))
     with contextlib.suppress(GreenwardError):
-        read_run_signals(copy, pick=pick)
+        read_run_signals(copy, run_name=pick)
 
 
 def test_numbered_entries_are_found_among_many_others(tmp_path, monkeypatch):

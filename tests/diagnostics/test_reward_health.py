@@ -279,7 +279,7 @@ def test_disorder_is_said_and_mended(clean, tmp_path):
     (run / "metrics.jsonl").write_text("".join(mixed))
     done = command("--run", run, "--output-dir", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    for note in ("sorted", "written again", "torn"):
+    for note in ("sorted", "2 row(s) repeat the numbers of their step", "torn"):
         assert note in done.output
     rows = [json.loads(line) for line in (tmp_path / "out/training_metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 501))

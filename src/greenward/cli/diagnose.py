@@ -25,8 +25,8 @@ from greenward.cli.options import (
     folder_option,
     json_option,
     pairs,
-    pick_option,
     run_argument,
+    run_name_option,
     show_report,
     with_options,
 )
@@ -62,7 +62,7 @@ def diagnosis_options(output: str) -> Decorator:
 
 run_options = with_options(
     click.argument("path", metavar="RUN", type=PATH),
-    pick_option,
+    run_name_option,
     click.option(
         "--map",
         "mapping",
@@ -72,7 +72,7 @@ run_options = with_options(
         help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
     ),
 )
-"""RUN of any format as `path`, `--pick` and `--map`."""
+"""RUN of any format as `path`, `--run` and `--map`."""
 
 
 @click.command()
@@ -99,9 +99,9 @@ def diagnose(
     """Say what is wrong with RUN, since when, and what to do: one verdict with one cause.
 
     RUN is a run directory, or the log of another trainer, as a file or a folder: trainer_state.json (TRL,
-    transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B offline, Trackio, SB3, JSON
-    lines, CSV, parquet, printed output. Exit code: 0 healthy, 1 findings at or above --fail-on, 2 an error
-    or too little data to tell.
+    transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B, Trackio, MLflow, Aim, SB3,
+    RLlib, JSON lines, tables, notebooks, printed output; - reads what is pasted. Exit code: 0 healthy, 1
+    findings at or above --fail-on, 2 an error or too little data to tell.
 
     \b
     greenward diagnose runs/one
@@ -258,7 +258,7 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
     help="Exit with 1 when an alarm of this weight was raised.",
 )  # fmt: skip
 @_EVERY
-@pick_option
+@run_name_option
 def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail_on: str, **how: Any) -> None:
     """Follow the log of RUN while it grows, and raise alarms.
 
@@ -291,7 +291,7 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
 @run_argument
 @flag("--once", help="Show what is there, and end.")
 @_EVERY
-@pick_option
+@run_name_option
 def watch(run: Path, **how: Any) -> None:
     """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
     from rich.live import Live
@@ -326,7 +326,7 @@ def _view(signals: RunSignals, headline: str) -> Any:
 
 
 def _followed(
-    run: Path, *, pick: str | None, every: float, once: bool, pid: int | None = None
+    run: Path, *, run_name: str | None, every: float, once: bool, pid: int | None = None
 ) -> Iterator[RunSignals]:
     """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
     from greenward.diagnostics.readers import read_run_signals
@@ -335,7 +335,7 @@ def _followed(
     while True:
         alive = pid is None or _is_alive(pid)
         try:
-            signals = read_run_signals(run, pick=pick)
+            signals = read_run_signals(run, run_name=run_name)
         except DiagnosticsError as error:
             if once or not alive:
                 raise

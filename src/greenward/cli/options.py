@@ -65,8 +65,8 @@ overrides_argument: Decorator = click.argument(
 json_option = flag("--json", "as_json", help="Print one JSON object.")
 quiet_option = flag("--quiet", help="Print nothing but errors.")
 run_argument: Decorator = click.argument("run", metavar="RUN", type=PATH)
-pick_option: Decorator = click.option(
-    "--pick", metavar="NAME", help="The run to take, where RUN has several."
+run_name_option: Decorator = click.option(
+    "--run", "run_name", metavar="NAME", help="The run to take, where RUN has several."
 )
 alpha_option: Decorator = click.option(
     "--alpha",

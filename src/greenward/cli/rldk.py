@@ -31,13 +31,13 @@ for command in DIAGNOSING:
 @rldk.command()
 @run_options
 @click.option("--output", "-o", type=OutputFile(), help="The file.  [default: standard output]")
-def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path | None) -> None:
+def ingest(path: Path, mapping: dict[str, str], run_name: str | None, output: Path | None) -> None:
     """Write a log of any known format as JSON lines, one row a step, under greenward's names."""
     from greenward.diagnostics.diagnose import metrics_as_rows
     from greenward.diagnostics.readers import read_run_signals
     from greenward.runs.files import write_atomically
 
-    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    signals = read_run_signals(path, mapping=mapping, run_name=run_name)
     content = metrics_as_rows(signals)
     if output is None:
         click.echo(content, nl=False)
@@ -49,11 +49,11 @@ def ingest(path: Path, mapping: dict[str, str], pick: str | None, output: Path |
 
 @rldk.command("validate-format")
 @run_options
-def validate_format(path: Path, mapping: dict[str, str], pick: str | None) -> None:
+def validate_format(path: Path, mapping: dict[str, str], run_name: str | None) -> None:
     """Say what a log is read as: its format, steps, and which names are known."""
     from greenward.diagnostics.readers import read_run_signals
 
-    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    signals = read_run_signals(path, mapping=mapping, run_name=run_name)
     click.echo(f"{signals.format}: {len(signals.steps):,} steps, {signals.steps[0]} to {signals.steps[-1]}")
     for name in sorted(signals.values):
         theirs = signals.theirs.get(name)
@@ -117,10 +117,10 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
 def _view_command(name: str, about: str) -> None:
     @rldk.command(name, help=about)
     @run_options
-    def view(path: Path, mapping: dict[str, str], pick: str | None) -> None:
+    def view(path: Path, mapping: dict[str, str], run_name: str | None) -> None:
         from greenward.diagnostics.diagnose import diagnose_run
 
-        _view(diagnose_run(path, mapping=mapping, pick=pick), name)
+        _view(diagnose_run(path, mapping=mapping, run_name=run_name), name)
 
 
 _view_command("length-bias", "Whether the reward of RUN follows the length of answers.")
@@ -132,7 +132,7 @@ _view_command(
 @rldk.command("log-scan")
 @run_options
 @click.option("--rules", default="grpo_safe", help="A preset or a YAML file.")
-def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) -> None:
+def log_scan(path: Path, mapping: dict[str, str], run_name: str | None, rules: str) -> None:
     """List the alarms of `greenward monitor --once` over RUN, as JSON lines."""
     from dataclasses import asdict
 
@@ -140,7 +140,7 @@ def log_scan(path: Path, mapping: dict[str, str], pick: str | None, rules: str) 
     from greenward.diagnostics.readers import read_run_signals
     from greenward.runs.files import dump_json
 
-    signals = read_run_signals(path, mapping=mapping, pick=pick)
+    signals = read_run_signals(path, mapping=mapping, run_name=run_name)
     monitor = Monitor(rules, say=lambda text: None)
     monitor.follow(signals, ended=True)
     for alarm in monitor.found:

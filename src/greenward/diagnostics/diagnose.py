@@ -772,7 +772,7 @@ def diagnose_run(
     *,
     alpha: float = ALPHA,
     mapping: Mapping[str, str] | None = None,
-    pick: str | None = None,
+    run_name: str | None = None,
     memory_limit_mb: float | None = None,
 ) -> Diagnosis:
     """Diagnose the run at `path`, a run directory or the log of another trainer (`read_run_signals`).
@@ -782,7 +782,7 @@ def diagnose_run(
         RunError: a file of a run directory that cannot be read.
     """
     limits = Thresholds(alpha, memory_mb=memory_limit_mb)
-    return diagnose_signals(read_run_signals(path, mapping=mapping, pick=pick), limits)
+    return diagnose_signals(read_run_signals(path, mapping=mapping, run_name=run_name), limits)
 
 
 def diagnose_signals(run: RunSignals, limits: Thresholds) -> Diagnosis:

@@ -283,13 +283,36 @@ def own_speed(values: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How many rows of a log were read for a run, and what became of those that are no step of their own.
+
+    Of `rows`, `replaced` were logged again at their step by a later row, `averaged` share their step with
+    others and count by their mean, `set_aside` count for nothing (the notes of the run say why). The log
+    holds so many `runs`.
+    """
+
+    rows: int
+    replaced: int = 0
+    averaged: int = 0
+    set_aside: int = 0
+    runs: int = 1
+
+    def __str__(self) -> str:
+        """One line."""
+        parts = {"written again": self.replaced, "averaged": self.averaged, "set aside": self.set_aside}
+        what = ", ".join(f"{count:,} {part}" for part, count in parts.items() if count)
+        runs = f", 1 of {self.runs} runs" if self.runs > 1 else ""
+        return f"{self.rows:,} row(s) read{f' ({what})' if what else ''}{runs}"
+
+
+@dataclass(frozen=True)
 class RunSignals:
     """The aligned series of a run. A value that a step lacks is NaN, and its `recorded` is false.
 
     `notes` say what was mended in reading. `config` is None where the run has none; `session` is the newest
     entry of provenance.json, empty where there is none. `log` is the name of the file that was read, `theirs`
     has the names of the log where it calls a signal otherwise. `checkpoints` and `rollouts` (files with
-    answers) are (step, path) pairs, oldest first.
+    answers) are (step, path) pairs, oldest first. `reading` says what was read, where a log was.
     """
 
     path: Path
@@ -304,6 +327,7 @@ class RunSignals:
     theirs: Mapping[str, str] = field(default_factory=dict)
     checkpoints: tuple[tuple[int, Path], ...] = ()
     rollouts: tuple[tuple[int, Path], ...] = ()
+    reading: Reading | None = None
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.files import expects
+from greenward.common.files import MAX_DOCUMENT_BYTES, expects
 from greenward.common.text import visible
-from greenward.diagnostics.readers.formats import GREENWARD, Log, find_log, find_rollouts, numbered
-from greenward.diagnostics.readers.names import Columns, renamed
+from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs, find_rollouts, numbered
+from greenward.diagnostics.readers.names import Columns, RunRows, Table, renamed
+from greenward.diagnostics.readers.rows import Format, Log
 from greenward.diagnostics.signals import RunSignals
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
 _SHOWN = 12
+_FEW_ROWS = 3  # a run with fewer is a false start, beside one that has more
+_STANDARD_INPUT = "standard input"
 
 
 @expects("the log of a run", DiagnosticsError)
 def read_run_signals(
-    run: str | Path, *, mapping: Mapping[str, str] | None = None, pick: str | None = None
+    path: str | Path, *, mapping: Mapping[str, str] | None = None, run_name: str | None = None
 ) -> RunSignals:
-    """Read the run at `run`: a folder or a file of any known format (docs/diagnostics.md).
+    """Read the run at `path`: a folder or a file of any known format (docs/diagnostics.md).
 
-    `mapping` gives greenward's names for names of the log; `pick` chooses one of several runs.
+    `-` is standard input.
+    `mapping` gives greenward's names for names of the log; `run_name` chooses one of several runs.
 
     Raises:
         DiagnosticsError: there is no log, there are several runs, or a file is not what it seems.
         RunError: a file of a run directory that cannot be read.
     """
-    path = Path(run)
+    path = Path(path)
     try:
-        found = find_log(path, pick)
-        log = Log(found.format.name)
-        rows = found.format.rows(list(found.files), found.name, log)
-        columns = Columns.of(rows, found.format.step_keys)
+        with _given(path) as place:
+            found, form, log, columns = _chosen(find_logs(place), place, run_name)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
-    if not len(columns.steps):
-        raise DiagnosticsError(f"{found.files[0]} has no row with a step")
     names, unknown = renamed(columns.values, mapping or {})
     values, recorded = {}, {}
     for theirs, (ours, scale, shift) in names.items():
@@ -53,18 +57,19 @@ def read_run_signals(
     for name in statuses:
         values[name] = np.where(judged & ~recorded[name], 0.0, values[name])
     notes = [*log.notes, *columns.notes]
-    own = found.format is GREENWARD and log.config is not None
+    own = form is GREENWARD and log.config is not None
     if unknown and not own:
         shown = ", ".join(visible(name, 60) for name in unknown[:_SHOWN])
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         notes.append(f"{len(unknown)} name(s) are not known and no check uses them: {shown}{more} (--map)")
-    folder = found.files[0].parent
+    piped = str(path) == "-"
+    folder = Path(_STANDARD_INPUT) if piped else found.files[0].parent
     if _CHECKPOINT.fullmatch(folder.name):  # trainer_state.json lies in checkpoints, too
         folder = folder.parent
     places = (folder, folder / "checkpoints")
     checkpoints = (one for place in places for one in numbered(place, _CHECKPOINT) if one[1].is_dir())
     return RunSignals(
-        folder if own else path,
+        folder if own or piped else path,
         columns.steps.astype(np.int64),
         values,
         recorded,
@@ -76,7 +81,105 @@ def read_run_signals(
         {ours: theirs for theirs, (ours, _, _) in names.items() if ours != theirs},
         tuple(sorted(checkpoints)),
         find_rollouts(folder),
+        columns.reading,
     )
+
+
+@contextmanager
+def _given(path: Path) -> Iterator[Path]:
+    """The file or the folder at `path`, or a file with what standard input gives."""
+    if str(path) != "-":
+        yield path
+        return
+    content = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise DiagnosticsError(
+            f"standard input has more than {MAX_DOCUMENT_BYTES} bytes", remedy="Name a file."
+        )
+    with TemporaryDirectory() as folder:
+        place = Path(folder, _STANDARD_INPUT)
+        place.write_bytes(content)
+        try:
+            yield place
+        except DiagnosticsError as error:
+            said = error.message.replace(str(place), _STANDARD_INPUT)
+            raise DiagnosticsError(said, remedy=error.remedy) from None
+
+
+def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, Format, Log, Columns]:
+    """The run that is named, or the only one, and its columns."""
+    chosen, inner = [one for one in found if one.name == run], None
+    if not chosen and run is not None:
+        name, _, inner = run.rpartition(":")
+        chosen = found if len(found) == 1 else [one for one in found if one.name == name]
+        inner = run if len(found) == 1 else inner
+    if len(found) == 1 and run is None:
+        chosen = found
+    if not chosen:
+        several = _several(found)
+        if run is not None:
+            raise DiagnosticsError(f"{path} has no run {run!r}", remedy=f"It has {several}.")
+        raise DiagnosticsError(
+            f"{path} has {len(found)} runs", remedy=f"Name one by --run, or by its path: {several}"
+        )
+    (one,) = chosen
+    rows, log, form = one.rows()
+    table = Table(rows, form.step_keys)
+    runs = table.runs(is_one=bool(log.session))  # what greenward writes into a folder is of one run
+    if not runs:
+        raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=_reasons(table))
+    picked, others = _of_one_log(runs, path, inner)
+    for reason, count in log.set_aside.items():
+        table.set_aside[reason] += count
+    columns = table.aligned(picked)
+    notes = [f"{count} row(s) were set aside: {reason}" for reason, count in table.set_aside.items()]
+    aside = 0
+    if inner is None and others:
+        aside = sum(other.size for other in others)
+        notes.append(f"{aside} row(s) of other runs were set aside: {_list(others)}; --run takes one of them")
+    read = columns.reading
+    read = replace(
+        read, rows=read.rows + aside, set_aside=read.set_aside + aside, runs=max(len(found), len(runs))
+    )
+    return one, form, log, columns._replace(notes=[*notes, *columns.notes], reading=read)
+
+
+def _of_one_log(runs: list[RunRows], path: Path, name: str | None) -> tuple[RunRows, list[RunRows]]:
+    """The run that is meant, and the others."""
+    if name is not None:
+        if not (chosen := [one for one in runs if one.name == name]):
+            raise DiagnosticsError(f"{path} has no run {name!r}", remedy=f"It has {_list(runs)}.")
+    else:
+        chosen = [one for one in runs if one.size >= _FEW_ROWS] if len(runs) > 1 else runs
+        if len(chosen) != 1:
+            raise DiagnosticsError(f"{path} has {len(runs)} runs", remedy=f"Name one by --run: {_list(runs)}")
+    return chosen[0], [one for one in runs if one is not chosen[0]]
+
+
+def _list(runs: list[RunRows]) -> str:
+    return _joined([visible(str(one), 120) for one in runs[:_SHOWN]], len(runs))
+
+
+def _several(found: list[Found]) -> str:
+    """The names of runs, each with the number of its rows."""
+    shown = []
+    for one in found[:_SHOWN]:
+        try:
+            rows, _, form = one.rows()
+            runs = Table(rows, form.step_keys).runs()
+        except (DiagnosticsError, OSError):
+            runs = []
+        rows_of = " + ".join(f"{part.size:,}" for part in runs) or "no"
+        shown.append(f"{visible(one.name, 80)} ({rows_of} row(s))")
+    return _joined(shown, len(found))
+
+
+def _joined(shown: list[str], count: int) -> str:
+    return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
+
+
+def _reasons(table: Table) -> str:
+    return "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
 
 
 __all__ = ["read_run_signals"]

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from greenward.common.errors import DiagnosticsError
-from greenward.diagnostics.readers.formats import MAX_NAME, Row
-from greenward.diagnostics.signals import HELD_OUT, Bools, Floats, Steps
-from greenward.runs.files import OVERFLOWED, from_json_number
+from greenward.common.text import visible
+from greenward.diagnostics.readers.rows import MAX_NAME, MISSING, RUN_KEYS, Row, as_number, plain_key
+from greenward.diagnostics.signals import HELD_OUT, Bools, Floats, Reading, Steps
+from greenward.runs.files import OVERFLOWED
 
 # greenward's name -> those of others, the best first where a log has several.
 _THEIRS: Mapping[str, str] = {
@@ -174,38 +176,83 @@ _MOST_NAMES = 4000
 _MOST_CELLS = 1 << 24  # of steps and names together, unless most of them have a value
 _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
+_MOST_RUNS = 200  # in one file
+_MOST_KINDS = 1000  # of rows, by their names
+# Cells that say that a row is of an evaluation, as `plain_key` gives their names.
+_NUMBERED_RUNS = frozenset(["seed", "run", "run_id", "trial", "trial_id"])
+_SPLIT_KEYS = frozenset(["split", "phase", "mode", "stage", "type", "kind", "event", "partition", "subset"])
+_EVALUATIONS = frozenset({
+    *("eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "testing", "dev"),
+    *("heldout", "held_out"),
+})  # fmt: skip
 
 
 class Columns(NamedTuple):
-    """Series by name. Arrays of numbers hold 16 bytes a value, where lists of them would hold 56."""
+    """The series of a run by name, and what became of its rows."""
 
     steps: Steps
     values: dict[str, Floats]
     recorded: dict[str, Bools]
     notes: list[str]
+    reading: Reading
 
-    @classmethod
-    def of(cls, rows: Iterable[Row], step_keys: Sequence[str]) -> Columns:
-        """Align the rows. Of several values of a step and a name the last one counts."""
-        written = array("q")
+
+class RunRows(NamedTuple):
+    """The rows of one of the runs in a log, by their places, and how many values its fullest series has."""
+
+    name: str
+    rows: Steps
+    size: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.size:,} row(s), steps {self.first} to {self.last})"
+
+
+class Table:
+    """The rows of a log as they were written. Arrays hold 16 bytes a value, where lists would hold 56."""
+
+    def __init__(self, rows: Iterable[Row], step_keys: Sequence[str]) -> None:
+        written, labels, kinds = array("q"), array("q"), array("q")
         columns: dict[str, tuple[array[int], array[float]]] = {}
+        texts: dict[str, tuple[int, str]] = {}
+        names: dict[str, int] = {"": 0}  # of runs
+        of_kind: dict[tuple[str, ...], int] = {}  # rows with the same names
         whole = _WholeRows()
-        left_out = counted = dropped = 0
-        rows, key = _step_key(iter(rows), step_keys)
+        counted = dropped = 0
+        self.set_aside: Counter[str] = Counter()
+        rows, key, others = _step_key(iter(rows), step_keys)
         for row in rows:
             if key is None:
+                if other := next((name for name in others if _is_step(_step_of(row.get(name)))), None):
+                    self.set_aside[f"they have a step ({visible(other, 60)}), and most rows have none"] += 1
+                    continue
                 counted += 1
                 step: Any = counted
             else:
-                step = _of_all(row.pop(key, None))
+                step = _step_of(row.pop(key, None))
                 if not _is_step(step):
-                    left_out += 1
+                    self.set_aside[_why_no_step(row, key, others)] += 1
                     continue
-            if not whole.take(row, len(written)):
+            label, kind = 0, tuple(row)
+            if whole.take(kind, row, len(written)):
+                kinds.append(0)
+            else:
+                known = kind == whole.names or len(of_kind) == _MOST_KINDS
+                kinds.append(0 if known else of_kind.setdefault(kind, len(of_kind) + 1))
+                label, prefix = _of_row(row, names)
                 for name, cell in row.items():
                     number = cell if type(cell) is float else as_number(cell)
                     if number is None:
+                        if (
+                            isinstance(cell, str)
+                            and cell.strip().lower() not in MISSING
+                            and len(texts) < _MOST_NAMES
+                        ):
+                            texts[name] = texts.get(name, (0, ""))[0] + 1, cell
                         continue
+                    name = f"{prefix}{name}" if prefix and not name.startswith(prefix) else name
                     if (column := columns.get(name)) is None:
                         if len(name) > MAX_NAME or len(columns) >= _MOST_NAMES:
                             dropped += 1
@@ -214,31 +261,286 @@ class Columns(NamedTuple):
                     column[0].append(len(written))
                     column[1].append(number)
             written.append(int(step))
-        found = {name: (np.array(rows), np.array(numbers)) for name, (rows, numbers) in columns.items()}
+            labels.append(label)
+        self.columns = {
+            name: (np.array(rows), np.array(numbers)) for name, (rows, numbers) in columns.items()
+        }
         for name, taken, numbers in whole.columns():
-            if name in found:
+            if name in self.columns:
                 taken, numbers = (
-                    np.concatenate(pair) for pair in zip(found[name], (taken, numbers), strict=True)
+                    np.concatenate(pair) for pair in zip(self.columns[name], (taken, numbers), strict=True)
                 )
                 order = np.argsort(taken, kind="stable")
                 taken, numbers = taken[order], numbers[order]
-            found[name] = taken, numbers
-        in_order = np.array(written, np.int64)
-        steps, places = np.unique(in_order, return_inverse=True)
-        found, too_sparse = _dense_enough(found, len(steps))
-        values, recorded, repeated = _aligned(len(steps), places, found)
+            self.columns[name] = taken, numbers
+        self.steps, self._kinds = np.array(written, np.int64), np.array(kinds, np.int64)
+        if len(names) < 3:
+            labels, names = self._numbered_runs(labels, names)
+        one = len(names) > _MOST_RUNS or len(names) < 3
+        self._labels = np.zeros(len(written), np.int64) if one else np.array(labels, np.int64)
+        self._label_names = [""] if one else [*names]
+        self.notes = ["no row has a step; rows are counted"] if counted else []
+        if dropped:
+            self.notes.append(
+                f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
+                f"{_MOST_NAMES} names, were left out"
+            )
+        if len(names) > _MOST_RUNS:
+            self.notes.append(f"the rows name more than {_MOST_RUNS} runs; they were not told apart by it")
+        mixed = {name: found for name, found in texts.items() if name in self.columns}
+        for name, (count, cell) in itertools.islice(mixed.items(), _SHOWN_TEXTS):
+            self.notes.append(
+                f"{count} value(s) of {visible(name, 60)} are no numbers, such as {visible(cell, 40)!r}; "
+                "they were left out"
+            )
+
+    def _numbered_runs(self, labels: array[int], names: dict[str, int]) -> tuple[array[int], dict[str, int]]:
+        """The runs by a seed or another number that each of their rows has, in place of those given."""
+        for name, (rows, numbers) in self.columns.items():
+            if plain_key(name) in _NUMBERED_RUNS and len(rows) == len(self.steps):
+                found, of, sizes = np.unique(numbers, return_inverse=True, return_counts=True)
+                if 1 < len(found) <= _MOST_RUNS and sizes.min() > 2:
+                    return array("q", (of + 1).tolist()), {
+                        "": 0, **{f"{name} {number:g}": place for place, number in enumerate(found, 1)}
+                    }  # fmt: skip
+        return labels, names
+
+    def runs(self, *, is_one: bool = False) -> list[RunRows]:
+        """The runs, in the order of their first rows: those that the rows name, and each that begins anew.
+
+        `is_one` says that the log is known to be of one run, which may have begun anew.
+        """
+        found: list[tuple[str, Steps]] = []
+        fullest = self._fullest()
+        for label, name in enumerate(self._label_names):
+            rows = np.flatnonzero(self._labels == label)
+            beginnings = [] if is_one else self._beginnings(rows, fullest[label])
+            parts = np.split(rows, beginnings) if len(rows) else []
+            for number, part in enumerate(parts, 1):
+                found.append((f"{name}:{number}" if name and len(parts) > 1 else name or str(number), part))
+        found.sort(key=lambda one: int(one[1][0]))
+        run_of = np.zeros(len(self.steps), np.int64)
+        for number, (_, part) in enumerate(found):
+            run_of[part] = number
+        sizes = np.zeros(len(found), np.int64)
+        for taken, _ in self.columns.values():
+            numbers, counts = np.unique(run_of[taken], return_counts=True)
+            sizes[numbers] = np.maximum(sizes[numbers], counts)
+        return [
+            RunRows(
+                name, part, int(size) or len(part), int(self.steps[part].min()), int(self.steps[part].max())
+            )
+            for (name, part), size in zip(found, sizes, strict=True)
+        ]
+
+    def _fullest(self) -> list[Steps]:
+        """The rows of the series with the most values, for each of the runs that the rows name."""
+        fullest = [np.zeros(0, np.int64)] * len(self._label_names)
+        sizes = np.zeros(len(fullest), np.int64)
+        for taken, _ in self.columns.values():
+            labels = self._labels[taken]
+            counts = np.bincount(labels, minlength=len(fullest))
+            for label in np.flatnonzero(counts > sizes).tolist():
+                fullest[label] = taken[labels == label] if len(fullest) > 1 else taken
+            sizes = np.maximum(sizes, counts)
+        return fullest
+
+    def _beginnings(self, rows: Steps, taken: Steps) -> list[int]:
+        """The places in the rows of a run where another begins, by those of its fullest series."""
+        found = []
+        for place, begins_anew in _rewinds(self.steps[taken]):
+            if begins_anew:
+                # Rows with other names may stand before the first one with this name.
+                low, high = np.searchsorted(rows, (taken[place - 1], taken[place]))
+                steps = self.steps[rows[low : high + 1]]
+                found.append(int(low + 1 + np.flatnonzero(np.diff(steps) < 0)[0]))
+        return found
+
+    def aligned(self, run: RunRows) -> Columns:
+        """The series of a run by step. Of the values that a resumed run logs again, the later ones count."""
+        columns = self.columns
+        if len(run.rows) < len(self.steps):
+            mine = np.zeros(len(self.steps), bool)
+            mine[run.rows] = True
+            columns = {
+                name: (rows[kept], numbers[kept])
+                for name, (rows, numbers) in columns.items()
+                if (kept := mine[rows]).any()
+            }
+        written = self.steps[run.rows]
+        steps = np.unique(written)
+        columns, too_sparse = _dense_enough(columns, len(steps))
+        values, recorded = {}, {}
+        tally = _Tally(len(steps))
+        for name, (rows, numbers) in columns.items():
+            numbers = np.where(np.abs(numbers) > OVERFLOWED, np.copysign(np.inf, numbers), numbers)
+            known = np.searchsorted(steps, self.steps[rows])
+            if len(known) > 1 and (np.diff(known) <= 0).any():
+                known, numbers = tally.settled(
+                    known, numbers, self._kinds[rows], counts=plain_key(name).rpartition("/")[2] != "epoch"
+                )
+            values[name], recorded[name] = np.full(len(steps), np.nan), np.zeros(len(steps), bool)
+            values[name][known], recorded[name][known] = numbers, True
+        empty = tally.aside > 0
+        for one in recorded.values():
+            empty &= ~one
+        if empty.any():
+            steps = steps[~empty]
+            values = {name: one[~empty] for name, one in values.items()}
+            recorded = {name: one[~empty] for name, one in recorded.items()}
+        replaced, aside = int(tally.replaced.sum()), int(tally.aside.sum())
+        averaged, at = int(tally.several[tally.mixed].sum()), int(tally.mixed.sum())
+        equal = int(np.maximum(tally.several[~tally.mixed] - 1, 0).sum())
+        others = int(tally.others.sum())
+        read = len(steps) + others + replaced + averaged - at + aside + equal
         notes = {
             f"{too_sparse} name(s) with the fewest values were left out: the log has {len(steps)} steps": (
                 too_sparse
             ),
-            f"{left_out} row(s) without a step were left out": left_out,
-            "no row has a step; rows are counted": counted,
-            f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
-            f"{_MOST_NAMES} names, were left out": dropped,
-            f"{repeated} step(s) were written again; the last value counts": repeated,
-            "the steps were not in order and were sorted": bool(np.any(np.diff(in_order) < 0)),
+            f"{replaced} step(s) were written again; the later row counts, as after a resume": replaced,
+            f"{at} step(s) have several rows, {averaged} in all; the mean of each step counts": averaged,
+            f"{equal} row(s) repeat the numbers of their step": equal,
+            f"{others} row(s) with other names share a step with a usual row, whose numbers count": others,
+            f"{aside} row(s) were set aside: the log goes back and does not come as far again": (aside),
+            "the steps were not in order and were sorted": bool(np.any(np.diff(written) < 0)),
         }
-        return cls(steps, values, recorded, [note for note, applies in notes.items() if applies])
+        left_out = sum(self.set_aside.values())
+        reading = Reading(read + left_out, replaced, averaged, aside + others + left_out)
+        said = [note for note, applies in notes.items() if applies]
+        return Columns(steps, values, recorded, [*self.notes, *said], reading)
+
+
+_SHOWN_TEXTS = 4
+
+
+def _why_no_step(row: Row, key: str, others: Sequence[str]) -> str:
+    other = next((name for name in others if name != key and _is_step(_step_of(row.get(name)))), None)
+    if other is None:
+        return "they are without a step"
+    return f"they count steps by {visible(other, 60)}, the others by {visible(key, 60)}"
+
+
+def _of_row(row: Row, names: dict[str, int]) -> tuple[int, str]:
+    """(the number of the run that the row names, what comes before its names if it is of an evaluation)."""
+    label, prefix = 0, ""
+    for key, cell in row.items():
+        if type(cell) is str:
+            plain = plain_key(key)
+            if plain in RUN_KEYS and cell and not label and len(names) <= _MOST_RUNS:
+                label = names.setdefault(cell[:MAX_NAME], len(names))
+            elif plain in _SPLIT_KEYS and cell.lower() in _EVALUATIONS:
+                prefix = "eval/"
+    return label, prefix
+
+
+# Where steps go back, rows were logged again if so many of them are among earlier ones, or one is equal.
+_MANY = 10
+# Steps in such short pieces are in no order: rows of several processes, or a sorted table.
+_PIECE, _DISORDER = 4, 3
+
+
+def _rewinds(steps: Steps) -> Iterator[tuple[int, bool]]:
+    """(place, whether the log begins anew) where the steps of a series go back to log anew.
+
+    Steps that go back to where no step stands are late, or rows in another order, and no rewind.
+    """
+    places = np.flatnonzero(np.diff(steps) < 0) + 1
+    if not len(places) or (len(places) > _DISORDER and len(steps) < _PIECE * (len(places) + 1)):
+        return
+    bounds = [0, *places.tolist(), len(steps)]
+    begin = 0
+    seen = set(steps[: bounds[1]].tolist())
+    low, high = int(steps[0]), int(steps[bounds[1] - 1])
+    for start, end in itertools.pairwise(bounds[1:]):
+        piece = steps[start:end]
+        first, last = int(piece[0]), int(piece[-1])
+        inside = np.unique(piece[(piece >= low) & (piece <= high)])
+        again = len(seen.intersection(inside.tolist()))
+        late = len(inside) == 1 and end - start > 1 and last > high  # one row, then on as before
+        if (again or len(inside) >= _MANY) and not late:
+            anew = first <= low and _is_beginning(
+                first, piece if len(piece) > 1 else steps[begin : begin + _PEEKED]
+            )
+            yield start, anew
+            if anew:
+                begin, seen, low, high = start, set(), first, last
+        seen.update(piece.tolist())
+        low, high = min(low, first), max(high, last)
+
+
+def _is_beginning(step: int, steps: Steps) -> bool:
+    """Whether a log with these steps may begin at `step`; one that begins later goes on from a checkpoint."""
+    distances = np.diff(steps)
+    distances = distances[distances > 0]
+    return not len(distances) or step <= 2 * float(np.median(distances))
+
+
+class _Tally:
+    """What became of the rows of each step: the most over all series."""
+
+    def __init__(self, steps: int) -> None:
+        self.replaced, self.several, self.aside = (np.zeros(steps, np.int64) for _ in range(3))
+        self.others = np.zeros(steps, np.int64)  # rows with other names
+        self.mixed = np.zeros(steps, bool)  # several rows, whose numbers differ
+
+    def settled(self, places: Steps, numbers: Floats, kinds: Steps, *, counts: bool) -> tuple[Steps, Floats]:
+        """One number for each step of a series: the later one after a rewind, else the mean.
+
+        `kinds` says which rows have the same names: of a step with rows of several kinds, those of the usual
+        kind count. `counts` says that the rows are counted, as those of a counter are not.
+        """
+        passes = np.zeros(len(places), np.int64)
+        for place, _ in _rewinds(places):
+            passes[place:] += 1
+        # A value is superseded if a later pass begins at its step, or before.
+        begins = [int(places[passes == one].min()) for one in range(1, int(passes[-1]) + 1)]
+        bounds = np.minimum.accumulate([len(self.aside), *reversed(begins)])[::-1]
+        superseded = places >= bounds[passes]
+        again = superseded & np.isin(places, places[~superseded])
+        gone = superseded & ~again
+        # A few rows that are logged once more are no other branch.
+        if 0 < again.sum() < _BRANCH:
+            superseded, gone = again, np.zeros(len(places), bool)
+        replaced, aside = places[again], places[gone]
+        places, numbers, kinds = places[~superseded], numbers[~superseded], kinds[~superseded]
+        usual = np.bincount(kinds).argmax()
+        if (kinds != usual).any():
+            others = (kinds != usual) & np.isin(places, places[kinds == usual])
+            if 2 * others.sum() < (kinds == usual).sum():
+                if counts:
+                    self._most(self.others, *np.unique(places[others], return_counts=True))
+                places, numbers = places[~others], numbers[~others]
+        order = np.argsort(places, kind="stable")
+        places, numbers = places[order], numbers[order]
+        kept, starts, sizes = np.unique(places, return_index=True, return_counts=True)
+        several = sizes > 1
+        if several.any():
+            ends = starts + sizes - 1
+            with np.errstate(invalid="ignore", over="ignore"):
+                means = np.add.reduceat(numbers, starts) / sizes
+            low, high = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
+            same = several & ((low == high) | np.isnan(low) & np.isnan(np.fmax.reduceat(numbers, starts)))
+            # A step here and there that was logged once more, or rows for each step.
+            once_more = several & ~same if several.mean() < _MICRO_BATCHES else np.zeros(len(kept), bool)
+            numbers = np.where(several & ~same, np.where(once_more, numbers[ends], means), numbers[starts])
+            if counts:
+                together = several & ~once_more
+                self._most(self.several, kept[together], sizes[together])
+                self.mixed[kept[together & ~same]] = True
+                self._most(self.replaced, kept[once_more], sizes[once_more] - 1)
+            places = kept
+        if counts:
+            self._most(self.replaced, *np.unique(replaced, return_counts=True))
+            self._most(self.aside, *np.unique(aside, return_counts=True))
+        return places, numbers
+
+    @staticmethod
+    def _most(tally: Steps, places: Steps, found: Steps) -> None:
+        tally[places] = np.maximum(tally[places], found)
+
+
+_MICRO_BATCHES = 0.1  # of the steps have several rows
+_BRANCH = 3  # values that are logged again
 
 
 def _dense_enough(
@@ -258,35 +560,18 @@ def _dense_enough(
     return {name: columns[name] for name in columns if name in kept}, len(columns) - len(kept)
 
 
-def _aligned(
-    steps: int, places: Steps, columns: Mapping[str, tuple[Steps, Floats]]
-) -> tuple[dict[str, Floats], dict[str, Bools], int]:
-    """(values, recorded, how many steps were written again) of columns whose rows belong to `places`."""
-    values, recorded, repeated = {}, {}, np.zeros(steps, bool)
-    for name, (rows, found) in columns.items():
-        known = places[rows]
-        values[name], recorded[name] = np.full(steps, np.nan), np.zeros(steps, bool)
-        # numpy assigns in order, so that the last value of a step counts.
-        values[name][known] = np.where(np.abs(found) > OVERFLOWED, np.copysign(np.inf, found), found)
-        recorded[name][known] = True
-        if len(known) > recorded[name].sum():
-            repeated |= np.bincount(known, minlength=steps) > 1
-    return values, recorded, int(repeated.sum())
-
-
 class _WholeRows:
     """Rows with the names of the first long one, in its order, and nothing but numbers: as a block."""
 
     def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
         self._rows, self._numbers = array("q"), array("d")
 
-    def take(self, row: Row, place: int) -> bool:
-        """Whether the row fits, and was taken."""
-        names = tuple(row)
-        if not self._names and _LONG <= len(names) < _MOST_NAMES and max(map(len, names)) <= MAX_NAME:
-            self._names = names
-        if not names or names != self._names:
+    def take(self, names: tuple[str, ...], row: Row, place: int) -> bool:
+        """Whether the row, which has these names, fits and was taken."""
+        if not self.names and _LONG <= len(names) < _MOST_NAMES and max(map(len, names)) <= MAX_NAME:
+            self.names = names
+        if not names or names != self.names:
             return False
         before = len(self._numbers)
         try:
@@ -301,36 +586,45 @@ class _WholeRows:
         """(name, places of the rows, values) of each name."""
         table = np.array(self._numbers).reshape(len(self._rows), -1) if self._rows else np.zeros((0, 0))
         rows = np.array(self._rows)
-        for index, name in enumerate(self._names if len(rows) else ()):
+        for index, name in enumerate(self.names if len(rows) else ()):
             yield name, rows, table[:, index]
 
 
-def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None]:
-    """The rows, and the first of the keys under which the most of the first rows have a step."""
+def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None, list[str]]:
+    """The rows, the name under which the most of the first rows have a step, and all names that may be one.
+
+    Of several names the first in `keys` is taken under which steps seldom go back: others begin anew in each
+    episode or epoch. Where most rows have no step, there is none.
+    """
     first = list(itertools.islice(rows, _PEEKED))
-    counts = [sum(_is_step(_of_all(row.get(key))) for row in first) for key in keys]
-    best = max(counts, default=0)
-    return itertools.chain(first, rows), keys[counts.index(best)] if best else None
+    ranks = {key: rank for rank, key in reversed([*enumerate(keys)])}
+    names = {name: ranks[plain] for row in first for name in row if (plain := plain_key(name)) in ranks}
+    for row in first:  # what is not whole in some row, as an epoch, is no step
+        for name in [*names]:
+            step = _step_of(row.get(name))
+            if isinstance(step, float) and math.isfinite(step) and not _is_step(step):
+                del names[name]
+    others = sorted(names, key=names.__getitem__)
+    best, chosen = (0, False, 0), None
+    for name in others:
+        steps = [step for row in first if _is_step(step := _step_of(row.get(name)))]
+        back = sum(now < was for was, now in itertools.pairwise(steps))
+        stands = len(steps) > 2 and steps[0] == steps[-1] and len(set(steps)) == 1
+        rank = (len(steps), not stands and 4 * back <= len(steps), -names[name])
+        if rank > best:
+            best, chosen = rank, name
+    return itertools.chain(first, rows), chosen if 2 * best[0] >= len(first) else None, others
 
 
 _OF_ALL = re.compile(r"\s*(\d{1,18})\s*/\s*\d+\s*(?:\[.*)?")
 
 
-def _of_all(step: Any) -> Any:
-    """The step of a text such as "17/124", with a bar's times behind it or not; anything else as it is."""
-    found = _OF_ALL.fullmatch(step) if isinstance(step, str) and len(step) <= MAX_NAME else None
-    return int(found[1]) if found else step
-
-
-def as_number(value: Any) -> float | None:
-    """The number that a cell of a log means, None where it is none; one beyond a float is infinite."""
-    value = from_json_number(value)
-    if not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+def _step_of(step: Any) -> Any:
+    """The number of a text such as "17/124", with a bar's times behind it or not, or of any other text."""
+    if not isinstance(step, str) or len(step) > MAX_NAME:
+        return step
+    found = _OF_ALL.fullmatch(step)
+    return int(found[1]) if found else as_number(step)
 
 
 def _is_step(value: Any) -> bool:

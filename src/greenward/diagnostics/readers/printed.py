@@ -1,0 +1,556 @@
+"""Reads what trainers print: mappings, JSON inside other text, tables, progress bars, and names with numbers.
+
+- Mappings: transformers' `{'loss': 0.1, …}` (trainer_callback.py, PrinterCallback), and JSON after the prefix
+  of a logger.
+- verl's `step:1 - actor/entropy:0.6 - …` (verl/utils/tracking.py, LocalLogger).
+- Boxes with a name and a number in each line: Stable-Baselines3 (logger.py, HumanOutputFormat), Spinning Up,
+  OpenAI Baselines. Markdown tables, and tables whose columns are parted by spaces.
+- Bars of tqdm with values behind the rate.
+- Lines and blocks of names and numbers: minimind (`Epoch:[1/1](1/500), Reward: 0.4, …`), prime-rl
+  (`Step 28 | Time: 3.1s | Reward: 0.5 | …`), TF-Agents (`step = 200: loss = 0.1`), rsl_rl's blocks below
+  `Learning iteration 12/1500`, CleanRL, ML-Agents, and most that people write themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from greenward.diagnostics.readers.rows import (
+    MAX_NAME,
+    NUMBER,
+    STEP_KEYS,
+    Format,
+    Log,
+    Row,
+    flat,
+    json_object,
+    number_in,
+    plain_key,
+    text_lines,
+)
+
+_LINE = 100_000  # bytes that are looked at
+_WORDS_AT = 4000  # characters of a line in which names and numbers are looked for
+_MOST_ROWS = 500_000
+_STEPS = frozenset(STEP_KEYS)
+_CALL = r"(?:[A-Za-z_][\w.]{0,20}\(\[?)?"
+_MAPPED = re.compile(rf"['\"]([^'\"]{{1,256}})['\"]:\s{{0,4}}{_CALL}['\"]?({NUMBER}%?)(?=[^\w.-])")
+_VERL = re.compile(rf"(?<![\w/@.-])([\w/@.-]{{1,256}}):{_CALL}({NUMBER})")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,2}(?:;\d{1,3}){0,4}m")
+_QUOTES = re.compile(r"(?:\s{0,9}>{1,3}\s?){1,9}|\$ ")
+_BAR = re.compile(r"\|?\s*(\d{1,15})/(\d{1,15})\s?\[([^\[\]]{0,20}<[^\[\]]{0,4000})\]")
+_EVALUATES = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
+_EDGE = "|│┃║"
+_SPLIT = re.compile(f"[{_EDGE}]")
+_RULE = re.compile(r"[\s:|+=#*_\u2500-\u257f-]{3,}")
+
+
+class _Rows:
+    """Rows that were printed, and in which way; `chosen` gives those that are the log."""
+
+    def __init__(self) -> None:
+        self.strong: list[Row] = []  # mappings and tables
+        self.weak: list[Row] = []  # names and numbers
+        self.bars: list[Row] = []
+        self.torn = self.beyond = 0
+        self.torn_last = False
+
+    def add(self, rows: list[Row], row: Row) -> None:
+        if len(rows) < _MOST_ROWS:
+            rows.append(row)
+        else:
+            self.beyond += 1
+
+    def chosen(self, log: Log) -> Iterator[Row]:
+        if self.beyond:
+            log.notes.append(f"{self.beyond} printed row(s) beyond the first {_MOST_ROWS} were left out")
+        if (torn := self.torn - self.torn_last) > 0:
+            log.notes.append(f"{torn} torn line(s) were left out")
+        if self.torn_last:
+            log.notes.append("the last line is torn and was left out")
+        strong = [row for row in self.strong if "train_runtime" not in row]
+        if closing := len(self.strong) - len(strong):
+            log.set_aside["the closing summary of the trainer"] += closing
+        stepped, counted = _parted(strong)
+        lines, loose = _parted(self.weak)
+        lines = [row for row in lines if not all(map(_names_step, row))]
+        for rows in (stepped, lines):
+            _count_through_epochs(rows)
+        seen = Counter(name for row in loose for name in row)
+        loose = [row for row in loose if any(seen[name] > 2 or is_metric(name) for name in row)]
+        usual = Counter(name for row in counted for name in row)
+        counted = [
+            row for row in counted if any(2 * usual[name] >= len(counted) for name in row) or _evaluates(row)
+        ]
+        kinds = (stepped, counted, lines, self.bars, loose)
+        most = max(map(len, kinds))
+        best = next((rows for rows in kinds if len(rows) >= max(3, most / 10)), max(kinds, key=len))
+        if best is stepped:
+            yield from self._stepped(strong, {*map(id, stepped)}, log)
+        elif best is counted:
+            yield from _counted(counted, log)
+        else:
+            yield from best
+
+    def _stepped(self, strong: list[Row], stepped: set[int], log: Log) -> Iterator[Row]:
+        """The rows with a step; evaluations without one are printed after the step that they follow."""
+        last: Row = {}
+        without = 0
+        known = {name for row in strong if id(row) in stepped for name in row}
+        for row in strong:
+            if id(row) in stepped:
+                last = {name: value for name, value in row.items() if plain_key(name) in _STEPS}
+                yield row
+            elif last and _evaluates(row):
+                yield {**row, **last}
+            else:  # a config that was printed has other names
+                without += not known.isdisjoint(row)
+        if without:
+            log.set_aside["they were printed without a step, beside others that have one"] += without
+
+
+def _counted(rows: list[Row], log: Log) -> Iterator[Row]:
+    """Rows that name no step, as transformers prints them: evaluations follow the step that they are of.
+
+    Where the epoch goes back, the run was resumed, or another one begins.
+    """
+    epochs: list[float] = []  # of each step
+    counted = 0
+    for row in rows:
+        if not (epochs and _evaluates(row)):
+            epoch = row.get("epoch")
+            epoch = epoch if isinstance(epoch, float) else epochs[-1] if epochs else 0.0
+            if epochs and epoch < epochs[-1]:
+                del epochs[bisect_left(epochs, epoch) :]
+            epochs.append(epoch)
+            counted += 1
+        yield {**row, "step": len(epochs)}
+    if counted:
+        log.notes.append(f"{counted} printed lines name no step; lines are counted")
+
+
+def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The rows that have a step, and the others. What is not whole in each row, as epochs, is no step."""
+    fractions = {
+        name for row in rows for name, value in row.items() if _names_step(name) and not _is_count(value)
+    }
+    parts: tuple[list[Row], list[Row]] = [], []
+    for row in rows:
+        parts[not _has_step(row, fractions)].append(row)
+    return parts
+
+
+_OF_EVALUATION = re.compile(r"(?:eval|val|test|validation)[/_-]|epoch$")
+
+
+def _evaluates(row: Row) -> bool:
+    return all(_OF_EVALUATION.match(name) for name in row)
+
+
+def _has_step(row: Row, others: Collection[str] = ()) -> bool:
+    return any(_names_step(name) and name not in others and _is_count(value) for name, value in row.items())
+
+
+@lru_cache(4096)
+def _names_step(name: str) -> bool:
+    return len(name) <= MAX_NAME and plain_key(name) in _STEPS
+
+
+def _is_count(value: object) -> bool:
+    if isinstance(value, str):
+        value = number_in(value.partition("/")[0])
+    return isinstance(value, (int, float)) and float(value).is_integer()
+
+
+_METRIC = re.compile(r"(?:reward|return|loss|score|entropy|kl|accuracy|grad|lr|rew)", re.IGNORECASE)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is one that trainers give to a signal."""
+    return bool(_METRIC.search(name))
+
+
+def _count_through_epochs(rows: list[Row]) -> None:
+    """Where steps begin again in each epoch, and their number is given ("12/500"), count on."""
+    of_all = [(row, _of(row.get("epoch")), _of(row.get("step"))) for row in rows]
+    known = [(row, epoch, step) for row, epoch, step in of_all if epoch and step and step[1]]
+    if any(now[1][0] > was[1][0] and now[2][0] <= was[2][0] for was, now in pairwise(known)):
+        first = known[0][1][0]
+        for row, epoch, step in known:
+            row["step"] = float((epoch[0] - first) * step[1] + step[0])
+
+
+def _of(value: object) -> tuple[int, int] | None:
+    """(number, of how many; 0 where that is not said)."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value), 0
+    if isinstance(value, str) and (found := re.fullmatch(r"(\d{1,15})/(\d{1,15})", value)):
+        return int(found[1]), int(found[2])
+    return None
+
+
+def _plain(text: str) -> str:
+    """A line without colours, and without the marks of a quotation or a prompt."""
+    if "\x1b" in text or "[" in text:
+        text = _COLOURS.sub("", text)
+    if quoted := _QUOTES.match(text):
+        text = text[quoted.end() :]
+    return text.replace("\xa0", " ")
+
+
+def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
+    """The rows in lines of text, without their ends."""
+    found = _Rows()
+    tables, words, bars = _Tables(found), _Blocks(found), _Bars(found)
+    parts = (_plain(part) for text in texts for part in (text.split("\r") if "\r" in text else (text,)))
+    for text in _joined(parts):
+        plain = text.strip()
+        found.torn_last = found.torn_last and not plain
+        if tables.take(plain):
+            continue
+        if not plain:
+            words.close()
+        elif "step:" in plain and " - " in plain and (row := _verl(plain)):
+            found.add(found.strong, row)
+        elif (opened := _opens(plain)) is not None:
+            _take_mapping(plain, opened, found)
+        elif "/" in plain and (bar := _BAR.search(plain)):
+            bars.take(plain, bar)
+        else:
+            words.take(plain)
+    tables.close()
+    words.end()
+    bars.close()
+    return found.chosen(log)
+
+
+def _verl(text: str) -> Row | None:
+    row: Row = {name: number_in(value) for name, value in _VERL.findall(text)}
+    return row if row.get("step") is not None else None
+
+
+_OPENING = re.compile(r"\{\s*(?:['\"]|$)")
+
+
+def _opens(text: str) -> int | None:
+    """Where a mapping begins in a line."""
+    if "{" not in text:
+        return None
+    found = _OPENING.search(text)
+    return None if found is None else found.start()
+
+
+def _take_mapping(text: str, opened: int, found: _Rows) -> None:
+    end = text.rfind("}")
+    if end < opened:
+        pairs = len(_MAPPED.findall(text[opened:]))
+        found.torn += pairs > 2
+        found.torn_last = pairs > 0
+        return
+    inner = text[opened : end + 1]
+    row = json_object(inner) if inner[1:].lstrip().startswith('"') else None
+    row = flat(row) if row else {name: number_in(value) for name, value in _MAPPED.findall(inner)}
+    if not any(
+        number_in(value) is not None if isinstance(value, str) else value is not None
+        for value in row.values()
+    ):
+        return
+    if not _has_step(row):  # "step 12: {…}"
+        steps = {pair.name: pair.value for pair in _pairs(text[:opened]) if pair.is_step}
+        row = {**steps, **row}
+    found.add(found.strong, row)
+
+
+_JOINED_LINES = 100
+
+
+def _joined(parts: Iterator[str]) -> Iterator[str]:
+    """The lines; a mapping that is printed over several becomes one."""
+    held: list[str] = []
+    depth = size = 0
+    for part in parts:
+        if not held:
+            if "{" not in part or _opens(part) is None or (depth := part.count("{") - part.count("}")) <= 0:
+                yield part
+                continue
+            held, size = [part], len(part)
+            continue
+        held.append(part)
+        depth, size = depth + part.count("{") - part.count("}"), size + len(part)
+        if depth <= 0:
+            yield " ".join(held)
+        elif len(held) < _JOINED_LINES and size < _LINE:
+            continue
+        else:  # nothing that ends: each line by itself
+            yield from held
+        held = []
+    yield from held
+
+
+class _Tables:
+    """Boxes of names and numbers, and tables with headings."""
+
+    def __init__(self, found: _Rows) -> None:
+        self._found = found
+        self._box: Row = {}
+        self._group = ""
+        self._headings: list[str] = []
+        self._before: list[str] = []  # what the line before would be as headings
+
+    def close(self) -> None:
+        self._end_box()
+        self._headings, self._before = [], []
+
+    def _end_box(self) -> None:
+        if self._box:
+            self._found.add(self._found.strong, self._box)
+        self._box, self._group = {}, ""
+
+    def take(self, plain: str) -> bool:
+        """Whether the line belongs to a table."""
+        if _RULE.fullmatch(plain):
+            if "|" in plain:  # Markdown without bars at the edges
+                self._headings = self._headings or self._before
+            self._end_box()
+            return "|" in plain
+        if plain[:1] and plain[0] in _EDGE and plain[-1] in _EDGE and len(plain) > 2:
+            self._cells([cell.strip() for cell in _SPLIT.split(plain[1:-1])])
+            return True
+        headings, self._before = self._headings or self._before, []
+        if "{" not in plain:
+            barred = "|" in plain
+            cells = (
+                [cell.strip() for cell in plain.split("|")] if barred else plain.split(None, _MOST_COLUMNS)
+            )
+            # Columns that are parted by spaces; pandas writes an index before the first.
+            if headings and len(cells) - len(headings) in ((0,) if barred else (0, 1)):
+                numbers = [number_in(cell) for cell in cells]
+                if self._headings if barred else None not in numbers:
+                    self._headings = headings
+                    self._row(cells[len(cells) - len(headings) :])
+                    return True
+            if 1 < len(cells) <= _MOST_COLUMNS and (
+                barred or (plain[0].isalpha() and any(map(_names_step, cells)))
+            ):
+                before = cells
+                self.close()
+                self._before = before
+                return False
+        self.close()
+        return False
+
+    def _cells(self, cells: list[str]) -> None:
+        numbers = [number_in(cell) for cell in cells]
+        if len(cells) == 2 and cells[0] and numbers[0] is None and (numbers[1] is not None or not cells[1]):
+            self._headings = []
+            if not cells[1]:
+                self._group = cells[0] if cells[0].endswith("/") else ""
+                return
+            name = f"{self._group}{cells[0]}"[:MAX_NAME]
+            if name in self._box:
+                group = self._group
+                self._end_box()
+                self._group = group
+            self._box[name] = numbers[1]
+        elif len(cells) == len(self._headings) and numbers.count(None) < len(cells):
+            self._row(cells)
+        elif not any(number is not None for number in numbers):
+            self.close()
+            self._headings = cells
+
+    def _row(self, cells: list[str]) -> None:
+        named = {name: cell for name, cell in zip(self._headings, cells, strict=True) if name and cell}
+        row: Row = {
+            name: number_in(cell) if number_in(cell) is not None else cell for name, cell in named.items()
+        }
+        self._found.add(self._found.strong, row)
+
+
+_MOST_COLUMNS = 100
+
+
+class _Bars:
+    """Bars of tqdm; of those that show the same number the last one counts."""
+
+    def __init__(self, found: _Rows) -> None:
+        self._found = found
+        self._open: dict[str, Row] = {}
+        self._offset: Counter[str] = Counter()
+
+    def take(self, text: str, bar: re.Match[str]) -> None:
+        values = (*bar[3].split(",", 2), "", "")[2]  # behind the times and the rate
+        about = re.sub(r"[\d%]+", "", text[: bar.start()].partition("|")[0]).strip(" :")[:80]
+        prefix = "eval/" if _EVALUATES.search(about) else ""
+        row: Row = {f"{prefix}{pair.name}": pair.value for pair in _pairs(values)}
+        if not row:
+            return
+        number, total = int(bar[1]), int(bar[2])
+        before = self._open.get(about)
+        if before is not None and number < before["_number"]:
+            self._offset[about] += before["_total"]
+        if before is not None and number != before["_number"]:
+            self._close(about)
+        if len(self._open) < 1000:
+            self._open[about] = {
+                **row,
+                "_number": number,
+                "_total": total,
+                "step": self._offset[about] + number,
+            }
+
+    def _close(self, about: str) -> None:
+        row = self._open.pop(about)
+        self._found.add(
+            self._found.bars, {name: one for name, one in row.items() if name not in ("_number", "_total")}
+        )
+
+    def close(self) -> None:
+        for about in [*self._open]:
+            self._close(about)
+
+
+class _Pair(NamedTuple):
+    name: str
+    value: float | str  # a text such as "12/500" where it says of how many
+    is_step: bool
+    is_assigned: bool  # by a colon or an equals sign
+
+
+_EPOCH = re.compile(r"\b(epoch):?\s?\[(\d{1,9})(/\d{1,9})?\]\s?[\[(](\d{1,12}/\d{1,12})[\])]", re.IGNORECASE)
+_WRAPPED = re.compile(rf"\b(?:np\.\w{{1,20}}|tensor|array|Array)\(\[?\s?({NUMBER})[^()]{{0,80}}\)")
+_STAMP = re.compile(r"\W?\d{4}[-/]\d\d[-/]\d\d[ T_]\d\d[:.]\d\d[:.]\d\d\S{0,12}|\[?\d\d:\d\d:\d\d\S{0,8}")
+_TOKEN = re.compile(
+    rf"(?P<number>(?<![\w.])(?<!\d[:/,-])(?P<digits>[-+]?[1-9]\d{{0,2}}(?:,\d{{3}}){{1,6}}(?:\.\d{{1,40}})?(?![\d,])|{NUMBER})"
+    r"(?P<of>\s?/\s{0,9}\d{1,15})?(?P<unit>[%kKM]|ms|secs?|s|min|h|it/s|s/it|GB|GiB|MB|MiB)?(?![\w/]))"
+    r"|(?P<word>[^\W\d][\w/.@%#^*&+-]{0,255}(?: ?\([A-Za-z/% ]{1,20}\)(?=\s?[:=]))?)"
+    r"|(?P<assign>=>|->|[:=])|(?P<open>[\[(])|(?P<stop>\s{2,}|\t|[^\s\w])"
+)
+_LEVELS = frozenset({
+    "INFO", "DEBUG", "WARNING", "WARN", "ERROR", "SUCCESS", "TRACE", "CRITICAL", "NOTICE", "I"
+})  # fmt: skip
+_UNITS = frozenset({
+    *("s", "ms", "sec", "seconds", "steps/s", "it/s", "s/it", "tokens/s", "tokens", "tokens/sample"),
+    *("samples/s", "gb", "gib", "mb", "mib", "%"),
+})  # fmt: skip
+_MOST_WORDS = 6
+
+
+def _pairs(text: str) -> list[_Pair]:
+    """The names and their numbers in a line."""
+    text = text[:_WORDS_AT]
+    if stamp := _STAMP.match(text):
+        text = text[stamp.end() :]
+    text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
+    if "(" in text:
+        text = _WRAPPED.sub(r"\1", text)
+    found: list[_Pair] = []
+    words: list[str] = []
+    assigned = after_number = gap = False
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup
+        if kind == "number":
+            if words:
+                _take_pair(found, words, token, assigned)
+            words, assigned, after_number = [], False, True
+        elif kind == "word":
+            word = token["word"]
+            if assigned or gap:
+                words, assigned = [], False
+            if after_number and word.lower().rstrip(".,") in _UNITS:
+                continue
+            if word.endswith(".") and len(word) > 5:  # the end of a sentence
+                words = []
+            elif word not in _LEVELS:
+                words.append(word)
+            after_number = False
+        elif kind == "assign":
+            assigned, after_number = bool(words), False
+        elif kind == "stop" and token["stop"].isspace():
+            gap = True
+            continue
+        elif not assigned or (kind == "stop" and token["stop"] not in "'\""):  # "= [0.3]" goes on
+            words, assigned, after_number = [], False, False
+        gap = False
+    return found
+
+
+def _take_pair(found: list[_Pair], words: list[str], token: re.Match[str], assigned: bool) -> None:
+    words = words[-_MOST_WORDS:]
+    # What stands before a step is a prefix: "Training Step 12", "Eval num_timesteps=10000".
+    last = plain_key(words[-1].rstrip("."))
+    whole = plain_key(" ".join(words))
+    digits, of = token["digits"].replace(",", ""), token["of"]
+    is_step = (whole in _STEPS or last in _STEPS) and digits.isdecimal() and len(digits) < 19
+    if is_step:
+        name = whole if whole in _STEPS else last
+        total = of.strip(" /") if of else ""
+        found.append(_Pair(name, f"{digits}/{total}" if total else float(digits), True, assigned))
+        return
+    name = " ".join(words)
+    if not assigned and not _METRIC.search(words[-1]):
+        return
+    if len(name) <= MAX_NAME and not re.search(r"\.(?:py|cc|cpp|cu|h)$", name):
+        unit = token["unit"] if token["unit"] in ("%", "k", "K", "M") else ""
+        value = number_in(f"{digits}{unit or ''}")
+        if value is not None and not of:
+            found.append(_Pair(name, value, False, assigned))
+
+
+_OTHERS = 3  # lines of other text that a block below a step may have between its own
+
+
+class _Blocks:
+    """Lines of names and numbers: a row is a line that names a step, or a block until a name returns."""
+
+    def __init__(self, found: _Rows) -> None:
+        self._found = found
+        self._row: Row = {}
+        self._stepped = False
+        self._others = 0  # lines without numbers since the last one with some
+
+    def close(self) -> None:
+        """The end of a block: below a step, empty lines and rules may stand."""
+        if not self._stepped:
+            self.end()
+
+    def end(self) -> None:
+        if self._row:
+            self._found.add(self._found.weak, self._row)
+        self._row, self._stepped, self._others = {}, False, 0
+
+    def take(self, plain: str) -> None:
+        if len(self._found.strong) > 1000:
+            return
+        if _RULE.fullmatch(plain):
+            self.close()
+            return
+        pairs = _pairs(plain)
+        steps = [pair for pair in pairs if pair.is_step]
+        if not pairs or not (steps or any(pair.is_assigned for pair in pairs)):
+            self._others += 1
+            if not self._stepped or self._others > _OTHERS:
+                self.end()
+            return
+        self._others = 0
+        row = {pair.name: pair.value for pair in pairs}
+        clashes = not self._row.keys().isdisjoint(row)
+        begins = steps and (len(row) > len(steps) or not steps[0].is_assigned)
+        header_only = self._stepped and all(name in _STEPS for name in self._row)
+        if clashes or (begins and not header_only):
+            self.end()
+        self._row |= row
+        self._stepped = self._stepped or bool(steps)
+
+
+def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
+    return rows_of_texts(chain.from_iterable(text_lines(path, _LINE) for path in files), log)
+
+
+STDOUT = Format("printed lines", r".*\.(log|out|txt|md|stdout|err)", _printed_rows, whole_folder=False)
