@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from test_report_document import HOSTILE, Page, terminal
 
@@ -11,7 +12,7 @@ from greenward.cli.main import main
 from greenward.common.errors import RunError
 from greenward.reports.document import Answers
 from greenward.reports.render import render_html
-from greenward.reports.rollouts import MAX_PAGES, RolloutFilter, Rollouts
+from greenward.reports.rollouts import MAX_PAGES, RolloutFilter, Rollouts, steps_around
 from greenward.runs.directory import RunDirectory
 
 STATUSES = ("passed", "failed", "timeout")
@@ -87,6 +88,61 @@ def test_pages_hold_all_answers_once(run):
     assert [one for page in range(1, 6) for one in shown(run, page=page, size=7)] == shown(run)
     with pytest.raises(RunError, match="no page 6"):
         rollouts.report(6)
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+@pytest.mark.parametrize("by", ["reward", "advantage", "length"])
+def test_answers_are_sorted_over_all_pages_and_those_without_a_value_come_last(tmp_path, by, smallest):
+    rng = np.random.default_rng(0)
+    rows, values = [], {}
+    for index in range(40):
+        value = float(rng.normal())
+        row = answer(index) | {
+            "advantage": value,
+            "rewards": {"policy": value},
+            "tokens": 0,
+            "answer": "x" * index,
+        }
+        values[f"families/task_{index:03d}"] = index if by == "length" else value
+        if index % 10 == 9 and by != "length":
+            row |= {"advantage": None, "rewards": {}}
+            values[f"families/task_{index:03d}"] = np.inf if smallest else -np.inf
+        rows.append(row)
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
+        for step in range(4):
+            directory.write_rollouts(step, rows[10 * step : 10 * step + 10])
+    found = []
+    for page in range(1, 7):
+        blocks = Rollouts(tmp_path / "run", EVERY, 7, by, smallest=smallest).report(page).sections[1].blocks
+        found += [task.task_id for block in blocks if isinstance(block, Answers) for task in block.tasks]
+    assert found == sorted(values, key=lambda name: values[name] * (1 if smallest else -1))
+    report = Rollouts(tmp_path / "run", RolloutFilter(1, 2), 7, by, smallest=smallest).report()
+    assert f"20 of 20 answers of step 1 to 2, {'smallest' if smallest else 'largest'} {by}" in report.headline
+
+
+def test_a_value_that_no_answer_has_is_refused_and_the_prompt_of_an_answer_is_shown(run, tmp_path):
+    with pytest.raises(RunError, match="'advantage'"):
+        Rollouts(run, EVERY, 7, "advantage")
+    assert Rollouts(run, RolloutFilter(task="nowhere"), 7, "advantage").matching == 0
+    with RunDirectory.create(tmp_path / "asked", {"algorithm": {"name": "grpo"}}) as directory:
+        directory.write_rollouts(1, [answer(0) | {"prompt": "How many?", "advantage": -0.5}])
+    text = terminal(Rollouts(tmp_path / "asked", EVERY, 7).report())
+    assert "How many?" in text and "advantage -0.5" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "window", "expected"),
+    [(2, 1, (1, 2)), (2, 5, (1, 10)), (5, 1, (2, 10)), (1, 1, (1, 1)), (11, 2, (2, 10)), (99, 1, (10, 10))],
+)
+def test_a_window_counts_the_kept_steps(run, step, window, expected):
+    assert steps_around(run, step, window) == expected
+
+
+def test_options_that_contradict_each_other_are_refused(run, capsys):
+    for wrong in (["--step", "1", "--around", "2"], ["--smallest"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["rollouts", str(run), *wrong])
+        assert ended.value.code == 2
 
 
 def test_html_pages_link_to_each_other_and_replace_those_of_an_earlier_filter(run):

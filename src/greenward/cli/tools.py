@@ -104,6 +104,17 @@ def _steps(
 @click.option(
     "--reward-max", type=float, default=float("inf"), show_default=False, help="The largest reward."
 )
+@click.option(
+    "--around", type=click.IntRange(0), metavar="STEP", help="The kept steps before and from STEP on."
+)
+@click.option("--window", type=COUNT, default=3, help="Kept steps on each side of --around.")
+@click.option(
+    "--sort",
+    "sorted_by",
+    type=click.Choice(("reward", "advantage", "length")),
+    help="The largest first.  [default: in the order of training]",
+)
+@flag("--smallest", help="The smallest of --sort first.")
 @click.option("--page", type=COUNT, default=1, help="html writes all pages.")
 @click.option(
     "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
@@ -111,8 +122,9 @@ def _steps(
 @click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
 @folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
 def rollouts(
-    run: Path, *, steps: tuple[int | None, int | None], statuses: tuple[str, ...], page: int,
-    page_size: int | None, form: Form, output: Path | None, **wanted: Any,
+    run: Path, *, steps: tuple[int | None, int | None], around: int | None, window: int, sorted_by: Any,
+    smallest: bool, statuses: tuple[str, ...], page: int, page_size: int | None, form: Form,
+    output: Path | None, **wanted: Any,
 ) -> None:  # fmt: skip
     """Show the answers that RUN kept while it trained, oldest first.
 
@@ -121,14 +133,24 @@ def rollouts(
     \b
     greenward rollouts runs/mine --step 12 --status failed
     greenward rollouts runs/mine --reward-min 0.5 --format html
+    greenward rollouts runs/mine --around 120 --sort reward --smallest
     """
     from greenward.reports.render import print_report
-    from greenward.reports.rollouts import RolloutFilter, Rollouts
+    from greenward.reports.rollouts import RolloutFilter, Rollouts, steps_around
     from greenward.reports.write import render, usual_folder
 
+    if around is not None and steps != (None, None):
+        raise click.UsageError("Give one of --step and --around.")
+    if smallest and sorted_by is None:
+        raise click.UsageError("--smallest needs --sort: the smallest of what?")
     names = tuple(status.replace(" ", "_") for status in statuses)
+    first, last = steps if around is None else steps_around(run, around, window)
     found = Rollouts(
-        run, RolloutFilter(*steps, names, **wanted), page_size or (100 if form == "html" else 10)
+        run,
+        RolloutFilter(first, last, names, **wanted),
+        page_size or (100 if form == "html" else 10),
+        sorted_by,
+        smallest=smallest,
     )
     if form == "html":
         click.echo(found.write_html(output or usual_folder(run)))

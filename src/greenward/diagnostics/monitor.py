@@ -413,7 +413,7 @@ class Monitor:
         Numbers of Python, NumPy and torch count, also in an array of one; the rest is ignored.
         """
         step = int(step)
-        found = {str(name): _number(value) for name, value in metrics.items()}
+        found = {str(name): logged_number(value) for name, value in metrics.items()}
         numbers = {name: value for name, value in found.items() if value is not None}
         if not numbers.keys() <= self._names.keys():
             self._names = renamed([*self._names, *(numbers.keys() - self._names.keys())], {})[0]
@@ -543,7 +543,8 @@ def _post(url: str, record: str) -> None:
         pass
 
 
-def _number(value: Any) -> float | None:
+def logged_number(value: Any) -> float | None:
+    """The number that a trainer logs, of Python, NumPy or torch, also in an array of one; None for others."""
     if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
         value = value.item()
     return None if isinstance(value, (bool, str)) else as_number(value)

@@ -99,7 +99,7 @@ def reward_function(
                 remedy="Give the trainer's data set a column task_id with the ids of the problems.",
             )
         begins = [_begun(prompt) or begun for prompt in prompts]
-        scored = scorer.score(task_id, _texts(prompts), _texts(completions), begins)
+        scored = scorer.score(task_id, texts_of(prompts), texts_of(completions), begins)
         return [one.reward for one in scored]
 
     return greenward_reward
@@ -164,21 +164,21 @@ def _begun(prompt: Any) -> str:
     """What a prompt writes of the answer: the assistant's message at its end, or a tag there."""
     if isinstance(prompt, str):
         return begun_thought(prompt)
-    return _content(prompt[-1]) if prompt and prompt[-1].get("role") == "assistant" else ""
+    return content_of(prompt[-1]) if prompt and prompt[-1].get("role") == "assistant" else ""
 
 
-def _texts(conversations: Sequence[Any]) -> list[str]:
+def texts_of(conversations: Sequence[Any]) -> list[str]:
     """Prompts or completions, each a text or a list of messages, as texts: of these the assistant's last."""
     found = []
     for one in conversations:
         if not isinstance(one, str):
             answers = [message for message in one if message.get("role") == "assistant"] or one
-            one = _content(answers[-1]) if answers else ""
+            one = content_of(answers[-1]) if answers else ""
         found.append(one)
     return found
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def content_of(message: Mapping[str, Any]) -> str:
     """The text of a message, which may come in parts, or be missing beside calls of tools."""
     content = message.get("content") or ""
     if isinstance(content, str):

@@ -1,14 +1,15 @@
-"""The page of rollouts: the answers that a run kept, filtered by step, status, task and reward."""
+"""The page of rollouts: the answers that a run kept, filtered by step, status, task, reward, and sorted."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 from greenward.common.errors import RunError
 from greenward.common.files import expecting
@@ -35,6 +36,7 @@ from greenward.runs.reading import ROLLOUTS, is_run, read_rollouts, steps_in
 MAX_PAGES = 50  # of HTML, which are all written: `OTHER_PAGES` have two digits
 
 Row = Mapping[str, Any]
+Order = Literal["reward", "advantage", "length"]
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,34 @@ class RolloutFilter:
         return ", ".join(part for part, given in parts.items() if given)
 
 
+def steps_around(path: Path, step: int, window: int) -> tuple[int, int]:
+    """The first and the last of the kept steps around a step: `window` before it, and as many from it on."""
+    kept = [one for one, _ in steps_in(path / ROLLOUTS)]
+    place = bisect_left(kept, step)
+    around = kept[max(0, place - window) : place + window]
+    return (around[0], around[-1]) if around else (step, step)
+
+
 class Rollouts:
     """The answers of the run at `path` that a filter lets through; read anew for each page.
 
+    They stand in the order of training, or of what they are `sorted_by`: the largest first, the `smallest`
+    first if that is said, and those without a value last. An answer has the largest reward of its roles;
+    lengths are in tokens, or in characters where no tokens were counted.
+
     `matching` is how many there are, `pages` how many pages they fill, at least one. Raises `RunError` when
-    there is no run, or it kept no rollouts, or a file is broken.
+    there is no run, or it kept no rollouts, or no answer has what they are sorted by, or a file is broken.
     """
 
-    def __init__(self, path: Path, wanted: RolloutFilter, page_size: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        wanted: RolloutFilter,
+        page_size: int,
+        sorted_by: Order | None = None,
+        *,
+        smallest: bool = False,
+    ) -> None:
         if not is_run(path):
             raise RunError(
                 f"{path} holds no run (config.yaml)", remedy="Of a study, give the folder of a seed."
@@ -91,6 +113,8 @@ class Rollouts:
                 remedy="Reinforcement learning keeps the answers that it trains on; other training has none.",
             )
         self._path, self._wanted, self._page_size = path, wanted, page_size
+        self._sorted_by, self._smallest = sorted_by, smallest
+        keys: list[float] = []  # of the answers that are wanted, the smallest is shown first
         every: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._rewards: dict[str, dict[str, tuple[float, int]]] = {}  # sum and number by status and role
@@ -98,11 +122,20 @@ class Rollouts:
             for _, row in self._rows():
                 every[_status(row)] += 1
                 if wanted.matches(row):
+                    if sorted_by is not None:
+                        value = _sorted_value(row, sorted_by)
+                        keys.append(math.inf if value is None else value if smallest else -value)
                     self._statuses[_status(row)] += 1
                     of_status = self._rewards.setdefault(_status(row), {})
                     for role, reward in _numbers(row, "rewards").items():
                         total, count = of_status.get(role, (0.0, 0))
                         of_status[role] = total + reward, count + 1
+        if keys and min(keys) == math.inf:
+            raise RunError(
+                f"{path}: no answer that was asked for has the value {sorted_by!r}",
+                remedy="A recorder writes it where it is given (docs/recorder.md); sort by another value.",
+            )
+        self._order = sorted(range(len(keys)), key=keys.__getitem__) if keys else None
         self._every = every  # whether or not they are wanted
         self.matching = self._statuses.total()
         self.pages = max(1, -(-self.matching // page_size))
@@ -112,10 +145,18 @@ class Rollouts:
         if not 1 <= page <= self.pages:
             raise RunError(f"there is no page {page}: the {self.matching} answers fill {self.pages}")
         first = (page - 1) * self._page_size
-        wanted = (_task(step, row) for step, row in self._rows() if self._wanted.matches(row))
+        places: Sequence[int] = range(first, min(first + self._page_size, self.matching))
+        if self._order is not None:
+            places = self._order[first : first + self._page_size]
+        wanted = (pair for pair in self._rows() if self._wanted.matches(pair[1]))
         with expecting("the rollouts of a run", self._path, RunError):
-            shown = tuple(islice(wanted, first, first + self._page_size))
+            chosen = set(places)
+            rows = islice(wanted, max(places, default=-1) + 1)
+            found = {place: _task(*pair) for place, pair in enumerate(rows) if place in chosen}
+        shown = tuple(found[place] for place in places if place in found)
         of = f" of {self._wanted}" if str(self._wanted) else ""
+        if self._sorted_by is not None:
+            of += f", {'smallest' if self._smallest else 'largest'} {self._sorted_by} first"
         headline = f"{self.matching:,} of {self._every.total():,} answers{of}"
         if shown:
             headline += f"; {first + 1:,} to {first + len(shown):,} are shown"
@@ -184,7 +225,8 @@ def _task(step: int, row: Row) -> AnsweredTask:
     rewards = _numbers(row, "rewards")
     if len(rewards) == 1:
         rewards = {"reward": next(iter(rewards.values()))}
-    figures = {**rewards, **_numbers(row, "terms")}
+    advantage = {"advantage": row["advantage"]} if _is_number(row.get("advantage")) else {}
+    figures = {**rewards, **_numbers(row, "terms"), **advantage}
     remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
     remarks += [f"{row['tokens']} tokens"] if row.get("tokens") else []
     remarks += [f"ended by {words(str(row['stop']))}"] if row.get("stop") else []
@@ -194,7 +236,21 @@ def _task(step: int, row: Row) -> AnsweredTask:
         for number, turn in enumerate(row.get("transcript") or (), 1)
         if isinstance(turn, dict)
     )
-    return AnsweredTask(_task_id(row), bounded("\n".join(said)), (answer,))
+    return AnsweredTask(_task_id(row), bounded("\n".join((*_asked(row), *said))), (answer,))
+
+
+def _asked(row: Row) -> tuple[str, ...]:
+    """The prompt, where the answer has one of its own: those of our runs are in their problems."""
+    return (str(row["prompt"]),) if row.get("prompt") else ()
+
+
+def _sorted_value(row: Row, by: Order) -> float | None:
+    if by == "reward":
+        return max(_numbers(row, "rewards").values(), default=None)
+    value = (
+        row.get("advantage") if by == "advantage" else row.get("tokens") or len(str(row.get("answer", "")))
+    )
+    return float(value) if _is_number(value) else None
 
 
 def _status(row: Row) -> str:
@@ -208,8 +264,9 @@ def _task_id(row: Row) -> str:
 def _numbers(row: Row, key: str) -> dict[str, float]:
     found = row.get(key)
     items = found.items() if isinstance(found, dict) else ()
-    return {
-        str(name): float(value)
-        for name, value in items
-        if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
-    }
+    return {str(name): float(value) for name, value in items if _is_number(value)}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)

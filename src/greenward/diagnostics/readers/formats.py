@@ -379,8 +379,9 @@ def _rollout(row: Mapping[str, Any]) -> Rollout:
     candidates = (
         *(row.get(key) for key in ("reward", "score")),
         sum(terms) if terms else None,  # TRL has a column for each function
-        *(row.get(key) for key in ("total_reward", "advantage")),
+        row.get("total_reward"),
         *rewards.values(),
+        row.get("advantage"),
     )
     reward = next(filter(_is_number, candidates), None)
     answer = _text(row, "answer", "completion", "output", "response")
