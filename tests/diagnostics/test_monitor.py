@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,10 @@ from synthetic_runs import healthy, with_explosion, write_run
 from greenward.cli.main import cli
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import Monitor
+from greenward.diagnostics import monitor as monitor_module
 from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.monitor import PRESETS, LiveTests, Rule, Rules, load_rules
+from greenward.diagnostics.findings import FINDINGS
+from greenward.diagnostics.monitor import PRESETS, Alarm, LiveTests, Rule, Rules, Webhook, load_rules
 from greenward.diagnostics.readers import read_run_signals
 
 
@@ -167,26 +169,205 @@ def test_names_of_other_trainers_are_understood():
     assert alarm.value == 2048
 
 
-def test_actions_write_call_run_and_stop(tmp_path):
-    received = []
+class Receiver:
+    """A server for webhooks, which keeps what was posted. `answer` is the status that it gives."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+    def __init__(self, answer=200, seconds=0.0):
+        self.received, self.headers = [], []
+        receiver = self
 
-        def log_message(self, *arguments):
-            pass
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                receiver.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                receiver.headers.append(dict(self.headers))
+                threading.Event().wait(seconds)
+                self.send_response(answer)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.handle_request, daemon=True).start()
+            do_GET = do_POST
+
+            def log_message(self, *arguments):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/services/SECRET"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def raised(step, severity="warning", name="gradient-explosion", text="grad_norm went from 0.5 to 20"):
+    return Alarm(step, name, severity, f"{name}: {text}", step, "test", 20.0)
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as made:
+        yield made
+
+
+def alerted(receiver, alarms, said=None, run="grpo-7", **options):
+    """The monitor after the alarms, each of which went to the webhook."""
+    webhook = Webhook(webhook=receiver if isinstance(receiver, str) else receiver.url, **options)
+    monitor = Monitor(say=(said if said is not None else []).append, webhook=webhook, run=run)
+    for alarm in alarms:
+        monitor._act(alarm, monitor._for_all)
+    return monitor
+
+
+def test_chats_get_the_forms_that_they_take(receiver):
+    alarm = raised(303, "critical", text="a <!channel> & @everyone")
+    sentence = (
+        "CRITICAL in grpo-7 at step 303: Gradient norms became many times as large: a <!channel> & @everyone. "
+    ).replace("Gradient norms became many times as large", FINDINGS["gradient-explosion"].title)
+    whole = f"{sentence}First: {FINDINGS['gradient-explosion'].actions[0].rstrip('.')}."
+    for form in ("auto", "slack", "discord"):
+        alerted(receiver, [alarm], format=form, role="42")
+    alerted(receiver, [raised(1)], format="discord", role="42")
+    plain, slack, discord, warning = receiver.received
+    assert plain["message"] == whole and plain["run"] == "grpo-7" and plain["name"] == "gradient-explosion"
+    assert (
+        plain["step"] == 303
+        and plain["severity"] == "critical"
+        and whole.endswith(f"{plain['action'][:-1]}.")
+    )
+    assert slack.keys() == {"text"} and "&lt;!channel&gt; &amp; @everyone" in slack["text"]
+    assert discord == {
+        "content": f"<@&42> {whole}", "allowed_mentions": {"parse": [], "roles": ["42"]}
+    }  # fmt: skip
+    assert warning["allowed_mentions"] == {"parse": [], "roles": []} and "<@" not in warning["content"]
+    assert all("urllib" not in headers["User-Agent"] for headers in receiver.headers)
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "slack"),
+        ("https://discord.com/api/webhooks/1/x", "discord"),
+        ("https://ptb.discord.com:443/api/webhooks/1/x", "discord"),
+        ("https://discordapp.com/api/webhooks/1/x", "discord"),
+        ("https://example.org/hooks.slack.com", "json"),
+        ("https://notdiscord.com/x", "json"),
+        ("https://slack.com.example.org/x", "json"),
+    ],
+)
+def test_the_form_is_chosen_by_the_host(address, form):
+    (made,) = alerted(address, [])._alerts.values()
+    assert made._format == form
+
+
+def test_a_long_text_fits_into_a_message_of_discord(receiver):
+    for letter in ("x", "\U0001f600"):
+        alerted(
+            receiver,
+            [raised(1, "critical", text=letter * 9000)],
+            format="discord",
+            role="9" * 20,
+            run="r\n" * 99,
+        )
+    for message in receiver.received:
+        assert len(message["content"].encode("utf-16-le")) // 2 <= 2000 and "\n" not in message["content"]
+
+
+def test_alerts_rest_after_one_unless_an_alarm_is_critical(receiver):
+    steps = [
+        (1, "warning"),
+        (50, "warning"),
+        (60, "critical"),
+        (150, "warning"),
+        (160, "warning"),
+        (161, "warning"),
+    ]
+    alerted(receiver, [raised(*one) for one in steps], cooldown=100)
+    assert [one["step"] for one in receiver.received] == [1, 60, 161]
+    assert ["held back" in one["message"] for one in receiver.received] == [False, True, True]
+    assert "2 alarm(s) before this one were held back." in receiver.received[2]["message"]
+
+
+def test_a_run_has_a_cap_of_alerts_that_is_said_when_it_is_reached(receiver):
+    said = []
+    alerted(receiver, [raised(step, "critical") for step in range(1, 70)], said)
+    assert len(receiver.received) == 50 and "alert 50 of 50" in receiver.received[-1]["message"]
+    assert not any("alert" in one["message"] for one in receiver.received[:-1])
+    assert [line for line in said if "no more alerts" in line] == said and len(said) == 1
+
+
+@pytest.mark.parametrize("answer", [302, 307, 403, 500])
+def test_a_receiver_that_refuses_is_said_once_and_without_its_address(answer):
+    said = []
+    with Receiver(answer) as receiver:
+        alerted(receiver, [raised(step, "critical") for step in (1, 2, 3)], said)
+        assert len(receiver.received) == 3  # each is tried, and no redirect is followed
+    assert len(said) == 1 and f"HTTP {answer}" in said[0] and "SECRET" not in said[0]
+
+
+def test_what_cannot_be_reached_or_does_not_answer_is_said_once(monkeypatch):
+    monkeypatch.setattr(monitor_module, "_REQUEST_SECONDS", 0.2)
+    with Receiver(seconds=2.0) as receiver:
+        for address in (
+            receiver.url,
+            "http://127.0.0.1:9/SECRET",
+            "http://a b/SECRET",
+            "https://é\x7f/SECRET",
+        ):
+            said = []
+            alerted(address, [raised(step, "critical") for step in (1, 2)], said)
+            assert len(said) == 1 and "failed" in said[0] and "SECRET" not in said[0]
+
+
+def test_the_address_can_come_from_the_environment_and_is_never_shown(receiver, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_WEBHOOK", receiver.url)
+    run = write_run(tmp_path / "run", with_explosion(healthy(2), factor=30))
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("{tests: true, actions: [warn, {webhook: MY_WEBHOOK}]}")
+    for chosen in (["--webhook", "MY_WEBHOOK", "--webhook-format", "slack"], ["--rules", str(rules)]):
+        done = CliRunner().invoke(cli, ["monitor", str(run), "--once", *chosen])
+        assert done.exit_code == 1 and "SECRET" not in done.output
+    slack, plain = receiver.received[0], receiver.received[-1]
+    assert slack["text"].startswith("CRITICAL in run at step 30") and plain["run"] == "run"
+    assert not [path for path in run.rglob("*") if path.is_file() and "SECRET" in path.read_text()]
+    monkeypatch.setenv("MY_WEBHOOK", "SECRET")
+    for name in ("MY_WEBHOOK", "NO_SUCH_VARIABLE"):
+        done = CliRunner().invoke(cli, ["monitor", str(run), "--once", "--webhook", name])
+        assert isinstance(done.exception, DiagnosticsError) and name in str(done.exception)
+        assert "SECRET" not in str(done.exception)
+    for wrong in (
+        ["--webhook", "ftp://x/SECRET"],
+        ["--webhook", "https://x/SECRET", "--webhook-role", "@all"],
+    ):
+        done = CliRunner().invoke(cli, ["monitor", str(run), "--once", *wrong])
+        assert done.exit_code == 2 and "expected" in done.output and "SECRET" not in done.output
+    rules.write_text("{actions: [{webhook: 'ftp://x/SECRET'}]}")
+    with pytest.raises(DiagnosticsError, match="webhook") as error:
+        load_rules(str(rules))
+    assert "SECRET" not in str(error.value)
+
+
+def test_an_alarm_of_a_rule_names_the_rule_and_is_sent_once_by_two_ways(receiver):
+    rule = Rule(id="kl", signal="kl", above=0.3, actions=[{"webhook": receiver.url}])
+    monitor = Monitor(
+        Rules(rules=(rule,), tests=False), say=lambda text: None, webhook=receiver.url, run="one"
+    )
+    monitor.log(4, {"kl": 0.5})
+    (sent,) = receiver.received
+    assert sent["message"] == (
+        "WARNING in one at step 4: rule kl: kl is 0.5, above 0.3 over 1 step(s). First: greenward diagnose one."
+    )
+
+
+def test_actions_write_call_run_and_stop(tmp_path, receiver):
     out = tmp_path / "out"
     script = f"import os; open({str(out)!r}, 'w').write(os.environ['GREENWARD_ALARM'])"
     actions = [
         "warn",
         "stop",
-        {"webhook": f"http://127.0.0.1:{server.server_port}/"},
+        {"webhook": receiver.url},
         {"run": f'{sys.executable} -c "{script}"'},
     ]
     file = tmp_path / "rules.yaml"
@@ -195,9 +376,8 @@ def test_actions_write_call_run_and_stop(tmp_path):
     said, stops = [], []
     monitor = Monitor(file, say=said.append, alarms=tmp_path / "alarms.jsonl", stop=lambda: stops.append(1))
     monitor.log(1, {"kl": 2.0})
-    server.server_close()
     assert "rule r: kl is 2" in said[0] and stops == [1] and monitor.stopped
-    assert received[0]["name"] == "r"
+    assert receiver.received[0]["name"] == "r"
     assert json.loads((tmp_path / "alarms.jsonl").read_text())["step"] == 1
     for _ in range(200):
         if out.exists() and out.read_text():

@@ -252,6 +252,18 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 @click.option(
     "--alarms", type=OutputFile(appended="severity"), help="Append each alarm to this file as JSON."
 )
+@click.option(
+    "--webhook",
+    metavar="NAME|ADDRESS",
+    help="Send alarms there: an environment variable that holds the address, or the address.",
+)
+@click.option(
+    "--webhook-format",
+    type=click.Choice(("auto", "json", "slack", "discord")),
+    default="auto",
+    help="auto: by the host.",
+)
+@click.option("--webhook-role", metavar="ID", help="Role in Discord that a critical alarm mentions.")
 @flag("--once", help="Read what is there, and end.")
 @click.option(
     "--fail-on", type=click.Choice(("warning", "critical")), default="critical",
@@ -259,7 +271,10 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 )  # fmt: skip
 @_EVERY
 @run_name_option
-def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail_on: str, **how: Any) -> None:
+def monitor(
+    run: Path, *, rules: str, pid: int | None, alarms: Path | None, webhook: str | None, webhook_format: str,
+    webhook_role: str | None, fail_on: str, **how: Any,
+) -> None:  # fmt: skip
     """Follow the log of RUN while it grows, and raise alarms.
 
     By tests of changes, whose chance of any false alarm in a healthy run is bounded, and by rules. An
@@ -269,10 +284,26 @@ def monitor(run: Path, *, rules: str, pid: int | None, alarms: Path | None, fail
     \b
     greenward monitor runs/one
     greenward monitor outputs/ --rules grpo_safe --pid 4711
+    greenward monitor runs/one --webhook SLACK_WEBHOOK
     """
-    from greenward.diagnostics.monitor import Monitor
+    from pydantic import ValidationError
 
-    watching, last = Monitor(rules, say=click.echo, alarms=alarms, pid=pid), None
+    from greenward.diagnostics.monitor import Monitor, Webhook
+
+    hook = None
+    if webhook is not None:
+        try:
+            chosen: dict[str, Any] = {"webhook": webhook, "format": webhook_format, "role": webhook_role}
+            hook = Webhook(**chosen)
+        except ValidationError as error:  # whose text would show the address
+            wrong = error.errors()[0]["loc"][0]
+            raise click.UsageError(
+                "--webhook-role: expected the number of a role in Discord."
+                if wrong == "role"
+                else "--webhook: expected an address (https://…), or the name of an environment variable."
+            ) from None
+    watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid, webhook=hook, run=run.resolve().name)
+    last = None
     for last in _followed(run, pid=pid, **how):
         if not how["once"]:
             watching.follow(last)

@@ -23,11 +23,13 @@ from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
+from greenward import __version__
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file
 from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
@@ -212,9 +214,23 @@ class LiveTests:
 
 
 class Webhook(ConfigSection):
-    """Send the alarm as JSON by a POST request."""
+    """Send alarms by POST requests, in the form that the receiver takes.
 
-    webhook: str = Field(pattern=r"https?://.+")
+    `webhook` is the address, or the name of an environment variable that holds it. An address is a secret:
+    who knows it can write there. No message of ours has more of it than the host.
+    """
+
+    webhook: str = Field(pattern=r"^(https?://.+|[A-Za-z_]\w*)$")
+    format: Literal["auto", "json", "slack", "discord"] = Field(
+        "auto", description="auto: by the host of the address, json for all but Slack and Discord"
+    )
+    role: str | None = Field(
+        None, pattern=r"^\d{1,20}$", description="id of the role in Discord that a critical alarm mentions"
+    )
+    cooldown: NonNegativeInt = Field(
+        100, description="steps after an alert without another, unless it is critical"
+    )
+    most: PositiveInt = Field(50, description="alerts of a run")
 
 
 class Run(ConfigSection):
@@ -336,6 +352,87 @@ def load_rules(name: str) -> Rules:
 
 
 _REQUEST_SECONDS = 5.0
+# Of an alert: Discord takes 2,000, and half of them where each needs two units of UTF-16.
+_MOST_CHARACTERS = 900
+_HOSTS = {"slack": ("slack.com", "slack-gov.com"), "discord": ("discord.com", "discordapp.com")}
+
+
+class _Alerts:
+    """Sends the alarms of a run to a webhook, fewer than are raised.
+
+    Raises:
+        DiagnosticsError: the environment variable holds no address.
+    """
+
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook, self._address = webhook, webhook.webhook
+        self._sent, self._held_back = 0, 0
+        self._newest: int | None = None  # step of the newest alert
+        self._has_failed = False
+        if is_named := "://" not in self._address:
+            self._address = os.environ.get(webhook.webhook, "")
+        try:
+            host = urlsplit(self._address).hostname or ""
+        except ValueError:  # which would show the address
+            host = ""
+        if not host or not self._address.startswith(("http://", "https://")):
+            what = f"the environment variable {webhook.webhook}" if is_named else "it"
+            raise DiagnosticsError(
+                f"webhook: {what} holds no address", remedy="An address begins with https:// and a host."
+            )
+        self._place = f"${webhook.webhook}" if is_named else host
+        of_host = (
+            name for name, ends in _HOSTS.items() if f".{host}".endswith(tuple(f".{end}" for end in ends))
+        )
+        self._format = next(of_host, "json") if webhook.format == "auto" else webhook.format
+
+    def send(self, alarm: Alarm, run: str, say: Callable[[str], object]) -> None:
+        """Send an alarm of the run, unless there were too many, or one was sent a few steps before."""
+        if self._sent >= self._webhook.most:
+            return
+        rests = self._newest is not None and alarm.step - self._newest <= self._webhook.cooldown
+        if rests and alarm.severity != "critical":
+            self._held_back += 1
+            return
+        self._sent += 1
+        remarks = [f"{self._held_back} alarm(s) before this one were held back."] * (self._held_back > 0)
+        if self._sent == self._webhook.most:
+            remarks.append(
+                f"This is alert {self._sent} of {self._webhook.most}: no more are sent for this run."
+            )
+            say(f"Step {alarm.step}: the webhook {self._place} gets no more alerts: {self._sent} were sent.")
+        try:
+            _post(self._address, dump_json(self._message(alarm, run, remarks)))
+            self._newest, self._held_back = alarm.step, 0
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                # The texts of most errors hold the address.
+                status, reason = getattr(error, "code", None), getattr(error, "reason", None)
+                why = (
+                    f"HTTP {status}"
+                    if status
+                    else reason
+                    if isinstance(reason, OSError)
+                    else type(error).__name__
+                )
+                say(f"Step {alarm.step}: the webhook {self._place} failed: {why}. Later failures are silent.")
+
+    def _message(self, alarm: Alarm, run: str, remarks: list[str]) -> dict[str, Any]:
+        finding = FINDINGS.get(alarm.name) if alarm.source == "test" else None
+        what, first = alarm.text, f"greenward diagnose {run or 'RUN'}"
+        if finding is not None:
+            what, first = f"{finding.title}: {alarm.text.removeprefix(f'{alarm.name}: ')}", finding.actions[0]
+        where = f" in {run}" if run else ""
+        text = f"{alarm.severity.upper()}{where} at step {alarm.step}: {what}. First: {first.rstrip('.')}."
+        text = visible(" ".join([*text.split(), *remarks]), _MOST_CHARACTERS)
+        if self._format == "slack":  # an id in angle brackets would mention somebody
+            return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+        if self._format == "discord":
+            roles = [self._webhook.role] if self._webhook.role and alarm.severity == "critical" else []
+            content = "".join(f"<@&{role}> " for role in roles) + text
+            return {"content": content, "allowed_mentions": {"parse": [], "roles": roles}}
+        return {**asdict(alarm), "run": run, "action": first, "message": text}
 
 
 class Monitor:
@@ -346,7 +443,8 @@ class Monitor:
     otherwise; `stopped` says that a rule asked for it. `algorithm` is that of the training (`ppo`, `sft`, …),
     for which some changes mean nothing, and so do findings whose names are `silent`. `config` is that of a
     run of our trainer. The attribute `ranges` has those of signals of which more than the name is known. A
-    value that is NaN counts as one.
+    value that is NaN counts as one. `webhook`, one or its address, gets the alarms of all tests and rules;
+    `run` is the name by which it calls the training.
     """
 
     def __init__(
@@ -361,7 +459,10 @@ class Monitor:
         algorithm: str | None = None,
         silent: Collection[str] = (),
         config: Mapping[str, Any] | None = None,
+        webhook: Webhook | str | None = None,
+        run: str = "",
     ) -> None:
+        self.run = run
         self.ranges: Mapping[str, Range] | None = None
         self._config = config
         self.rules = rules if isinstance(rules, Rules) else load_rules(str(rules))
@@ -370,6 +471,11 @@ class Monitor:
         self.found: list[Alarm] = []
         self._say, self._stop, self._pid, self._on_alarm = say, stop, pid, on_alarm
         self._file = None if alarms is None else Path(alarms)
+        if isinstance(webhook, str):
+            webhook = Webhook(webhook=webhook)
+        self._for_all: tuple[Action, ...] = () if webhook is None else (webhook,)
+        every = (*self._for_all, *self.rules.actions, *(a for rule in self.rules.rules for a in rule.actions))
+        self._alerts = {one: _Alerts(one) for one in every if isinstance(one, Webhook)}
         self._names: dict[str, tuple[str, float, float]] = {}
         self._windows = {rule.id: deque[float](maxlen=rule.window) for rule in self.rules.rules}
         self._last: dict[str, int] = {}
@@ -435,7 +541,7 @@ class Monitor:
             if value is not None and (alarm_of_rule := self._judge(rule, step, value)) is not None:
                 alarms.append((alarm_of_rule, rule.actions))
         for alarm, actions in alarms:
-            self._act(alarm, actions)
+            self._act(alarm, tuple(dict.fromkeys((*actions, *self._for_all))))
         return [alarm for alarm, _ in alarms]
 
     def silent_rules(self) -> list[str]:
@@ -483,7 +589,7 @@ class Monitor:
                     elif self._pid is not None:
                         os.kill(self._pid, signal.SIGTERM)
                 elif isinstance(action, Webhook):
-                    _post(action.webhook, record)
+                    self._alerts[action].send(alarm, self.run, self._say)
                 elif isinstance(action, Run):
                     environment = {**os.environ, "GREENWARD_ALARM": record}
                     subprocess.Popen(shlex.split(action.run), env=environment, stdin=subprocess.DEVNULL)
@@ -500,6 +606,7 @@ class Monitor:
         class MonitorCallback(TrainerCallback):
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
                 if logs and "train_runtime" not in logs:
+                    monitor.run = monitor.run or str(getattr(args, "output_dir", ""))
                     monitor.log(int(state.global_step), logs)
                     control.should_training_stop = control.should_training_stop or monitor.stopped
 
@@ -536,10 +643,17 @@ class Monitor:
 
 
 def _post(url: str, record: str) -> None:
-    from urllib.request import Request, urlopen
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-    request = Request(url, record.encode(), {"Content-Type": "application/json"})
-    with urlopen(request, timeout=_REQUEST_SECONDS):
+    class NoRedirect(HTTPRedirectHandler):
+        """Lets a redirect fail, which would make a GET of the request."""
+
+        def redirect_request(self, *_: Any) -> None: ...
+
+    # Discord refuses the name that urllib has by default.
+    headers = {"Content-Type": "application/json", "User-Agent": f"greenward/{__version__}"}
+    request = Request(url, record.encode(), headers)
+    with build_opener(NoRedirect).open(request, timeout=_REQUEST_SECONDS):
         pass
 
 

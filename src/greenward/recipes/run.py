@@ -591,6 +591,7 @@ class MonitorCallback(Callback):
             algorithm=recipe.algorithm.name,
             silent=find_task(recipe.task).silent,
             config=recipe.model_dump(mode="json"),
+            run=run.path.name,
         )
         self._step = 0
 
