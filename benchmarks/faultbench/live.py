@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from benchmarks.faultbench.simulation import World, play
 from benchmarks.faultbench.synthetic import SEEDS
-from benchmarks.faultbench.synthetic_faults import KINDS
 
 from greenward.diagnostics.monitor import Monitor, Rules
+from greenward.diagnostics.simulated_faults import HEALTHY, KINDS, simulate
+from greenward.diagnostics.simulation import World
 
 # Faults that are there at once; the others grow, or are there from the start.
 ABRUPT = (
@@ -31,10 +31,7 @@ def alarms_of(kind: str | None, seed: int, alpha: float) -> tuple[int, list[tupl
     rng = np.random.default_rng((seed, sum(map(ord, kind or "live"))))
     world = World(rng, int(rng.choice([200, 300, 400])))
     place = int(rng.integers(0.35 * world.steps, 0.7 * world.steps))
-    later = KINDS[kind].change(world, (np.arange(world.steps) >= place).astype(float)) if kind else None
-    signals = play(world)
-    if later is not None:
-        later(signals)
+    signals = simulate(KINDS[kind] if kind else HEALTHY, world, place)
     monitor = Monitor(Rules(alpha=alpha), say=lambda text: None)
     found = []
     for i in range(world.steps):

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.faultbench.simulation import World, play, write
-from benchmarks.faultbench.synthetic_faults import KINDS
 
 from greenward.diagnostics.diagnose import diagnose_run
+from greenward.diagnostics.simulated_faults import HEALTHY as HEALTHY_RUN
+from greenward.diagnostics.simulated_faults import KINDS, simulate
+from greenward.diagnostics.simulation import World, write
 
 SEEDS = {"tune": range(3), "report": range(3, 6)}
 HEALTHY = {"tune": range(1000, 1040), "report": range(2000, 2075)}
@@ -73,18 +74,12 @@ def make(kind: str, seed: int, folder: Path) -> tuple[int | None, dict[str, Any]
     # The place of a kind in the table is part of the seed, so that kinds have runs of their own.
     rng = np.random.default_rng((seed, sum(map(ord, kind))))
     world = World(rng, int(rng.choice([200, 300, 400])))
-    onset = None
-    later = None
-    if kind != HEALTHY_KIND:
-        chosen = KINDS[kind]
-        if chosen.algorithm:
-            world.algorithm = world.config["algorithm"]["name"] = chosen.algorithm
-        place = 0 if chosen.from_start else int(rng.integers(0.35 * world.steps, 0.7 * world.steps))
-        onset = None if chosen.from_start else place + 1
-        later = chosen.change(world, (np.arange(world.steps) >= place).astype(float))
-    signals = play(world)
-    if later is not None:
-        later(signals)
+    chosen = HEALTHY_RUN if kind == HEALTHY_KIND else KINDS[kind]
+    onset, place = None, 0
+    if kind != HEALTHY_KIND and not chosen.from_start:
+        place = int(rng.integers(0.35 * world.steps, 0.7 * world.steps))
+        onset = place + 1
+    signals = simulate(chosen, world, place)
     write(world, signals, folder)
     if world.calibration is None and kind == HEALTHY_KIND:
         assert (folder / "metrics.jsonl").is_file()

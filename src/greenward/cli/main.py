@@ -25,6 +25,7 @@ from greenward.cli.diagnose import (
     watch,
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
+from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
     completion,
@@ -85,7 +86,8 @@ LEARNING = (
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
 REPORTING = (report, rollouts, problems, push, export)
-for command in (*LEARNING, *DIAGNOSING, *REPORTING, config, sandbox, doctor, plan, kernels, completion):
+MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
+for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
     cli.add_command(command)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from greenward.config.recipe import Recipe
     from greenward.config.sections import SupervisedConfig
     from greenward.diagnostics.finding import Topic
+    from greenward.diagnostics.simulated_faults import Kind
     from greenward.evaluation.session import GradingOptions
     from greenward.grading.rewards import RewardFunction
     from greenward.models.catalog import PromptReader
@@ -70,6 +71,11 @@ class Task:
     def findings() -> Sequence[Topic]:
         """Findings that are tested on its runs only."""
         return ()
+
+    @staticmethod
+    def simulated() -> Mapping[str, Kind]:
+        """Simulated runs that show each of its findings, and healthy ones, for `greenward selftest`."""
+        return {}
 
     @classmethod
     def games(cls, run: str, suite: str | None, checkpoint: str | None = None) -> Sequence[str]:

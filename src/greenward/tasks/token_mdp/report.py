@@ -12,6 +12,8 @@ from greenward.common.statistics import proportion
 from greenward.diagnostics.finding import Finding, Result, SignalChart, Thresholds, Topic
 from greenward.diagnostics.signal_tests import late_mean, late_part
 from greenward.diagnostics.signals import GREEDY_PASS_RATE, RunSignals
+from greenward.diagnostics.simulated_faults import Kind, with_signals
+from greenward.diagnostics.simulation import Array, World
 from greenward.reports.document import (
     NOTHING,
     Block,
@@ -253,3 +255,30 @@ Q_LEARNING = Topic(
         SignalChart("Share of greedy programs that pass", (GREEDY_PASS_RATE,), "share"),
     ),
 )
+
+
+def _run(names: tuple[str, ...] = (), **changed: tuple[float, float]) -> Kind:
+    """Rounds whose signals scatter around the means of a healthy run, those in `changed` around others."""
+    usual = {
+        OVERESTIMATION: (0.2, 0.1),
+        STALENESS: (300.0, 20.0),
+        EPSILON: (0.1, 0.0),
+        COMMONEST: (0.05, 0.02),
+    }
+
+    def edit(signals: dict[str, Array], world: World, after: Array) -> None:
+        world.config = {"kind": "dqn"}
+        signals[GREEDY_PASS_RATE] = signals["pass_rate"]
+        for name, (mean, spread) in {**usual, **changed}.items():
+            signals[name] = mean + spread * world.rng.standard_normal(world.steps)
+
+    return Kind(names, with_signals(edit), from_start=True)
+
+
+SIMULATED: Mapping[str, Kind] = {
+    "healthy Q-learning": _run(),
+    "values above the returns": _run(("q-overestimation",), **{OVERESTIMATION: (1.6, 0.3)}),
+    "old transitions": _run(("stale-replay",), **{STALENESS: (9000.0, 100.0)}),
+    "no exploration": _run(("dead-epsilon",), **{EPSILON: (0.01, 0.0), GREEDY_PASS_RATE: (0.2, 0.05)}),
+    "one program": _run(("program-collapse",), **{COMMONEST: (0.7, 0.05)}),
+}

@@ -32,6 +32,7 @@ from greenward.config.sections import (
     TrackingConfig,
 )
 from greenward.diagnostics.finding import Topic
+from greenward.diagnostics.simulated_faults import Kind
 from greenward.evaluation.evaluate import (
     EvaluationRow,
     EvaluationRows,
@@ -75,6 +76,7 @@ from greenward.tasks.token_mdp.report import (
     Q_LEARNING,
     RANDOM_SEARCH,
     REPLAY,
+    SIMULATED,
     UNSEEN,
     program_sections,
     write_replay,
@@ -355,6 +357,10 @@ class TokenMDPTask(Task):
     @staticmethod
     def findings() -> Sequence[Topic]:
         return (Q_LEARNING,)
+
+    @staticmethod
+    def simulated() -> Mapping[str, Kind]:
+        return SIMULATED
 
     @staticmethod
     def report(runs: Runs) -> Sequence[Section]:

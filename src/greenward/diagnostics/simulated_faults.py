@@ -1,7 +1,7 @@
-"""The kinds of faults of the synthetic bench: what each changes, from which step on, and its finding's name.
+"""The kinds of faults of simulated runs: what each changes, from which step on, and its finding's name.
 
 A kind is a function of the world before it is played; one that changes signals afterwards returns a function
-of them. `onset` is the first step that is wrong; None: from the beginning, so nothing is dated.
+of them. `greenward selftest` plays one for each finding (`example_of`), FaultBench those of `KINDS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from benchmarks.faultbench.simulation import Array, World, noise
+
+from greenward.diagnostics.simulation import Array, World, noise, play
 
 Change = Callable[[World, Array], Callable[[dict[str, Array]], None] | None]
 """(world, 0 before the onset and 1 from it on) -> what to do with the signals, if anything."""
@@ -19,13 +20,27 @@ Change = Callable[[World, Array], Callable[[dict[str, Array]], None] | None]
 
 @dataclass(frozen=True)
 class Kind:
-    """`names` are the findings that name the fault rightly. `from_start` faults have no onset."""
+    """`names` are the findings that name the fault rightly, the best first; a healthy run has none.
+
+    `from_start` faults have no onset.
+    """
 
     names: tuple[str, ...]
     change: Change
     from_start: bool = False
     peer: bool = False  # a fault in the scope of rl-doctor 0.2
     algorithm: str = ""  # of the recipe, where only one has the signal
+
+
+def simulate(kind: Kind, world: World, place: int) -> dict[str, Array]:
+    """Play a world with the fault from the step at `place` on, and return its signals."""
+    if kind.algorithm:
+        world.algorithm = world.config["algorithm"]["name"] = kind.algorithm
+    later = kind.change(world, (np.arange(world.steps) >= (0 if kind.from_start else place)).astype(float))
+    signals = play(world)
+    if later is not None:
+        later(signals)
+    return signals
 
 
 def _since(after: Array) -> Array:
@@ -40,14 +55,20 @@ def _field(name: str, value: Callable[[World, Array], Any]) -> Change:
     return change
 
 
-def _signals(edit: Callable[[dict[str, Array], World, Array], None]) -> Change:
+def with_signals(edit: Callable[[dict[str, Array], World, Array], None]) -> Change:
+    """A change of the signals after the world was played."""
     return lambda world, after: lambda signals: edit(signals, world, after)
 
 
 def _both(*changes: Change) -> Change:
     def change(world: World, after: Array) -> Callable[[dict[str, Array]], None]:
         later = [then for one in changes if (then := one(world, after))]
-        return lambda signals: [then(signals) for then in later] and None
+
+        def edit(signals: dict[str, Array]) -> None:
+            for then in later:
+                then(signals)
+
+        return edit
 
     return change
 
@@ -159,6 +180,11 @@ def _hack(w: World, after: Array) -> None:
     w.proxy = 0.9 * (1 - np.exp(-_since(after) / 25)) * after
 
 
+def _by_heart(w: World, after: Array) -> None:
+    w.learning, w.start = np.zeros(w.steps), -1.0
+    w.proxy = 0.8 * (1 - np.exp(-_since(after) / 25)) * after
+
+
 def _decline(w: World, after: Array) -> None:
     w.learning = w.learning * (1 - after) - float(w.rng.uniform(2, 4)) * after
     w.proxy = 0.35 * (1 - np.exp(-_since(after) / 40)) * after  # training problems are known by heart
@@ -188,7 +214,7 @@ def _fades(w: World, after: Array) -> None:
 
 KINDS: Mapping[str, Kind] = {
     "memory leak, linear": Kind(
-        ("memory-leak",), _field("leak", lambda w, a: _leak(w, a, np.arange(w.steps) * 1.0)), True
+        ("memory-leak",), _field("leak", lambda w, a: _leak(w, a, np.arange(w.steps, dtype=float))), True
     ),
     "memory leak, noisy": Kind(
         ("memory-leak",), lambda w, a: setattr(w, "leak", _noisy_leak(w, np.ones(w.steps))), True
@@ -202,24 +228,24 @@ KINDS: Mapping[str, Kind] = {
     "gradient explosion": Kind(("gradient-explosion",), _explode, peer=True),
     "gradient growth": Kind(("gradient-explosion",), _grow, peer=True),
     "gradient explosion, then recovery": Kind(("gradient-explosion", "gradient-burst"), _burst, peer=True),
-    "gradient spikes": Kind(("gradient-spikes",), _signals(_spike), peer=True),
+    "gradient spikes": Kind(("gradient-spikes",), with_signals(_spike), peer=True),
     "gradient vanishing": Kind(
         ("gradient-vanished",),
         _field("scale", lambda w, a: np.exp(-np.minimum(_since(a) / 12, 5))),
         peer=True,
     ),
-    "no gradient at most steps": Kind(("gradient-vanished",), _signals(_no_gradient), peer=True),
+    "no gradient at most steps": Kind(("gradient-vanished",), with_signals(_no_gradient), peer=True),
     "gradient clipped at every step": Kind(
         ("gradient-always-clipped",), _field("scale", lambda w, a: np.full(w.steps, 25.0)), True, True
     ),
-    "not a number": Kind(("non-finite",), _signals(_not_a_number), peer=True),
+    "not a number": Kind(("non-finite",), with_signals(_not_a_number), peer=True),
     "reward collapse": Kind(
         ("reward-drop",),
         _field("learning", lambda w, a: np.where(a > 0, -12.0 * (_since(a) < 25), 1.0)),
         peer=True,
     ),
-    "constant reward": Kind(("constant-reward",), _signals(_constant), peer=True),
-    "reward term dead from the start": Kind(("reward-term-dead",), _signals(_dead_term), True, True),
+    "constant reward": Kind(("constant-reward",), with_signals(_constant), peer=True),
+    "reward term dead from the start": Kind(("reward-term-dead",), with_signals(_dead_term), True, True),
     "reward scale jump": Kind(
         ("reward-scale-jump",),
         _field("reward_scale", lambda w, a: 1 + a * float(w.rng.choice([2.0, 4.0, 9.0]))),
@@ -242,12 +268,12 @@ KINDS: Mapping[str, Kind] = {
         ),
     ),
     "KL runs away": Kind(
-        ("kl-runaway",), _both(_signals(_kl), _field("learning", lambda w, a: 1 - a)), peer=True
+        ("kl-runaway",), _both(with_signals(_kl), _field("learning", lambda w, a: 1 - a)), peer=True
     ),
     "large policy steps": Kind(("large-policy-steps",), _field("push", lambda w, a: 1 + a * 4.5), peer=True),
     "clip fraction 0.45": Kind(
         ("clip-fraction-high",),
-        _signals(
+        with_signals(
             lambda s, w, a: s.update(
                 {
                     k: np.where(a > 0, f * np.exp(0.08 * noise(w.rng, w.steps)), s[k])
@@ -261,10 +287,10 @@ KINDS: Mapping[str, Kind] = {
     "sampler and learner differ": Kind(
         ("sampler-mismatch",), _field("mismatch", lambda w, a: np.where(a > 0, 0.12, w.mismatch))
     ),
-    "warm-up restarted": Kind(("learning-rate-jump",), _signals(_restart)),
+    "warm-up restarted": Kind(("learning-rate-jump",), with_signals(_restart)),
     "learning rate jumps": Kind(
         ("learning-rate-jump",),
-        _signals(lambda s, w, a: s.update(learning_rate=s["learning_rate"] * (1 + 29 * a))),
+        with_signals(lambda s, w, a: s.update(learning_rate=s["learning_rate"] * (1 + 29 * a))),
     ),
     "answers cut off": Kind(
         ("truncated-answers",), _field("cut", lambda w, a: np.where(a > 0, 0.5, w.cut)), peer=True
@@ -284,7 +310,9 @@ KINDS: Mapping[str, Kind] = {
             lambda w, a: _learning_falls(w, a),
         ),
     ),
-    "value function unlearned": Kind(("value-function-useless",), _signals(_value), True, algorithm="ppo"),
+    "value function unlearned": Kind(
+        ("value-function-useless",), with_signals(_value), True, algorithm="ppo"
+    ),
     "timeouts": Kind(
         ("sandbox-timeouts", "failing-answers-rise"),
         _field("timeouts", lambda w, a: np.where(a > 0, 0.3, w.timeouts)),
@@ -320,3 +348,22 @@ KINDS: Mapping[str, Kind] = {
     ),
     "useless base rate": Kind(("poor-calibration", "calibration-no-discrimination"), _useless, True),
 }
+
+HEALTHY = Kind((), lambda world, after: None)
+# Kinds that FaultBench does not measure.
+_MORE: Mapping[str, Kind] = {
+    "quality falls": Kind(("quality-drop",), _field("readable", lambda w, a: w.readable * (1 - 0.5 * a))),
+    "training problems are known by heart": Kind(("train-held-out-gap",), _by_heart),
+    "KL below 0": Kind(("impossible-value",), with_signals(lambda s, w, a: s.update(kl=s["kl"] - 0.5 * a))),
+}
+
+
+def example_of(finding: str, more: Mapping[str, Kind] = {}) -> str | None:
+    """The name of the kind that shows a finding best; None: there is none. `more` are kinds of a task."""
+    found = [(name, kind) for name, kind in every_kind(more).items() if finding in kind.names]
+    return min(found, key=lambda one: one[1].names.index(finding))[0] if found else None
+
+
+def every_kind(more: Mapping[str, Kind] = {}) -> Mapping[str, Kind]:
+    """The kinds by name, with those of a task."""
+    return {**KINDS, **_MORE, **more}

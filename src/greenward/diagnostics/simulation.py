@@ -28,6 +28,7 @@ def noise(rng: np.random.Generator, steps: int, phi: float | None = None, tails:
 
 
 def sigmoid(x: Array | float) -> Array:
+    """1 / (1 + exp(-x))."""
     return np.asarray(1 / (1 + np.exp(-np.asarray(x, float))))
 
 
@@ -46,6 +47,7 @@ class World:
     group: int = 8
     start: float = -0.6
     gain: float = 1.8
+    skill: Array = field(init=False)  # while it was played
     learning: Array = field(init=False)
     scale: Array = field(init=False)
     proxy: Array = field(init=False)  # passes that are no skill: exploits of the tests
@@ -250,15 +252,16 @@ def predictions(world: World, each: int = 16) -> list[dict[str, Any]]:
 
 def rollouts(world: World, step: int, kept: int = 32) -> list[dict[str, Any]]:
     """Answers of a step. With a length bias, the reward grows with the length of equal answers."""
-    rng, rows = world.rng, []
+    rng = world.rng
+    rows: list[dict[str, Any]] = []
     skill = world.skill[step - 1]
     tasks = rng.normal(0, 1.3, kept // 4)
     for place in range(kept):
-        task = int(rng.integers(1e6)) if place % 4 == 0 else rows[-1]["task"]
+        task = int(rng.integers(1_000_000)) if place % 4 == 0 else rows[-1]["task"]
         copy = bool(rng.random() < world.copies[step - 1])
         passed = bool(rng.random() < sigmoid(skill - tasks[place // 4]))
         length = float(world.length[step - 1] * np.exp(0.5 * rng.standard_normal()))
-        answer = "return 0" if copy else f"x = {int(rng.integers(1e6))}\nreturn x + {place}"
+        answer = "return 0" if copy else f"x = {int(rng.integers(1_000_000))}\nreturn x + {place}"
         if world.flaky and place % 4 == 1 and rng.random() < 0.8:
             answer = rows[-1]["answer"]
             passed = bool(rows[-1]["passed"]) != bool(rng.random() < world.flaky)
