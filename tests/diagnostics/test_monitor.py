@@ -330,7 +330,7 @@ def test_the_address_can_come_from_the_environment_and_is_never_shown(receiver, 
         done = CliRunner().invoke(cli, ["monitor", str(run), "--once", *chosen])
         assert done.exit_code == 1 and "SECRET" not in done.output
     slack, plain = receiver.received[0], receiver.received[-1]
-    assert slack["text"].startswith("CRITICAL in run at step 30") and plain["run"] == "run"
+    assert slack["text"].startswith("CRITICAL in run from step 30") and plain["run"] == "run"
     assert not [path for path in run.rglob("*") if path.is_file() and "SECRET" in path.read_text()]
     monkeypatch.setenv("MY_WEBHOOK", "SECRET")
     for name in ("MY_WEBHOOK", "NO_SUCH_VARIABLE"):

@@ -839,7 +839,7 @@ def test_json_lines_in_a_file_of_another_name_and_of_rllib_are_read(tmp_path):
     for name in ("result.json", "result.txt", "result"):
         signals = read_run_signals(written(tmp_path, name, jsonl(rows)))
         assert signals.steps.tolist() == [row["step"] for row in ROWS]
-        assert signals.values["env_runners/episode_return_mean"].tolist() == [row["reward"] for row in ROWS]
+        assert signals.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
 
 
 def test_json_with_words_for_numbers_that_it_has_none_for_is_read(tmp_path):

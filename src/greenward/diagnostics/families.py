@@ -32,7 +32,7 @@ _SILENT: Mapping[Kind, frozenset[str]] = {
     "agent": _OF_ANSWERS,
     "preferences": _OF_SAMPLING,
     "supervised": _OF_SAMPLING | {"no-learning"},
-    "language model": frozenset({"value-loss-diverges"}),
+    "language model": frozenset(),
     "unknown": frozenset(),
 }
 

@@ -419,12 +419,13 @@ class _Alerts:
                 say(f"Step {alarm.step}: the webhook {self._place} failed: {why}. Later failures are silent.")
 
     def _message(self, alarm: Alarm, run: str, remarks: list[str]) -> dict[str, Any]:
-        finding = FINDINGS.get(alarm.name) if alarm.source == "test" else None
+        finding = FINDINGS.get(alarm.name) if alarm.source != "rule" else None
         what, first = alarm.text, f"greenward diagnose {run or 'RUN'}"
         if finding is not None:
             what, first = f"{finding.title}: {alarm.text.removeprefix(f'{alarm.name}: ')}", finding.actions[0]
         where = f" in {run}" if run else ""
-        text = f"{alarm.severity.upper()}{where} at step {alarm.step}: {what}. First: {first.rstrip('.')}."
+        when = f"from step {alarm.onset}" if alarm.source == "diagnosis" else f"at step {alarm.step}"
+        text = f"{alarm.severity.upper()}{where} {when}: {what.rstrip('.')}. First: {first.rstrip('.')}."
         text = visible(" ".join([*text.split(), *remarks]), _MOST_CHARACTERS)
         if self._format == "slack":  # an id in angle brackets would mention somebody
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
@@ -509,7 +510,7 @@ class Monitor:
             value, text = values[-1] if values else 0.0, f"{one.name}: {one.measured}"
             self._confirmed[one.name] = one.severity
             alarm = Alarm(self._seen, one.name, one.severity, text, onset, "diagnosis", value)
-            self._act(alarm, self.rules.actions)
+            self._act(alarm, tuple(dict.fromkeys((*self.rules.actions, *self._for_all))))
         if ended and (others := (early | self._confirmed.keys()) - {one.name for one in findings}):
             self._say(f"The diagnosis of the whole log does not find: {', '.join(sorted(others))}.")
 

@@ -207,6 +207,15 @@ def _flat(w: World, after: Array) -> None:
     w.learning = np.zeros(w.steps)
 
 
+def _one_answer(w: World, after: Array) -> None:
+    w.config["training"]["num_generations"] = 1
+
+
+def _diverge(s: dict[str, Array], w: World, after: Array) -> None:
+    grown = 14 * _since(after) / w.steps
+    s["value/loss"] = 0.05 * np.exp(grown + 0.1 * noise(w.rng, w.steps))
+
+
 def _fades(w: World, after: Array) -> None:
     w.gain, w.learning = 9.0, w.learning * after * 2
     w.cut, w.timeouts, w.errors = w.cut * 0, w.timeouts * 0, w.errors * 0.02
@@ -354,6 +363,13 @@ HEALTHY = Kind((), lambda world, after: None)
 _MORE: Mapping[str, Kind] = {
     "quality falls": Kind(("quality-drop",), _field("readable", lambda w, a: w.readable * (1 - 0.5 * a))),
     "training problems are known by heart": Kind(("train-held-out-gap",), _by_heart),
+    "groups of one answer": Kind(("group-of-one",), _one_answer, True),
+    "values diverge": Kind(
+        ("value-loss-diverges",),
+        _both(with_signals(_diverge), _field("learning", lambda w, a: -0.6 * a)),
+        from_start=True,
+        algorithm="ppo",
+    ),
     "KL below 0": Kind(("impossible-value",), with_signals(lambda s, w, a: s.update(kl=s["kl"] - 0.5 * a))),
 }
 

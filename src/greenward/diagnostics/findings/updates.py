@@ -799,11 +799,18 @@ def value_loss(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(found, numbers, onset=exactly(steps[place or int(far.argmax())]))
 
 
+def value_losses(run: RunSignals) -> tuple[str, ...]:
+    """The squared errors of values: of Q-learning agents the loss itself."""
+    if "value/loss" in run.values:
+        return ("value/loss",)
+    return ("loss",) if run.family.kind == "agent" else ()
+
+
 VALUE_LOSS_DIVERGES = Finding(
     "value-loss-diverges",
     "The values that are learned have left what can be earned",
     value_loss,
-    lambda run: ("value/loss",) if "value/loss" in run.values else ("loss",),
+    value_losses,
     severity="critical",
     optional=True,
     fewest=_FEWEST_ENTROPIES,
