@@ -47,6 +47,7 @@ from greenward.diagnostics.signals import (
     GRADIENT,
     REWARD,
     TITLES,
+    Reading,
     RunSignals,
     depends_on_recipe,
     short_name,
@@ -384,6 +385,9 @@ def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     if lowered and run.settings.get(lowered[1]) == 0:
         return False
     changed = _rates_around(finding, run)
+    rates = run.series("learning_rate")[1]
+    if "learning_rate above 0" in action and len(rates) and rates.max() > 0:
+        return False
     return not ("training.schedule" in action and changed is not None and changed[0] == changed[1])
 
 
@@ -618,6 +622,9 @@ def diagnosis_report(
             for one in diagnosis.causes
         ],
         "format": run.format,
+        "family": run.family.name,
+        "reading": None if run.reading is None else asdict(run.reading),
+        "learning": asdict(learned(run)),
         "names": dict(run.theirs),
         "not_checked": [asdict(gap) for gap in diagnosis.gaps],
         "unanswered": diagnosis.unanswered,
@@ -628,9 +635,13 @@ def diagnosis_report(
     }
     share = steps["last"] / cost.max_steps if cost.max_steps else 1.0
     done = f", {share:.0%} of {cost.max_steps:,}" if share <= 1 - _LEAST_SHARE else ""
+    has_more = run.reading is not None and run.reading != Reading(run.reading.rows)
     facts = (
         Fact("steps", "{count:,} ({first} to {last}{done})".format(**steps, done=done)),
         Fact("checks", f"{diagnosis.checks} of {diagnosis.checks + len(diagnosis.gaps)}"),
+        Fact("trainer", run.family.name),
+        *((Fact("rows", str(run.reading)),) if has_more else ()),
+        *_learning_fact(run),
         *((Fact("cost", str(cost)),) if str(cost) else ()),
     )
     cards = (
@@ -652,6 +663,14 @@ def diagnosis_report(
         missing = [section("What is missing", *map(Paragraph, texts))]
     details = [*missing, *cards]
     return _report(diagnosis, headline, f"{diagnosis.command} of", run, facts, details, data, run.notes)
+
+
+def _learning_fact(run: RunSignals) -> tuple[Fact, ...]:
+    found = learned(run)
+    if not math.isfinite(found.low):
+        return ()
+    moved = f"{found.rise:+.3g} [{found.low:+.3g}, {found.high:+.3g}] from {found.start:.3g}"
+    return (Fact(f"rise of {run.logged_as(found.signal)}", moved),)
 
 
 def card_report(card: Card, run: RunSignals) -> Report:
