@@ -304,7 +304,7 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     is_small = found.sign >= 0 and found.high < found.enough and peak - start < found.enough
     # Where the spread of the answers is not known, a rise counts by the noise of a step alone.
     is_flat = (found.sign != 1 or not found.enough) and found.high < found.visible
-    is_flat = is_flat and peak - start < found.visible
+    is_flat = is_flat and peak - start < found.visible and found.rise > -found.visible  # else it fell
     unit = found.enough if is_small else found.visible
     what = "of 15 % of what is missing" if found.signal != REWARD else "of a tenth of the answers' spread"
     numbers = {
