@@ -175,3 +175,22 @@ def test_errors_of_values_beyond_every_return_are_a_divergence(tmp_path):
         row["loss"] = 50.0
     (tmp_path / "small.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "value-loss-diverges" not in {one.name for one in diagnose_run(tmp_path / "small.jsonl").findings}
+
+
+def test_a_mean_over_no_episode_is_no_fault_and_an_infinite_one_is(tmp_path):
+    rewards = [float("nan")] * 3 + [20.0 + i for i in range(60)]
+    others = {"time/iterations": range(63), "rollout/ep_len_mean": rewards}
+    assert "non-finite" not in {one.name for one in agents(tmp_path / "one", rewards, **others).findings}
+    rewards[40] = float("inf")
+    assert "non-finite" in {one.name for one in agents(tmp_path / "two", rewards, **others).findings}
+
+
+def test_what_was_pasted_without_its_first_brace_is_read_and_advice_is_a_sentence(tmp_path):
+    row = "'loss': {}, 'grad_norm': nan, 'reward': 0.34375, 'reward_std': 0.44, 'epoch': 0.{}}}"
+    (tmp_path / "pasted.txt").write_text("\n".join(row.format(0.1, i) for i in range(1, 6)))
+    found = diagnose_run(tmp_path / "pasted.txt")
+    assert len(found.run.steps) == 5 and found.run.family.name == "TRL, GRPO or RLOO"
+    rows = [{"step": i, "score": 1.0, "a": float("nan")} for i in range(1, 40)]
+    (tmp_path / "unknown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (one,) = (one for one in diagnose_run(tmp_path / "unknown.jsonl").findings if one.name == "non-finite")
+    assert "a lower learning rate" in " ".join(one.actions)

@@ -126,6 +126,8 @@ def _outcomes(topic: Topic, run: RunSignals, limits: Thresholds) -> Iterator[_Ou
                 yield _Outcome(finding, signal, finding.test(run, signal, limits))
             elif run.algorithm == "sft" and short[0] not in run.values:
                 continue  # supervised training has no answers and no rewards
+            elif short[0] == GRADIENT and GRADIENT not in run.values and not run.family.logs_gradient:
+                continue  # its trainer never logs one
             elif not depends_on_recipe(short[0]) and not finding.optional:
                 yield _Outcome(finding, signal, not_made(gap_of(run, short[0])))
 
@@ -282,6 +284,7 @@ _SIGNAL = (
     r"grad_norm|approx_kl|explained_variance|learning_rate|pass_rate)(?![\w/])"
 )
 _NAMES = re.compile(f"(?P<setting>{_SETTING})|{_SIGNAL}")
+_TWO_ARTICLES = re.compile(r"\b(an? (?:\w+er|higher)|more|fewer) the ")  # "a lower the learning rate"
 _IN_BRACKETS = re.compile(r" \(([^()]*)\)")
 # What an agent in a simulator has not.
 _ABOUT_ANSWERS = re.compile(r"\b(answer|group|prompt|problem|token|completion|sampl|held-out|checkpoint-)")
@@ -360,7 +363,8 @@ def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
         parts += [_NAMES.sub(shown, text[end : found.start()]), bracket(found)]
         end = found.end()
     place = f" in {run.rollouts[0][1].parent.name}/" if run.rollouts else " (none were kept)"
-    return ("".join(parts) + _NAMES.sub(shown, text[end:])).replace(" in rollouts/", place)
+    filled = ("".join(parts) + _NAMES.sub(shown, text[end:])).replace(" in rollouts/", place)
+    return _TWO_ARTICLES.sub(r"\1 ", filled)
 
 
 def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:

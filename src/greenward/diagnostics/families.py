@@ -42,9 +42,8 @@ class Family:
     """A trainer, or trainers that log alike.
 
     Each pattern of `evidence` must match a name of the log, in lower case and without `train/`.
-    `logs_gradient` says whether it logs the norm of the gradient unless told otherwise, `dialect` by which
-    names advice speaks of its settings (empty: in words), and `window` over how many episodes the reward that
-    it logs is a moving mean.
+    `logs_gradient` says whether it logs the norm of the gradient unless told otherwise, and `dialect` by
+    which names advice speaks of its settings (empty: in words).
     """
 
     name: str
@@ -52,7 +51,6 @@ class Family:
     evidence: tuple[str, ...] = ()
     logs_gradient: bool = False
     dialect: Dialect = ""
-    window: int = 1
 
     @property
     def silent(self) -> frozenset[str]:
@@ -78,14 +76,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
            dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"
-           r"value function loss|mean value_function loss",), window=100),
+           r"value function loss|mean value_function loss",)),
     Family("Stable-Baselines3, off-policy", "agent", (r"rollout/ep_rew_mean|ep_rew_mean",
-           r"(rollout/)?exploration_rate|(train/)?(actor_loss|critic_loss|ent_coef)"), False, "sb3", 100),
-    Family("Stable-Baselines3, on-policy", "agent", (r"rollout/ep_(rew|len)_mean|ep_rew_mean|"
+           r"(rollout/)?exploration_rate|(train/)?(actor_loss|critic_loss|ent_coef)"), dialect="sb3"),
+    Family("Stable-Baselines3, on-policy", "agent", (r"rollout/ep_(rew|len)_mean|ep_?rew_?mean|"
            r"approx_kl|clip_range", r"(time/)?(total_timesteps|iterations|fps)|n_updates|value_loss|"
-           r"policy_gradient_loss"), False, "sb3", 100),
+           r"policy_gradient_loss"), dialect="sb3"),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
-    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",), window=100),
+    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
     Family("minimind", "language model", (r"reward", r"(avg_)?(response_)?len.*|advantages?_(mean|std)|"
            r"actor_loss|policy_loss|kl_ref|format|fmt|correct")),
@@ -96,7 +94,7 @@ _OF_LANGUAGE_MODELS = Family("a language model's trainer, by the shape of its na
 _SUPERVISED = Family("supervised training, by the shape of its names", "supervised")
 _UNKNOWN = Family("an unknown trainer", "unknown")
 _AGENT_SHAPE = re.compile(
-    r".*(?:ep_(?:rew|len)|episod|timesteps|env_steps|\bframes?\b|fps|\bsps\b|exploration|epsilon|q_values?).*"
+    r".*(?:ep_?(?:rew|len)|episod|timesteps|env_steps|\bframes?\b|fps|\bsps\b|exploration|epsilon|q_values?).*"
 )
 _LANGUAGE_SHAPE = re.compile(
     r".*(?:complet|response|token|rollout|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"

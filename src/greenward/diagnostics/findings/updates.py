@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -111,6 +112,7 @@ RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up i
 _ONE_FALL = 0.34  # of the peak, from one value to the next
 _TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
 _PERIOD_ERROR = 0.05
+_OF_EPISODES = re.compile(r".*ep(?:isod\w*)?_?(?:rew|len|ret).*")
 
 COLLAPSED = 0.1  # of the entropy of the first rows
 LOST = 0.2  # of the range of the reward
@@ -125,6 +127,11 @@ DIVERGED = 3.0  # times the largest return is the root of the squared error of v
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
     wrong = {name: run.not_finite(name) for name in run.values}
+    if run.family.kind == "agent":  # a mean over no episode is NaN: none has ended yet
+        for name in filter(_OF_EPISODES.fullmatch, map(str, wrong)):
+            wrong[name] = wrong[name] & ~np.isnan(run.values[name])
+        if REWARD in wrong and _OF_EPISODES.fullmatch(run.logged_as(REWARD).lower()):
+            wrong[REWARD] = wrong[REWARD] & ~np.isnan(run.values[REWARD])
     if SKIPPED in run.values and (skipped := run.values[SKIPPED] > 0).any():
         wrong[SKIPPED] = skipped
     wrong = {name: places for name, places in wrong.items() if places.any()}

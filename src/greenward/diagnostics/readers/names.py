@@ -30,23 +30,26 @@ _THEIRS: Mapping[str, str] = {
     "train/avg_reward mean_reward avg_reward reward/env env_reward episode_reward mean_episode_reward "
     "episode_return_mean env_runners/episode_return_mean charts/episodic_return episodic_return "
     "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
-    "average_return mean_100_episode_reward mean_return episode_return return_mean",
+    "average_return mean_100_episode_reward mean_return episode_return return_mean "
+    "ep_rewmean eprewmean averageepret average_reward_score mean_total_reward",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std",
     "pass_rate": "pass_rate accuracy env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
-    "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss avg_loss loss_pg actor_loss "
-    "act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
+    "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
+    "actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
-    "entropy_loss objective/entropy",
+    "entropy_loss objective/entropy policy_entropy",
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
     "actor/reward_kl_penalty kl_ref mean_kl",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
-    "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl",
-    "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm",
+    "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl "
+    "approxkl",
+    "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm "
+    "grad._norm",
     "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate charts/learning_rate "
     "loss/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
-    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac",
+    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
     "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance "
@@ -75,7 +78,7 @@ _THEIRS: Mapping[str, str] = {
     "advantage/min": "critic/advantages/min advantages/min advantages_min",
     "reward/max": "critic/score/max critic/rewards/max reward_max",
     "reward/min": "critic/score/min critic/rewards/min reward_min",
-    "advantage/std": "critic/advantages/std advantages/std advantages_std",
+    "advantage/std": "critic/advantages/std advantages/std advantages_std adv_std",
     "rollouts/staleness": "off_policy_level/all/mean rollout/staleness_steps staleness policy_lag",
     "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec",
     "perf/device_memory_mb": "perf/max_memory_allocated_gb gpu_mem_gb perf/max_memory_reserved_gb "
@@ -109,6 +112,13 @@ _NO_SCORE = re.compile(
 )
 _SCORES = ("acc", "pass", "correct", "solve", "score", "avg@", "reward")  # the best first
 _COUNTERS = frozenset({"epoch", "num_tokens", "num_input_tokens_seen", "total_flos", "progress/done_frac"})
+# Names that every log of their trainer has, and that no check needs: they are no news.
+_NO_NEWS = re.compile(
+    r"rewards?/.+/(?:std|min|max)|clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
+    r"(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)|(?:logps|logits)/.*|"
+    r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
+    r"ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|train_speed\(iter/s\))"
+)
 
 
 def renamed(
@@ -140,7 +150,8 @@ def renamed(
             forms = _forms(name) if chosen and name not in mapping else ()
             scale, shift = next((_SCALES[form] for form in forms if form in _SCALES), (1.0, 0.0))
             found[name] = (ours if chosen else name), scale, shift
-    return found, tuple(name for name in unknown if name not in _COUNTERS)
+    news = (name for name in unknown if name not in _COUNTERS and not _NO_NEWS.fullmatch(_forms(name)[1]))
+    return found, tuple(news)
 
 
 def _forms(name: str) -> tuple[str, ...]:

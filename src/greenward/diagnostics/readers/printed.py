@@ -215,6 +215,8 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
         found.torn_last = found.torn_last and not plain
         if tables.take(plain):
             continue
+        if plain[:1] in ("'", '"') and "{" not in plain and len(_MAPPED.findall(f"{plain} ")) > 2:
+            plain = "{" + plain.rstrip("},") + "}"  # it was pasted without its first character
         if not plain:
             words.close()
         elif "step:" in plain and " - " in plain and (row := _verl(plain)):
