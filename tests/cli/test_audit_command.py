@@ -8,7 +8,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.evaluate import audit
+from greenward.cli.main import cli
 from greenward.common.errors import RewardError
 from greenward.evaluation.audit import audit as audit_function
 from greenward.evaluation.audit_report import AuditReport, Trial, TrialOutcome
@@ -35,13 +35,13 @@ def here(tmp_path, monkeypatch):
 
 
 def test_what_is_accepted_is_named_with_the_reason_and_the_exit_code_is_1(here):
-    done = CliRunner().invoke(audit, ["some_graders:everything"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:everything"])
     assert done.exit_code == 1
     assert "trl signature" in done.output
     assert done.output.startswith("NOT SOUND, pays for any text: accepted ")
     assert len(done.output.splitlines()) <= 25
     assert "mock.ANY" not in done.output
-    done = CliRunner().invoke(audit, ["some_graders:everything", "--all"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:everything", "--all"])
     assert "leaving early: the answer ended the process before a test could fail" in done.output
     assert "accepted mock.ANY, audit/gcd" in done.output
 
@@ -59,13 +59,13 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
     )
     fake = functools.wraps(audit_function)(lambda *_, **__: report)
     monkeypatch.setattr("greenward.evaluation.audit.audit", fake)
-    done = CliRunner().invoke(audit, ["m:f"])
+    done = CliRunner().invoke(cli, ["audit", "m:f"])
     assert done.exit_code == 0, done.output
     assert "Sound: accepted 0 of 1 wrong or cheating answers" in done.output
 
 
 def test_json_holds_every_trial(here):
-    done = CliRunner().invoke(audit, ["some_graders:everything", "--json"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:everything", "--json"])
     report = json.loads(done.output)
     assert (report["sound"], report["accepted"]) == (False, len(report["cheats"]))
     fields = {"answer", "family", "task_id", "outcome", "score", "detail", "why", "text", "is_partial"}
@@ -74,25 +74,25 @@ def test_json_holds_every_trial(here):
 
 
 def test_a_function_that_cannot_be_used_is_an_error(here):
-    done = CliRunner().invoke(audit, ["some_graders:nothing_there"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:nothing_there"])
     assert isinstance(done.exception, RewardError)  # `main` makes exit code 2 of it
 
 
 def test_a_function_that_never_tells_right_from_wrong_is_asked_about_its_data_with_exit_code_2(here):
-    done = CliRunner().invoke(audit, ["some_graders:for_one_source"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:for_one_source"])
     assert done.exit_code == 2
     assert "never told right from wrong: is the data of the shape it expects?" in done.output
     assert "refused 15 of 15" not in done.output
-    done = CliRunner().invoke(audit, ["some_graders:for_one_source", "--json"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:for_one_source", "--json"])
     report = json.loads(done.output)
     assert (done.exit_code, report["told_apart"], report["says_nothing"]) == (2, False, True)
-    done = CliRunner().invoke(audit, ["some_graders:for_one_source", "--data-source", "mine"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:for_one_source", "--data-source", "mine"])
     assert done.exit_code == 1
     assert "never told" not in done.output
 
 
 def test_a_column_can_have_the_name_that_the_function_gives_it(here):
-    done = CliRunner().invoke(audit, ["some_graders:for_gold", "--column", "gold=reference"])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:for_gold", "--column", "gold=reference"])
     assert done.exit_code == 1  # it refuses right answers that are not the reference
     assert "accepted 0 of" not in done.output or "refused" in done.output
     assert "trl signature" in done.output
@@ -100,6 +100,6 @@ def test_a_column_can_have_the_name_that_the_function_gives_it(here):
 
 @pytest.mark.parametrize("column", ["gold", "=reference", "gold="])
 def test_a_column_without_both_names_is_an_error(here, column):
-    done = CliRunner().invoke(audit, ["some_graders:for_gold", "--column", column])
+    done = CliRunner().invoke(cli, ["audit", "some_graders:for_gold", "--column", column])
     assert done.exit_code == 2
     assert "expected THEIRS=OURS" in done.output

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from click.testing import CliRunner
 
-from greenward.cli.evaluate import audit as command
+from greenward.cli.main import cli
 from greenward.common.errors import ConfigError, RewardError
 from greenward.evaluation.audit import audit
 from greenward.evaluation.audit_programs import GCD, RUNNING_MAX
@@ -224,10 +224,10 @@ def test_parameters_of_no_known_signature_are_refused_with_what_was_found_and_wh
 
 
 def test_the_report_is_short_and_begins_with_the_kind():
-    done = CliRunner().invoke(command, ["graders_of_texts:substring"])
+    done = CliRunner().invoke(cli, ["audit", "graders_of_texts:substring"])
     assert re.match(r"NOT SOUND, looks for the text, .*: accepted \d+ of \d+ wrong", done.output)
     assert len(done.output.splitlines()) <= 25
-    report = json.loads(CliRunner().invoke(command, ["graders_of_texts:substring", "--json"]).output)
+    report = json.loads(CliRunner().invoke(cli, ["audit", "graders_of_texts:substring", "--json"]).output)
     assert report["version"] == 1
     assert report["findings"][0]["kind"] == "looks for the text"
     assert len(report["spellings"]) >= 40
@@ -313,8 +313,9 @@ def repository_kinds(project, **settings):
 
 def test_a_grader_of_a_repository_that_sees_inputs_only_is_sound(project):
     done = CliRunner().invoke(
-        command,
+        cli,
         [
+            "audit",
             *(str(project), "--solution", str(project.parent / "solved")),
             *("--answer", "shapes.py", "--grader", "python3 grade.py"),
         ],
