@@ -273,7 +273,7 @@ def learned(run: RunSignals) -> Learning:
     rise, error = _rise(first, last)
     at_once, its_error = _rise(first[:_FEW], last)
     if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
-        rise, error = at_once, its_error
+        start, rise, error = float(first[:_FEW].mean()), at_once, its_error
     low, high = rise - Z_90 * error, rise + Z_90 * error
     noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
     is_full = _rose_elsewhere(run) or (name != REWARD and start > _SATURATED)
