@@ -26,6 +26,7 @@ log, or only an excerpt of a few rows, borrow the rates of the nearest one, and 
 | autocorrelation of `ep_rew_mean` between rows | 0.96 to 1.00 | 4 SB3 logs |
 | entropy of a healthy agent | 0.68 to 0.06 while the return rises from 140 to 650 | 1 SB3 log |
 | explained variance, healthy | 0.47 to 0.9, single rows down to -0.2 | 2 SB3 logs |
+| explained variance of values that are not trained yet | 0.000 to 0.003 | 1 SB3 log |
 | value loss, healthy: noise over mean; its root over the gain | 0.3 to 0.4; 0.06 to 0.2 | 2 SB3 logs |
 | loss of a diverging value function: its root over the largest return | 10 to 26 | 1 excerpt |
 | `time/fps`, cumulative, healthy | falls from 1850 to 620 (PPO), from 19000 to 2150 (DQN) | 2 SB3 logs |

@@ -68,7 +68,8 @@ def _kl_runaway(run: Course) -> None:
 
 def _dead(run: Course) -> None:
     run.skill[:] = 0.08
-    run.agreement[:] = run.rng.uniform(0.95, 1.0)
+    # The deviation of rewards is 0 at five of six steps at least, however many groups a step has.
+    run.agreement[:] = 1 - run.rng.uniform(0, 0.16) / run.batch[0]
 
 
 def _constant(run: Course) -> None:
@@ -141,7 +142,7 @@ FAULTS: dict[str, Fault] = {
         ("entropy-collapse",), ("entropy", "entropy_loss"), _entropy_collapse, begins=_EARLY),
     "entropy collapse, late": Fault(
         ("entropy-collapse",), ("entropy", "entropy_loss"), _entropy_collapse),
-    "KL runs away, early": Fault(("kl-runaway", "kl-drift"), ("kl",), _kl_runaway, begins=_EARLY),
+    "KL runs away, early": Fault(("kl-runaway",), ("kl",), _kl_runaway, begins=_EARLY),
     "reward lost after a peak": Fault(
         ("reward-drop", "quality-drop"), _REWARD, lambda run: _lose(run, 0.1, 0.2), change=0.27),
     "no learning": Fault(("no-learning",), _REWARD, _flat, begins=_START, change=0.2),

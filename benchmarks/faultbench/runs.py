@@ -107,6 +107,12 @@ def _rate(run: Course) -> Floats:
     return peak * falls * (np.minimum(t / warm, 1) if warm else 1)
 
 
+def _explained(run: Course, level: float) -> Floats:
+    """The explained variance of a value function that is learned soon. One that says nothing has no noise."""
+    learned = (1 - 0.5 * np.exp(-np.arange(run.rows) / (0.03 * run.rows))) * run.factor("explains")
+    return np.minimum(level * learned + _noise(run, 0.1) * np.abs(learned) + _noise(run, 0.002), 0.99)
+
+
 def _answers(run: Course, rates: Answers) -> dict[str, Floats]:
     rng, rows, (prompts, answers) = run.rng, run.rows, run.batch
     low, high = rates.rewards[rng.integers(len(rates.rewards))]
@@ -143,7 +149,7 @@ def _answers(run: Course, rates: Answers) -> dict[str, Floats]:
     stall, stalls = _rare(run, 0.2, (9, 100))
     seconds = rng.uniform(*rates.seconds) * np.exp(_noise(run, 0.06, 0.3)) * run.factor("slower")
     seconds[stall] *= stalls
-    explained = np.minimum(0.6 * run.factor("explains") + _noise(run, 0.1), 0.97)
+    explained = _explained(run, 0.6)
     loss = 0.04 * kl + _noise(run, 0.01)
     reward = rewards.mean(axis=(1, 2))
     return {
@@ -182,8 +188,7 @@ def _episodes(run: Course) -> dict[str, Floats]:
     begins = np.maximum(ends - max(rates.window, fresh if rates.window > 1 else 1), 0)
     returns = (sums[ends] - sums[begins]) / (ends - begins)
     entropy = run.entropy * np.exp(_noise(run, 0.04, 0.9))
-    explained = rng.uniform(*rates.explained) * (1 - 0.5 * np.exp(-np.arange(rows) / (0.03 * rows)))
-    explained = np.minimum(explained * run.factor("explains") + _noise(run, 0.1), 0.99)
+    explained = _explained(run, rng.uniform(*rates.explained))
     value_loss = (gain * rng.uniform(*rates.value_error)) ** 2 * (0.6 + 0.4 * run.skill)
     value_loss = value_loss * np.exp(_noise(run, 0.35))
     per_row = fresh * 60

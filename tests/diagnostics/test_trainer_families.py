@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,3 +196,52 @@ def test_what_was_pasted_without_its_first_brace_is_read_and_advice_is_a_sentenc
     (tmp_path / "unknown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (one,) = (one for one in diagnose_run(tmp_path / "unknown.jsonl").findings if one.name == "non-finite")
     assert "a lower learning rate" in " ".join(one.actions)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "family"),
+    [
+        ("TRL GRPO, printed", "TRL, GRPO or RLOO"),
+        ("TRL GRPO, state", "TRL, GRPO or RLOO"),
+        ("verl", "verl"),
+        ("verl with a critic", "verl"),
+        ("OpenRLHF", "OpenRLHF"),
+        ("minimind", "minimind"),
+        ("SB3 on-policy", "Stable-Baselines3, on-policy"),
+        ("SB3 on-policy, printed", "Stable-Baselines3, on-policy"),
+        ("SB3 off-policy", "Stable-Baselines3, off-policy"),
+        ("CleanRL", "CleanRL"),
+        ("rsl_rl", "rsl_rl"),
+        ("own, episodes", "an agent's trainer, by the shape of its names"),
+    ],
+)
+def test_simulated_logs_of_the_benchmark_are_read_as_those_of_their_trainer(
+    tmp_path, monkeypatch, simulated, family
+):
+    """So that a fault which is missed there is missed by a check, not by a reader."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    from benchmarks.faultbench.families import FAMILIES
+    from benchmarks.faultbench.logs import make
+    from benchmarks.faultbench.planted import kinds_of
+
+    for kind in ("healthy, fast", "reward lost after a peak"):
+        make(simulated, kind, 1, tmp_path / kind)
+        make(simulated, kind, 1, tmp_path / "again" / kind)
+        (one,), (same,) = ((folder / kind).iterdir() for folder in (tmp_path, tmp_path / "again"))
+        assert one.read_bytes() == same.read_bytes()
+        run = diagnose_run(one).run
+        assert run.family.name == family and len(run.steps) in FAMILIES[simulated].rows
+        assert run.recorded["reward/mean"].all()
+    named = {name for fault in kinds_of(FAMILIES[simulated]).values() for name in fault.names}
+    assert named <= set(FINDINGS)
+
+
+def test_simulated_logs_of_the_benchmark_know_nothing_of_the_checks():
+    folder = Path(__file__).parents[2] / "benchmarks" / "faultbench"
+    for name in ("families", "runs", "planted", "forms"):
+        tree = ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
+        imported = {one.module or "" for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)}
+        imported |= {
+            alias.name for one in ast.walk(tree) if isinstance(one, ast.Import) for alias in one.names
+        }
+        assert not any(one.startswith("greenward") for one in imported), name
