@@ -259,7 +259,7 @@ def test_few_steps_are_never_healthy(tmp_path):
         run = write_run(tmp_path / str(count), {k: v[:count] for k, v in healthy(7).items()})
         done = command("--run", run, "--output-dir", tmp_path / "out")
         assert done.exit_code == 2, done.output
-        assert f"CANNOT TELL: the run has {count} step(s)" in done.output
+        assert f"CANNOT TELL: the log has {count} row(s)" in done.output
 
 
 def test_a_run_without_rewards_is_never_healthy(tmp_path):

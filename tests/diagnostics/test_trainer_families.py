@@ -18,7 +18,7 @@ NAMES = {
     "completions/mean_length completions/clipped_ratio rewards/accuracy/mean kl epoch",
     "TRL, PPO or RLOO": "eps objective/kl objective/entropy objective/rlhf_reward objective/scores "
     "policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/ratio lr",
-    "TRL, DPO": "loss grad_norm learning_rate rewards/chosen rewards/rejected rewards/accuracies rewards/margins "
+    "DPO": "loss grad_norm learning_rate rewards/chosen rewards/rejected rewards/accuracies rewards/margins "
     "logps/chosen logits/chosen",
     "supervised training": "loss grad_norm learning_rate num_tokens mean_token_accuracy epoch",
     "ms-swift, GRPO": "loss grad_norm learning_rate memory(GiB) train_speed(iter/s) reward reward_std kl "
@@ -245,3 +245,45 @@ def test_simulated_logs_of_the_benchmark_know_nothing_of_the_checks():
             alias.name for one in ast.walk(tree) if isinstance(one, ast.Import) for alias in one.names
         }
         assert not any(one.startswith("greenward") for one in imported), name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_moving_mean_that_loses_its_gain_is_named_and_one_that_keeps_it_is_not(tmp_path, seed):
+    rng, n, window = np.random.default_rng(seed), 200, 40
+    level = np.where(np.arange(n + window) < 110, np.linspace(20, 600, n + window), 60.0)
+    smooth = np.convolve(level + rng.normal(0, 60, n + window), np.ones(window) / window, "valid")[:n]
+    others = {"time/iterations": range(n), "rollout/ep_len_mean": smooth}
+    (one,) = (
+        one for one in agents(tmp_path / "lost", smooth, **others).findings if one.name == "reward-drop"
+    )
+    assert abs(one.onset.step / 2048 - 90) <= 30
+    kept = np.convolve(np.minimum(np.linspace(20, 500, n + window), 300) + rng.normal(0, 60, n + window),
+                       np.ones(window) / window, "valid")[:n]  # fmt: skip
+    assert agents(tmp_path / "kept", kept, **others).verdict == "healthy"
+
+
+def test_rounded_rates_of_a_warm_up_are_no_jump_and_a_constant_rate_that_jumps_is(tmp_path):
+    rewards = 0.3 + 0.002 * np.arange(60) + np.random.default_rng(0).normal(0, 0.01, 60)
+    ramp = np.round(np.minimum(np.linspace(5e-7, 2e-5, 60), 2e-5), 6)
+    names = {one.name for one in grpo(tmp_path / "ramp", rewards, learning_rate=ramp).findings}
+    assert "learning-rate-jump" not in names
+    jump = np.where(np.arange(60) < 30, 1e-6, 5e-6)
+    names = {one.name for one in grpo(tmp_path / "jump", rewards, learning_rate=jump).findings}
+    assert "learning-rate-jump" in names
+
+
+def test_what_is_not_finite_in_the_first_rows_alone_is_a_remark(tmp_path):
+    rewards = 0.3 + 0.002 * np.arange(60) + np.random.default_rng(0).normal(0, 0.01, 60)
+    for row, severity in ((0, "info"), (30, "critical")):
+        norms = np.full(60, 0.2)
+        norms[row] = np.inf
+        found = grpo(tmp_path / severity, rewards, grad_norm=norms).findings
+        assert [one.severity for one in found if one.name == "non-finite"] == [severity]
+
+
+def test_files_of_the_monitor_of_stable_baselines_are_read_as_episodes(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{20 + i + rng.normal():.3f},{100 + i},{i * 1.5:.2f}" for i in range(80)]
+    (tmp_path / "0.monitor.csv").write_text("\n".join(['#{"t_start": 1.0}', "r,l,t", *lines]))
+    found = diagnose_run(tmp_path / "0.monitor.csv")
+    assert found.run.family.kind == "agent" and found.verdict == "healthy"

@@ -74,7 +74,7 @@ class Alarm:
     """Something that was seen at `step`, and began at about `onset`.
 
     `source` is `test` (of the newest steps), `diagnosis` (of all rows so far) or `rule`. What only a test has
-    seen is `provisional`. `value` is the newest value of the signal.
+    seen is `provisional`. `value` is the newest value of the signal, `action` what the diagnosis advises.
     """
 
     step: int
@@ -85,6 +85,7 @@ class Alarm:
     source: str
     value: float
     provisional: bool = False
+    action: str = ""
 
 
 class LiveTests:
@@ -422,7 +423,8 @@ class _Alerts:
         finding = FINDINGS.get(alarm.name) if alarm.source != "rule" else None
         what, first = alarm.text, f"greenward diagnose {run or 'RUN'}"
         if finding is not None:
-            what, first = f"{finding.title}: {alarm.text.removeprefix(f'{alarm.name}: ')}", finding.actions[0]
+            what = f"{finding.title}: {alarm.text.removeprefix(f'{alarm.name}: ')}"
+            first = alarm.action or finding.actions[0]
         where = f" in {run}" if run else ""
         when = f"from step {alarm.onset}" if alarm.source == "diagnosis" else f"at step {alarm.step}"
         text = f"{alarm.severity.upper()}{where} {when}: {what.rstrip('.')}. First: {first.rstrip('.')}."
@@ -482,6 +484,7 @@ class Monitor:
         self._last: dict[str, int] = {}
         self._seen, self._next = -1, 0  # the newest step of `follow`, and the rows at which to diagnose again
         self._confirmed: dict[str, Severity] = {}
+        self._advice = ""  # of alarms of tests; the settings of a finding's own are greenward's
 
     def follow(self, run: RunSignals, *, ended: bool = False) -> None:
         """Look at the steps of a log that are new, and at all of it where it has `ended`.
@@ -492,6 +495,8 @@ class Monitor:
         """
         self.tests.algorithm, self.tests.silent = run.algorithm, run.silent
         self.ranges = run.possible_ranges
+        if run.family.dialect != "greenward":
+            self._advice = f"greenward diagnose {self.run or 'RUN'}"
         for place in (run.steps > self._seen).nonzero()[0].tolist():
             self.log(int(run.steps[place]), run.row(place), tests=not ended)
         self._seen = int(run.steps[-1])
@@ -509,7 +514,8 @@ class Monitor:
             onset = self._seen if one.onset is None else one.onset.step
             value, text = values[-1] if values else 0.0, f"{one.name}: {one.measured}"
             self._confirmed[one.name] = one.severity
-            alarm = Alarm(self._seen, one.name, one.severity, text, onset, "diagnosis", value)
+            first = next(iter(one.actions), "")
+            alarm = Alarm(self._seen, one.name, one.severity, text, onset, "diagnosis", value, action=first)
             self._act(alarm, tuple(dict.fromkeys((*self.rules.actions, *self._for_all))))
         if ended and (others := (early | self._confirmed.keys()) - {one.name for one in findings}):
             self._say(f"The diagnosis of the whole log does not find: {', '.join(sorted(others))}.")
@@ -536,7 +542,7 @@ class Monitor:
         if groups := sum(ours.get(name, 0.0) for name in GROUPS):  # greenward counts, others log the share
             ours.setdefault("groups/without_signal", 1 - ours.get(GROUPS[0], 0.0) / groups)
         seen = self.tests.add(step, ours) if tests and self.rules.tests else []
-        alarms = [(alarm, self.rules.actions) for alarm in seen]
+        alarms = [(replace(alarm, action=self._advice), self.rules.actions) for alarm in seen]
         for rule in self.rules.rules:
             value = ours.get(rule.signal, numbers.get(rule.signal))
             if value is not None and (alarm_of_rule := self._judge(rule, step, value)) is not None:

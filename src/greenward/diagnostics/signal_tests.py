@@ -340,15 +340,15 @@ def noise_of(values: Floats, z: float) -> tuple[float, float]:
     return innovation * math.sqrt(1 + phi) / (1 - phi), limit
 
 
-def moves_to(*, below: float = -np.inf, above: float = np.inf) -> Test:
-    """A move from the first to the last tenth, to less than `below` or more than `above` times it. Entropies
-    have little noise and look like random walks to a test of change, which only dates the move.
+def rises_to(*, above: float) -> Test:
+    """A rise from the first to the last tenth, to more than `above` times it. Entropies have little noise and
+    look like random walks to a test of change, which only dates the rise.
     """
 
     def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         values = run.series(signal)[1]
         start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-        if start <= 0 or below * start <= end <= above * start:
+        if start <= 0 or end <= above * start:
             return Result()
         numbers = {"before": start, "after": end, "ratio": end / start}
         return Result(True, numbers, onset=onset_of(run, signal))

@@ -71,6 +71,8 @@ _AROUND = 15  # steps on both sides of a jump
 _FEW = 5
 FEW_FACTS = 3  # rows: what is exactly so needs no statistics
 _LEVELS = 6  # parts of a run
+LOST_ERRORS, LOST_SHARE = 3.5, 0.5  # standard errors, and of what was gained
+RIPPLE = 0.2  # of the range of an agent's reward
 Z_90 = 1.6448536269514722  # the standard normal's 0.95 quantile
 
 
@@ -105,7 +107,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     spread_steps, spread = run.series("reward/std")
     if len(spread) < MIN_POINTS or spread[-max(_LATE, len(spread) // 4) :].any():
         return Result()
-    text = "reward/std is 0 throughout the last quarter: all answers of a step get the same reward."
+    text = "reward/std is 0 throughout the last quarter: the answers to a prompt get equal rewards."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
     return Result(True, {"text": text}, onset=exactly(since[0]))
 
@@ -380,10 +382,51 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Tests for a lasting fall; a term must fall by a fiftieth of the standard deviation of the rewards."""
     result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
-    if signal == REWARD or result.change is None or not len(spread):
+    if signal == REWARD:
+        lost = _lost(run)
+        if lost.found:
+            is_known = result.found and (result.p_value or 0.0) <= limits.alpha
+            return replace(result, p_value=None) if is_known else lost
+        return replace(result, found=result.found and not _is_ripple(run, result))
+    if result.change is None or not len(spread):
         return result
     is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * float(np.median(spread))
     return replace(result, found=result.found and not is_small)
+
+
+def _is_ripple(run: RunSignals, result: Result) -> bool:
+    """Whether an agent's fall is small beside what its reward moved: episodes are logged as moving means,
+    whose noise looks like changes.
+    """
+    if run.family.kind != "agent" or result.change is None:
+        return False
+    means = [float(part.mean()) for part in np.array_split(run.series(REWARD)[1], _LEVELS)]
+    return result.change.before - result.change.after < RIPPLE * (max(means) - min(means))
+
+
+def _lost(run: RunSignals) -> Result:
+    """A reward whose last sixth is below its best one by more than half of what was gained until then, and by
+    far more than the error of an AR(1): a moving mean leaves a test of change without power.
+    """
+    steps, values = run.series(REWARD)
+    parts = np.array_split(values, _LEVELS)
+    means = [float(part.mean()) for part in parts]
+    best = int(np.argmax(means[:-1]))
+    moved, error = _rise(parts[best], parts[-1])
+    if len(values) < MIN_POINTS or -moved <= max(LOST_ERRORS * error, LOST_SHARE * (means[best] - means[0])):
+        return Result()
+    since = sum(map(len, parts[:best]))
+    low = values[since:] < (means[best] + means[-1]) / 2
+    place = since + (first_frequent(low) or int(low.argmax()))
+    noise = math.sqrt(float(np.mean([part.var() for part in parts])))
+    numbers = {
+        "signal": REWARD,
+        "before": means[best],
+        "after": means[-1],
+        "effect_sd": moved / max(noise, 1e-12),
+        "onset": int(steps[place]),
+    }
+    return Result(True, numbers, onset=exactly(steps[place]))
 
 
 REWARD_DROP = Finding(
@@ -403,7 +446,12 @@ REWARD_DROP = Finding(
         "If one term fell while the total rose, change their weights in rewards.",
     ),
     confirm="Held-out evaluations before and after the onset fall, too.",
-    limit="the reward or a term of it falls and does not recover",
+    limit=(
+        "the reward or a term of it falls and does not recover (change test; an agent's by a fifth of its "
+        "range at least); or the mean of the last sixth "
+        "of the rewards is below that of the best by over half of what was gained until then, and by over "
+        "3.5 standard errors of an AR(1)"
+    ),
     source="change test",
     explains=(
         *("quality-drop", "held-out-regression", "dead-groups", "group-signal-fades", "poor-calibration"),

@@ -49,9 +49,9 @@ from greenward.diagnostics.signal_tests import (
     measure_memory_growth,
     median_of_part,
     most_likely_start,
-    moves_to,
     onset_of,
     rise_since,
+    rises_to,
     table_of,
 )
 from greenward.diagnostics.signals import (
@@ -112,6 +112,7 @@ RATE_JUMP, RATE_FALL = 1.5, 0.5  # from one step to the next, once the warm-up i
 _ONE_FALL = 0.34  # of the peak, from one value to the next
 _TROUGH = 0.4  # of the peak; a cycle that turns above it was cut off
 _PERIOD_ERROR = 0.05
+_REPEATED = 3  # rows in a warm-up, by rounding
 _OF_EPISODES = re.compile(r".*ep(?:isod\w*)?_?(?:rew|len|ret).*")
 
 COLLAPSED = 0.1  # of the entropy of the first rows
@@ -145,9 +146,11 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     ]
     others = len(earliest) - len(parts)
     more = f" and {others} other signals" if others else ""
-    severe = anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1]
+    severity: Severity = "critical" if anywhere.mean() >= OFTEN_NOT_FINITE or anywhere[-1] else "warning"
+    if len(run.steps) >= MIN_POINTS and not anywhere[anywhere.sum() :].any() and anywhere.sum() <= _FEW_ROWS:
+        severity = "info"  # what has no value yet, and loss scales that are being found
     numbers = {"signals": ", ".join(parts) + more, "steps": len(run.steps)}
-    return Result(True, numbers, "critical" if severe else "warning", exactly(run.steps[anywhere][0]))
+    return Result(True, numbers, severity, exactly(run.steps[anywhere][0]))
 
 
 NON_FINITE = Finding(
@@ -162,7 +165,7 @@ NON_FINITE = Finding(
     ),
     confirm="The signal that is not finite first names the part; the same step, repeated, shows it again.",
     limit="any value that is NaN or infinite, or an update skipped for it",
-    weight="critical from 1 % of the steps or at the last, else warning",
+    weight="critical from 1 % of the steps or at the last, info at the first 3 rows alone, else warning",
     explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
 )
 
@@ -535,7 +538,7 @@ def entropy_collapses(run: RunSignals, signal: str, limits: Thresholds) -> Resul
     start, end = float(np.median(first)), median_of_part(values, 0.9, 1)
     if start <= 0 or values.min() < 0 or end > COLLAPSED * start:
         return Result()
-    smooth = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(values, 1, "edge"), 3), axis=1)
     above = np.flatnonzero(smooth > COLLAPSED * start)
     onset = onset_of(run, signal) if len(values) >= MIN_POINTS else None
     place = int(above[above < len(values) * 0.9][-1]) + 1 if len(above) else 0
@@ -591,7 +594,7 @@ ENTROPY_COLLAPSE = Finding(
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Entropy that grows by half or more while the reward does not rise, from where the entropy rises on."""
-    result = moves_to(above=1.5)(run, signal, limits)
+    result = rises_to(above=1.5)(run, signal, limits)
     since = result.onset.step if result.onset else 0
     return Result() if result.found and rises_from(run, since) else result
 
@@ -843,8 +846,7 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, rates = run.series(signal)
     if (rates <= 0).all():
         return Result()
-    rises = np.flatnonzero(rates[1:] <= rates[:-1] * (1 + 1e-9))
-    top = int(rises[0]) if len(rises) else len(rates) - 1  # the end of the warm-up
+    top = _end_of_warm_up(rates)
     since = np.maximum(rates[top:], 1e-300)
     if len(since) < 3:
         return Result()
@@ -864,6 +866,19 @@ def rate_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     before, at = float(rates[place - 1]), float(rates[place])
     rise = f" and jumped to {at:.3g}" if at > 0.95 * after else f", then {at:.3g}, and rose to {after:.3g}"
     return Result(True, {"before": before, "after": after, "rise": rise}, onset=exactly(steps[place]))
+
+
+def _end_of_warm_up(rates: Floats) -> int:
+    """The place up to which the rate rises. Printed with few digits, it repeats itself on the way."""
+    place = same = 0
+    for at in range(1, len(rates)):
+        if rates[at] > rates[at - 1] * (1 + 1e-9):
+            place, same = at, 0
+        elif rates[at] < rates[at - 1] or same == _REPEATED:
+            break
+        else:
+            same += 1
+    return place
 
 
 def is_periodic(rates: Floats, top: int) -> bool:

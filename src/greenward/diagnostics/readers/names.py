@@ -31,7 +31,8 @@ _THEIRS: Mapping[str, str] = {
     "episode_return_mean env_runners/episode_return_mean charts/episodic_return episodic_return "
     "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
-    "ep_rewmean eprewmean averageepret average_reward_score mean_total_reward",
+    "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
+    "average_reward_score mean_total_reward",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std",
     "pass_rate": "pass_rate accuracy env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
@@ -156,7 +157,7 @@ def renamed(
 
 def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
-    plain = name.strip().lower().replace(" ", "_")
+    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
 
 

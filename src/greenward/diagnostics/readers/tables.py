@@ -115,6 +115,9 @@ def _headings(cells: list[str], run: str, path: Path, log: Log) -> list[str | No
     """The names of the columns, None for those that are left out."""
     if [cell.lower() for cell in cells] == ["wall time", "step", "value"]:
         return [None, "step", path.stem.rpartition("-tag-")[2] or path.stem]
+    if cells[:3] == ["r", "l", "t"]:  # stable_baselines3/common/monitor.py: a row for each episode
+        log.format = "SB3 Monitor"
+        return ["episode_reward", "episode_length", "time/time_elapsed", *(one or None for one in cells[3:])]
     if "time/total_timesteps" in cells:
         log.format = "SB3"
     if runs := _runs_of_columns(cells):
