@@ -112,7 +112,7 @@ def estimates(seed, apart, tokens=256):
 
 @pytest.mark.parametrize("apart", [0.0, 0.03, 0.3])
 def test_the_estimators_of_a_kl_are_possible_and_a_kl_below_0_is_found(apart):
-    may_cross, never = kl_range("objective/kl"), kl_range("kl", {"reward_std"})
+    may_cross, never = kl_range("objective/kl"), kl_range("kl", {"reward_std", "grad_norm"})
     assert may_cross.visible and never.visible is None
     alarms = missed = 0
     for seed in SEEDS:
@@ -225,7 +225,7 @@ def test_advantages_less_the_mean_of_their_group_have_the_mean_0(seed):
     rewards = rng.random((STEPS, 8, 4)) < 0.4
     raw = rewards.mean(axis=(1, 2))
     grouped = (rewards - rewards.mean(axis=2, keepdims=True)).mean(axis=(1, 2))
-    family = family_of({"reward_std"})
+    family = family_of({"reward_std", "grad_norm"})
     possible = possible_range("advantage/mean", "advantages/mean", family, {}, is_own=False)
     assert find_impossible(grouped, possible) is None and find_impossible(raw, possible) is not None
     other = family_of({"loss"})

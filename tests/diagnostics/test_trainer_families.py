@@ -74,7 +74,8 @@ def test_an_agent_that_lives_longer_is_healthy_and_hears_nothing_of_answers(tmp_
     rewards = 20 + 180 / (1 + np.exp(-np.linspace(-4, 6, n))) + rng.normal(0, 3, n)
     others = {
         "rollout/ep_len_mean": rewards,
-        "time/fps": 4000 / (1 + np.arange(n) / 20),  # cumulative, so that it falls as learning begins
+        # Cumulative: the first row is of sampling alone, at 4,000 frames a second, all others learn as well.
+        "time/fps": 2048 * (np.arange(n) + 1) / (2048 / 4000 + np.arange(n) * 2048 / 600),
         "time/iterations": np.arange(n) + 1,
         "train/entropy_loss": -0.69 + 0.4 * np.linspace(0, 1, n),
     }

@@ -45,6 +45,7 @@ from greenward.diagnostics.signal_tests import lines_of, median_of_part
 from greenward.diagnostics.signals import (
     DURATION,
     GRADIENT,
+    GROUPS,
     REWARD,
     TITLES,
     Reading,
@@ -230,7 +231,9 @@ def unanswered_question(run: RunSignals) -> str | None:
         return f"there is no reward in the log ({run.family.name}), so nothing can be said of RL"
     if len(run.steps) < MIN_POINTS:
         return f"the log has {len(run.steps)} row(s), a test needs {MIN_POINTS}"
-    needed = (wanted, GRADIENT) if run.family.logs_gradient else (wanted,)
+    # An excerpt that leaves out the learning rate leaves out the norm that stands beside it.
+    lacks_gradient = run.family.logs_gradient and (run.is_own or "learning_rate" in run.values)
+    needed = (wanted, GRADIENT) if lacks_gradient or GRADIENT in run.values else (wanted,)
     if missing := [name for name in needed if run.too_short(name)]:
         return f"{' and '.join(missing)} could not be tested"
     found = learned(run)
@@ -501,7 +504,6 @@ class Cost:
 
 _LEAST_SHARE, _FEWEST_GPU_HOURS = 0.01, 0.1  # less is not worth a line
 _SMOOTHED = 20  # windows in a run, over which rewards are averaged
-GROUPS = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail", "groups/constant")
 _CLOCKS = ("time/time_elapsed", "time/training")  # cumulative, in seconds
 _PLANNED = re.compile(r"(?:.*[./])?(?:max_steps|total_training_steps|total_steps)")
 

@@ -20,13 +20,13 @@ _OF_ANSWERS = frozenset({
     "dominant-answer", "failing-answers-rise", "sandbox-timeouts", "flaky-grades", "cheating",
     "quality-drop", "dead-groups", "group-signal-fades", "group-of-one", "sampler-mismatch", "kl-runaway",
     "reward-hacking", "train-held-out-gap", "evaluation-contaminated", "auxiliary-reward-dominates",
-    "poor-calibration", "calibration-no-discrimination", "entropy-rise", "throughput-drop",
+    "poor-calibration", "calibration-no-discrimination", "entropy-rise",
 })  # fmt: skip
 # Findings of what is earned by sampling, which training on given texts does not do.
 _OF_SAMPLING = _OF_ANSWERS | {
     "constant-reward", "reward-term-dead", "reward-scale-jump", "reward-drop", "entropy-collapse",
     "large-policy-steps", "clip-fraction-high", "value-function-useless", "value-loss-diverges",
-    "stale-policy",
+    "stale-policy", "throughput-drop",
 }  # fmt: skip
 _SILENT: Mapping[Kind, frozenset[str]] = {
     "agent": _OF_ANSWERS,
@@ -43,7 +43,8 @@ class Family:
 
     Each pattern of `evidence` must match a name of the log, in lower case and without `train/`.
     `logs_gradient` says whether it logs the norm of the gradient unless told otherwise, and `dialect` by
-    which names advice speaks of its settings (empty: in words).
+    which names advice speaks of its settings (empty: in words). `window` is over how many episodes a logged
+    return is averaged.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Family:
     evidence: tuple[str, ...] = ()
     logs_gradient: bool = False
     dialect: Dialect = ""
+    window: int = 1
 
     @property
     def silent(self) -> frozenset[str]:
@@ -70,20 +72,23 @@ FAMILIES: tuple[Family, ...] = (
            dialect="trl"),
     Family("ms-swift, GRPO", "language model", (r"memory\(gib\)|global_step/max_steps|train_speed\(.*\)",
            r"reward|rewards/.*|clip_ratio.*"), True, "trl"),
-    Family("TRL, GRPO or RLOO", "language model", (r"reward_std|frac_reward_zero_std|completion_length|"
+    Family("TRL, GRPO or RLOO", "language model", (r"frac_reward_zero_std|completion_length|train/reward_std|"
            r"completions?/(mean|max|min|clipped)_.*",), True, "trl"),
+    Family("TRL, GRPO or RLOO", "language model", (r"reward_std", r"rewards/.*|grad_norm|epoch"), True,
+           "trl"),
     Family("DPO", "preferences", (r"rewards/(chosen|margins|accuracies)|dpo_loss",), True, "trl"),
     Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
            dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"
-           r"value function loss|mean value_function loss",)),
+           r"value function loss|mean value_function loss",), window=100),
     Family("Stable-Baselines3, off-policy", "agent", (r"rollout/ep_rew_mean|ep_rew_mean",
-           r"(rollout/)?exploration_rate|(train/)?(actor_loss|critic_loss|ent_coef)"), dialect="sb3"),
+           r"(rollout/)?exploration_rate|(train/)?(actor_loss|critic_loss|ent_coef)"), dialect="sb3",
+           window=100),
     Family("Stable-Baselines3, on-policy", "agent", (r"rollout/ep_(rew|len)_mean|ep_?rew_?mean|"
            r"approx_kl|clip_range", r"(time/)?(total_timesteps|iterations|fps)|n_updates|value_loss|"
-           r"policy_gradient_loss"), dialect="sb3"),
+           r"policy_gradient_loss"), dialect="sb3", window=100),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
-    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",)),
+    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",), window=100),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
     Family("minimind", "language model", (r"reward", r"(avg_)?(response_)?len.*|advantages?_(mean|std)|"
            r"actor_loss|policy_loss|kl_ref|format|fmt|correct")),
@@ -108,8 +113,8 @@ def family_of(names: Collection[str], *, is_own: bool = False) -> Family:
     """The family of a log by the names in it."""
     if is_own:
         return _OWN
-    plain = {name.strip().lower().removeprefix("train/") for name in names}
-    plain |= {name.strip().lower() for name in names}
+    lower = {name.strip().lower().replace(" / ", "/") for name in names}
+    plain = lower | {name.removeprefix("train/") for name in lower}
     for one in FAMILIES:
         if all(any(map(re.compile(pattern).fullmatch, plain)) for pattern in one.evidence):
             return one

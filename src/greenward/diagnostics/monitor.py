@@ -36,7 +36,7 @@ from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
 from greenward.config.sections import ConfigSection
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
-from greenward.diagnostics.diagnose import GROUPS, diagnose_signals
+from greenward.diagnostics.diagnose import diagnose_signals
 from greenward.diagnostics.finding import Finding, Thresholds, Watched
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
@@ -45,6 +45,7 @@ from greenward.diagnostics.signal_tests import find_impossible, measure_memory_g
 from greenward.diagnostics.signals import (
     CPU_SPEED,
     DEVICE_MEMORY,
+    GROUPS,
     OWN_SPEED,
     RSS,
     THROUGHPUT,

@@ -40,6 +40,8 @@ _PLAIN_FROM = (0.0, 0.25, 0.5)
 _AROUND = 20  # steps that are averaged
 _PARTS = (1, 2, 4, 8)  # of a run, whose means are tested
 _FEWEST_OF_MEAN = 3  # values
+_FEWEST_SURE = 8  # values
+_Z_99 = 2.3263478740408408  # the standard normal's 0.99 quantile
 HUGE = 1e100  # squares of larger values are no numbers
 
 
@@ -264,6 +266,14 @@ def beyond(*, above: float, off: float | None = None) -> Test:
     return test
 
 
+def surely_above(values: Floats, limit: float) -> bool:
+    """Whether the mean of 8 values or more is above a limit, by more than chance explains (Student, 99 %)."""
+    if len(values) < _FEWEST_SURE:
+        return False
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return float(values.mean()) - student_quantile(_Z_99, len(values) - 1) * error > limit
+
+
 def late_mean(*, above: float) -> Test:
     """A mean over the last quarter of the run above a limit."""
 
@@ -326,8 +336,7 @@ def noise_of(values: Floats, z: float) -> tuple[float, float]:
 
     The noise is an AR(1) around a curve: its size is that of the differences of neighbours, which no drift
     makes larger, and its autocorrelation that around a parabola, without its bias (Marriott & Pope 1954,
-    Biometrika 41). The limit is a quantile of Student's distribution by that of the normal one, `z` (Wallace
-    1959, Annals of Mathematical Statistics 30).
+    Biometrika 41). The limit is the quantile of Student's distribution that is `z` of the normal one.
     """
     x = np.linspace(-1, 1, len(values))
     around = values - np.polyval(np.polyfit(x, values, 2), x)
@@ -335,9 +344,14 @@ def noise_of(values: Floats, z: float) -> tuple[float, float]:
     phi = float(around[1:] @ around[:-1]) / total if total else 0.0
     phi = min(max(phi + (1 + 3 * phi) / len(values), 0.0), 0.95)
     innovation = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
-    free = len(values) / 3
-    limit = math.sqrt(free * math.expm1((z * (8 * free + 3) / (8 * free + 1)) ** 2 / free))
-    return innovation * math.sqrt(1 + phi) / (1 - phi), limit
+    return innovation * math.sqrt(1 + phi) / (1 - phi), student_quantile(z, len(values) / 3)
+
+
+def student_quantile(z: float, free: float) -> float:
+    """The quantile of Student's distribution with `free` degrees of freedom that is `z` of the normal one
+    (Wallace 1959, Annals of Mathematical Statistics 30).
+    """
+    return math.sqrt(free * math.expm1((z * (8 * free + 3) / (8 * free + 1)) ** 2 / free))
 
 
 def rises_to(*, above: float) -> Test:

@@ -26,6 +26,8 @@ GRADIENT, REWARD, PASS_RATE, GREEDY_PASS_RATE = "grad_norm", "reward/mean", "pas
 RSS, DEVICE_MEMORY, THROUGHPUT = "perf/rss_mb", "perf/device_memory_mb", "perf/tokens_per_second"
 DURATION, CPU_SECONDS, PROBE_SECONDS = "time/step", "perf/cpu_seconds", "perf/probe_seconds"
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
+# Counts of the groups of a step; the first teach, the others do not.
+GROUPS = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail", "groups/constant")
 HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
 
 # In place of throughput: other work on the machine is no fault.

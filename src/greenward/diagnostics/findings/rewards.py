@@ -33,9 +33,12 @@ from greenward.diagnostics.signal_tests import (
     lasting_change,
     late_part,
     median_of_part,
+    student_quantile,
+    surely_above,
 )
 from greenward.diagnostics.signals import (
     GREEDY_PASS_RATE,
+    GROUPS,
     HELD_OUT,
     PASS_RATE,
     REWARD,
@@ -65,15 +68,23 @@ SCALE_JUMP = 1.6  # of the spread of the rewards
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
 _SPREAD_LEARNED = 0.1
+# Of the spread of an agent's episodes. Agents that learned gained 1.7 to 2.5 of it in public logs, once 0.8.
+_SPREAD_OF_EPISODES_LEARNED, _SPREAD_OF_EPISODES_SEEN = 0.5, 0.8
+_ANSWERS = 32  # whose mean is the reward of a row, where the log does not tell
+_RANGE_TO_SPREAD = 0.25
+_RANGE_SEEN = 0.1
+_LEAST_FREE = 0.2  # of the variance: around their mean, values that resemble each other have less of it
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 _SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
 _FEW = 5
+_FEWEST_ALONE = 8  # rows
 FEW_FACTS = 3  # rows: what is exactly so needs no statistics
 _LEVELS = 6  # parts of a run
 LOST_ERRORS, LOST_SHARE = 3.5, 0.5  # standard errors, and of what was gained
 RIPPLE = 0.2  # of the range of an agent's reward
 Z_90 = 1.6448536269514722  # the standard normal's 0.95 quantile
+Z_99 = 2.3263478740408408  # its 0.99 quantile
 
 
 def reward_terms(run: RunSignals) -> list[str]:
@@ -105,7 +116,7 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
     spread_steps, spread = run.series("reward/std")
-    if len(spread) < MIN_POINTS or spread[-max(_LATE, len(spread) // 4) :].any():
+    if len(spread) < MIN_POINTS or _answers_alone(run) or spread[-max(_LATE, len(spread) // 4) :].any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: the answers to a prompt get equal rewards."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
@@ -140,7 +151,7 @@ def dead_term(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     values = run.series(signal)[1]
     weights = _weights(run.config or {})
     weight = weights.get(signal.removeprefix("reward/"), 1.0)
-    severity: Severity | None = "info" if not weights and learned(run).sign == 1 else None
+    severity: Severity | None = "info" if not weights and learned(run).matters else None
     return Result(bool(weight) and not values.any(), {"signal": signal, "count": len(values)}, severity)
 
 
@@ -239,9 +250,10 @@ class Learning:
     """What was learned: the rise of `signal` from its `start`, with the bounds of its 90 % interval.
 
     `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
-    of the spread of a step's answers. `visible` is one that a reader would see in the curve: the noise of a
-    single step. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell, else 0. `is_full` says that
-    nothing was left to learn, or that held-out results rose.
+    of the spread of single answers, of an agent's half of that of its episodes. `visible` is one that a
+    reader would see in the curve: the noise of a single row, or a tenth of the range of the answers; of an
+    agent 0.8 of the spread of its episodes. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell,
+    else 0. `is_full` says that nothing was left to learn, or that held-out results rose.
     """
 
     signal: str
@@ -259,15 +271,21 @@ class Learning:
     def is_shown(self) -> bool:
         return self.sign == 1 or self.is_full
 
+    @property
+    def matters(self) -> bool:
+        """Whether it surely rose, and by what matters."""
+        return self.sign == 1 and self.rise >= self.enough
+
 
 def learned(run: RunSignals) -> Learning:
     """What was learned in a run. The rise is from the mean of the first sixth, or of the first 5 values where
     these are surely lower by what matters, to that of the last third; its error is that of an AR(1).
     """
-    name, unit = _what_is_learned(run)
+    name = _what_is_learned(run)
     values = run.series(name)[1]
     if len(values) < MIN_POINTS:
         return Learning(name, len(values))
+    unit, visible = _rises_that_count(run, name)
     first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
     start = float(first.mean())
     if name != REWARD:
@@ -277,11 +295,53 @@ def learned(run: RunSignals) -> Learning:
     if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
         start, rise, error = float(first[:_FEW].mean()), at_once, its_error
     low, high = rise - Z_90 * error, rise + Z_90 * error
-    noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
     is_full = _rose_elsewhere(run) or (name != REWARD and start > _SATURATED)
     return Learning(
-        name, len(values), (low > 0) - (high < 0), start, rise, low, high, unit, noise, is_full
+        name, len(values), (low > 0) - (high < 0), start, rise, low, high, unit, visible, is_full
     )  # fmt: skip
+
+
+def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
+    """(a rise that matters, one that a reader would see), but for the room that a rate leaves.
+
+    Where the spread of the answers was not logged, a row is the mean of 32 of them: their spread follows
+    from its noise. The rows of a step that were averaged have less of it together.
+    """
+    values = run.series(name)[1]
+    noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
+    if run.family.kind == "agent":
+        spread = _spread_of_episodes(run, noise)
+        return _SPREAD_OF_EPISODES_LEARNED * spread, _SPREAD_OF_EPISODES_SEEN * spread
+    if name != REWARD:
+        return LEARNED, noise
+    spreads = run.series("reward/std")[1]
+    if (spreads > 0).any():
+        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), noise
+    averaged = run.reading.averaged if run.reading else 0
+    noise *= math.sqrt(max(averaged / len(run.steps), 1.0))
+    top, bottom = (run.series(f"reward/{end}")[1] for end in ("max", "min"))
+    reach = float(np.median(top) - np.median(bottom)) if len(top) and len(bottom) else 0.0
+    spread = max(noise * math.sqrt(_ANSWERS), _RANGE_TO_SPREAD * reach)
+    return _SPREAD_LEARNED * spread, max(noise, _RANGE_SEEN * reach)
+
+
+_EPISODE_LENGTH = re.compile(r"(?:.*/)?ep_?len_?mean")
+
+
+def _spread_of_episodes(run: RunSignals, noise: float) -> float:
+    """The standard deviation of an agent's episodes, from that of the means that are logged.
+
+    A policy that wanders moves these means as well. Where the steps are those of the environment and the
+    length of episodes is known, so is how many are new in a row, and the differences of rows tell.
+    """
+    window = run.family.window
+    steps, values = run.series(REWARD)
+    name = next((one for one in run.values if _EPISODE_LENGTH.fullmatch(one)), None)
+    if window > 1 and name is not None and len(lengths := run.series(name)[1]):
+        new = float(np.median(np.diff(steps))) / max(float(np.median(lengths)), 1.0)
+        shocks = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+        noise = min(noise, shocks * math.sqrt(window / min(max(new, 1.0), window)))
+    return noise * math.sqrt(window)
 
 
 def _rose_elsewhere(run: RunSignals) -> bool:
@@ -291,8 +351,9 @@ def _rose_elsewhere(run: RunSignals) -> bool:
         return bool(values[-1] - values[0] > LEARNED)
     if len(values) < 2 * _FEW:
         return False
-    rise, error = _rise(values[: len(values) // 3], values[-(len(values) // 3) :])
-    return rise > Z_90 * error
+    third = len(values) // 3
+    rise, error = _rise(values[:third], values[-third:])
+    return rise > student_quantile(Z_99, 2 * third - 2) * error
 
 
 def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -302,51 +363,57 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if found.count < MIN_POINTS or steps[-1] - steps[0] + 1 < LEARNING_FROM or found.is_full:
         return Result()
     peak = max(float(part.mean()) for part in np.array_split(values, _LEVELS))
-    start = min(found.start, float(values[:_FEW].mean()))
-    is_small = found.sign >= 0 and found.high < found.enough and peak - start < found.enough
-    # Where the spread of the answers is not known, a rise counts by the noise of a step alone.
-    is_flat = (found.sign != 1 or not found.enough) and found.high < found.visible
-    is_flat = is_flat and peak - start < found.visible and found.rise > -found.visible  # else it fell
+    start, error = float(values[:_FEW].mean()), _rise(values[:_FEW], values[-(len(values) // 3) :])[1]
+    is_small = found.sign >= 0 and found.high < found.enough
+    is_small = is_small and peak - min(found.start, start + error) < found.enough
+    is_flat = found.sign != 1 and found.high < found.visible
+    is_flat = is_flat and peak - min(found.start, start) < found.visible
+    is_flat = is_flat and found.rise > -found.visible  # else it fell
     unit = found.enough if is_small else found.visible
-    what = "of 15 % of what is missing" if found.signal != REWARD else "of a tenth of the answers' spread"
+    what = "a tenth of the spread of single answers" if is_small else "the noise of a row"
+    if run.family.kind == "agent":
+        what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
+    elif is_small and found.signal != REWARD:
+        what = "15 % of what is missing"
     numbers = {
         **vars(found),
         "unit": unit,
-        "what": what if is_small else "as large as the noise of a step",
+        "what": what,
     }
     return Result(is_small or is_flat, numbers, onset=exactly(steps[0]))
 
 
-def _rise(first: Floats, last: Floats) -> tuple[float, float]:
-    """(the rise from the mean of some values to that of others, its error)."""
+def _rise(first: Floats, last: Floats, *, is_unbiased: bool = True) -> tuple[float, float]:
+    """(the rise from the mean of some values to that of others, its error).
+
+    Values that resemble each other are near their own mean; `is_unbiased` says that the error counts it.
+    """
     rise = float(last.mean() - first.mean())
     residual = np.concatenate((first - first.mean(), last - last.mean()))
     variance = float(residual.var())
     phi = float(np.clip((residual[1:] * residual[:-1]).mean() / variance, 0, 0.95)) if variance else 0.0
     phi += (1 - phi) * 0.1  # the plain estimate is too small
-    return rise, math.sqrt(variance * (1 + phi) / (1 - phi) * (1 / len(first) + 1 / len(last)))
+    held = (1 + phi) / (1 - phi)  # values that hold as much as one independent value
+    if is_unbiased:
+        variance /= max(1 - 2 * held / len(residual), _LEAST_FREE)
+    return rise, math.sqrt(variance * held * (1 / len(first) + 1 / len(last)))
 
 
-def _what_is_learned(run: RunSignals) -> tuple[str, float]:
-    """(the signal that tells what was learned, the rise of it that counts)."""
+def _what_is_learned(run: RunSignals) -> str:
+    """The signal that tells what was learned."""
     # Exploration of Q-learning turns to what is unsolved, so that greedy programs tell what was learned.
-    name = next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
-    spread = run.series("reward/std")[1]
-    if name != REWARD:
-        return name, LEARNED
-    return name, _SPREAD_LEARNED * float(np.median(spread)) if len(spread) else 0.0
+    return next((rate for rate in (GREEDY_PASS_RATE, PASS_RATE) if not run.too_short(rate)), REWARD)
 
 
 def rises_from(run: RunSignals, step: int) -> bool:
     """Whether the learned quantity rises significantly from around `step` to the last third after it."""
-    name, unit = _what_is_learned(run)
-    steps, values = run.series(name)
+    steps, values = run.series(_what_is_learned(run))
     around = values[(steps > step - _AROUND) & (steps <= step + _AROUND // 2)]
     since = values[steps > step]
     if len(around) < _FEW or len(since) < _FEW:
         return False
     rise, error = _rise(around, since[-max(len(since) // 3, _FEW) :])
-    return rise > max(Z_95 * error, unit)
+    return rise > max(Z_95 * error, learned(run).enough)
 
 
 NO_LEARNING = Finding(
@@ -356,7 +423,7 @@ NO_LEARNING = Finding(
     needs=(REWARD,),
     measured=(
         "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; a rise "
-        "of {unit:.3g}, {what}, would have been seen."
+        "of {unit:.3g} ({what}) would have been seen."
     ),
     brief="No learning shown in {count} rows",
     actions=(
@@ -370,8 +437,10 @@ NO_LEARNING = Finding(
     confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
     limit=(
         "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below the noise "
-        "of a single step; or a rise whose bound is below 5 points (15 % of what is missing to 1), or below "
-        "a tenth of the spread of the rewards. The rise is that from the first sixth, or from the first 5 "
+        "of a single row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
+        "episodes: the noise of a row times the root of the episodes behind it); or a rise whose bound is "
+        "below 5 points (15 % of what is missing to 1), or below a tenth of the spread of single answers (an "
+        "agent's: half of that of its episodes). The rise is that from the first sixth, or from the first 5 "
         "rows where it is sure and large enough from there. Where a log cannot exclude such a rise, and "
         "shows none, the verdict is CANNOT TELL"
     ),
@@ -412,7 +481,7 @@ def _lost(run: RunSignals) -> Result:
     parts = np.array_split(values, _LEVELS)
     means = [float(part.mean()) for part in parts]
     best = int(np.argmax(means[:-1]))
-    moved, error = _rise(parts[best], parts[-1])
+    moved, error = _rise(parts[best], parts[-1], is_unbiased=False)  # 3.5 errors are far
     if len(values) < MIN_POINTS or -moved <= max(LOST_ERRORS * error, LOST_SHARE * (means[best] - means[0])):
         return Result()
     since = sum(map(len, parts[:best]))
@@ -569,9 +638,12 @@ AUXILIARY_REWARD_DOMINATES = Finding(
 
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run: all of their answers fail, or all pass."""
-    if signal == _WITHOUT_SIGNAL:
+    what = "groups"
+    if signal in (_WITHOUT_SIGNAL, "reward/std"):
         steps, shares = run.series(signal)
-        if len(shares) < MIN_POINTS and not (shares >= 1).all():
+        if signal == "reward/std":
+            shares, what = (shares == 0).astype(float), f"steps ({run.logged_as(signal)} is 0)"
+        if len(shares) < MIN_POINTS and not ((shares >= 1).all() or surely_above(shares, DEAD)):
             return not_made(gap_of(run, signal))
         dead = float(late_part(shares).mean())
         passed, failed = _passed_and_failed(run, dead)
@@ -596,7 +668,7 @@ def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         dead = 1 - with_signal
         steps, shares = run.steps[kept], 1 - counts[0] / counts.sum(axis=0)
     place = first_frequent(shares > DEAD)
-    numbers = {"dead": dead, "passed": passed, "failed": failed}
+    numbers = {"dead": dead, "passed": passed, "failed": failed, "what": what}
     return Result(dead > DEAD, numbers, onset=None if place is None else exactly(steps[place]))
 
 
@@ -612,9 +684,11 @@ def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
 
 
 def group_signals(run: RunSignals) -> list[str]:
-    """The signal that says how many groups have no signal: their counts, or their share."""
-    share = not len(run.series("groups/with_signal")[1]) and len(run.series(_WITHOUT_SIGNAL)[1])
-    return [_WITHOUT_SIGNAL if share else "groups/with_signal"]
+    """The signal that says how many groups have no signal: their counts, their share, or a spread of the
+    rewards of 0, which says that no group of the step has one.
+    """
+    known = (name for name in (GROUPS[0], _WITHOUT_SIGNAL, "reward/std") if len(run.series(name)[1]))
+    return [next(known, GROUPS[0])]
 
 
 DEAD_GROUPS = Finding(
@@ -625,10 +699,10 @@ DEAD_GROUPS = Finding(
     fewest=FEW_FACTS,
     needs=(REWARD,),
     measured=(
-        "In the last quarter of the run {dead:.0%} of the groups teach nothing: {passed:.0%} all pass, "
+        "In the last quarter of the run {dead:.0%} of the {what} teach nothing: {passed:.0%} all pass, "
         "{failed:.0%} all fail."
     ),
-    brief="{dead:.0%} of the groups teach nothing",
+    brief="{dead:.0%} of the {what} teach nothing",
     actions=(
         "All fail: a longer warm start (warm_start.max_steps) or easier problems "
         "(problems.families.max_depth).",
@@ -637,7 +711,11 @@ DEAD_GROUPS = Finding(
         "sampling.temperature.",
     ),
     confirm="groups/with_signal rises with the change in the next twenty steps.",
-    limit="over 75 % of the groups in the last quarter; all of them, from the third step on",
+    limit=(
+        "over 75 % of the groups in the last quarter (where groups are not counted, steps at which the "
+        "rewards of a prompt have a spread of exactly 0); from the third step on all of them, from the "
+        "eighth on a mean above 75 % by more than chance explains (99 %)"
+    ),
     source="DAPO (2503.14476)",
     explains=(
         *("gradient-vanished", "no-learning", "group-signal-fades", "reward-term-dead", "diversity-loss"),
@@ -663,6 +741,14 @@ def group_of_one(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if size == 1 and estimator in _GROUPED:
         text = f"The settings ask for 1 answer to a prompt, with {estimator}."
         return Result(True, {"text": text}, onset=exactly(run.steps[0]))
+    if _answers_alone(run):
+        steps, rewards = run.series(REWARD)
+        text = (
+            f"{run.logged_as('reward/std')} is 0 at each of {len(steps)} steps, while "
+            f"{run.logged_as(REWARD)} varies from {rewards.min():.3g} to {rewards.max():.3g}: there is one "
+            f"answer to a prompt, or all are copies."
+        )
+        return Result(True, {"text": text}, onset=exactly(steps[0]))
     # Means over tokens differ from means over answers, the extremes do not.
     pairs = [(f"advantage/{kind}", f"reward/{kind}") for kind in ("max", "min")]
     if not all(name in run.values for pair in pairs for name in pair) or "value/loss" in run.values:
@@ -675,6 +761,15 @@ def group_of_one(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     names = run.logged_as("advantage/max"), run.logged_as("reward/max")
     text = f"{names[0]} equals {names[1]}, and so do the minima, at each of {values.shape[2]} steps."
     return Result(True, {"text": text}, onset=exactly(run.steps[0]))
+
+
+def _answers_alone(run: RunSignals) -> bool:
+    """Whether the rewards of a prompt never differ, while those of steps do at most of them."""
+    rewards, spread = run.series(REWARD)[1], run.series("reward/std")[1]
+    if len(spread) < _FEWEST_ALONE or spread.any() or len(rewards) < _FEWEST_ALONE:
+        return False
+    usual = int(np.unique(rewards, return_counts=True)[1].max())
+    return 2 * usual < len(rewards)
 
 
 GROUP_OF_ONE = Finding(
@@ -690,10 +785,14 @@ GROUP_OF_ONE = Finding(
     confirm="With more answers to a prompt, the mean of the advantages is 0, that of the rewards is not.",
     limit=(
         "the settings ask for 1 answer with advantages of groups, or the largest and the smallest advantage "
-        "are those of the rewards at every step, without a critic"
+        "are those of the rewards at every step, without a critic; or the spread of the rewards of a prompt "
+        "is exactly 0 at each of 8 steps or more, while their mean varies"
     ),
     source="Shao et al. (2402.03300), eq. 3",
-    explains=("no-learning", "reward-drop", "gradient-spikes", "gradient-explosion"),
+    explains=(
+        *("no-learning", "reward-drop", "gradient-spikes", "gradient-explosion", "dead-groups"),
+        *("constant-reward", "gradient-vanished"),
+    ),
     not_for=("rejection", "ppo"),
     suspects=("training.num_generations", "algorithm.advantage"),
     views=("reward",),

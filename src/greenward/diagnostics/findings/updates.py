@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import asdict, replace
@@ -52,6 +53,7 @@ from greenward.diagnostics.signal_tests import (
     onset_of,
     rise_since,
     rises_to,
+    surely_above,
     table_of,
 )
 from greenward.diagnostics.signals import (
@@ -59,6 +61,7 @@ from greenward.diagnostics.signals import (
     DEVICE_MEMORY,
     DURATION,
     GRADIENT,
+    LENGTH,
     OWN_SPEED,
     PASS_RATE,
     REWARD,
@@ -83,6 +86,10 @@ MANY_SPIKES, FEWEST_SPIKES = 0.02, 3  # of the steps of the second half
 HUGE_SPIKE = 100.0  # times the median around: such an update may undo all that was learned
 WARM = 0.9  # of the highest learning rate
 SLOWED = 0.8  # of the tokens per second before
+_SLOWED_AGENT = 0.6  # of an agent's frames per second
+_SPEED_PARTS = 60  # of a run
+_TOKENS = "num_tokens"  # TRL's counter
+_OF_UPDATES = ("loss", "value/loss", "approx_kl")
 _STRETCHED = 0.65  # of the process's own speed: other programs stretch CPU time itself by up to 1.5 times
 _WAITED = 1.1  # times as much is left of the process's own speed as of that by the clock
 WARM_UP = 0.1  # of the steps; a drift that begins in it is a warning
@@ -122,6 +129,7 @@ _FEWEST_ENTROPIES = 8
 _LEVELS = 20  # parts of a run, whose medians are its levels
 KL_LIMIT = 1.0  # nats a token: more than an answer's tokens usually have to lose
 _KL_FACTOR = 10.0  # times that of the first rows
+MANY_CUT = 0.2  # of the answers
 DIVERGED = 3.0  # times the largest return is the root of the squared error of values
 
 
@@ -645,7 +653,9 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     jumped = change is not None and change.kind == "shift"  # two lines that meet do not locate a jump
     place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
     onset = onset_at(steps, departure(values, place))
-    return Result(rise_since(run, REWARD, max(onset.step, int(steps[half]))) is None, numbers, onset=onset)
+    earned = rise_since(run, REWARD, max(onset.step, int(steps[half])))
+    pays = earned is not None and earned[1] - earned[0] >= learned(run).enough
+    return Result(not pays, numbers, onset=onset)
 
 
 def _left_early(run: RunSignals, signal: str) -> Result:
@@ -654,7 +664,7 @@ def _left_early(run: RunSignals, signal: str) -> Result:
     start, end = float(np.median(values[:_FEW_ROWS])), median_of_part(values, 0.5, 1)
     far = values > max(KL_LIMIT, _KL_FACTOR * start)
     place = first_frequent(far)
-    if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None or learned(run).sign == 1:
+    if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None or learned(run).matters:
         return Result()
     text = (
         f"KL rose from {start:.3g} (first {_FEW_ROWS} rows) to {end:.3g} (second half) and was above "
@@ -677,9 +687,9 @@ KL_RUNAWAY = Finding(
     ),
     confirm="The held-out pass rate is flat or falls while kl rises.",
     limit=(
-        "rises twice as fast in the second half, to 3 × the first half, while the reward does not rise by 8"
-        " % since then; or is above 1 nat a token, and 10 × the first rows, in the second half, while no "
-        "rise of the reward is shown"
+        "rises twice as fast in the second half, to 3 × the first half, while the reward does not rise by 8 "
+        "% and by what [matters](no-learning.md) since then; or is above 1 nat a token, and 10 × the first "
+        "rows, in the second half, while no rise of the reward that matters is shown"
     ),
     source="Gao et al. (2210.10760)",
     explains=(
@@ -742,12 +752,12 @@ def truncated(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, values = run.series(signal)
     if (values >= 1).all():
         return Result(True, {"late": 1.0}, onset=exactly(steps[0]))
-    if len(values) < MIN_POINTS:
+    if len(values) < MIN_POINTS and not surely_above(values, MANY_CUT):
         return not_made(gap_of(run, signal))
-    result = late_mean(above=0.2)(run, signal, limits)
+    result = late_mean(above=MANY_CUT)(run, signal, limits)
     onset = onset_of(run, signal)
-    if onset is None or values[: max(int(np.searchsorted(steps, onset.step)), 1)].mean() > 0.2:
-        onset = exactly(steps[first_frequent(values > 0.2) or 0])
+    if onset is None or values[: max(int(np.searchsorted(steps, onset.step)), 1)].mean() > MANY_CUT:
+        onset = exactly(steps[first_frequent(values > MANY_CUT) or 0])
     return replace(result, onset=onset)
 
 
@@ -766,7 +776,10 @@ TRUNCATED_ANSWERS = Finding(
         " supervised training masks the end token, as it does where the padding is the same token.",
     ),
     confirm="The cut answers would have been whole with twice the limit.",
-    limit="over 20 % in the last quarter; all of them, from the third step on",
+    limit=(
+        "over 20 % in the last quarter; from the third step on all of them, from the eighth on a mean above "
+        "20 % by more than chance explains (99 %)"
+    ),
     source="Dr. GRPO (2503.20783), DAPO",
     explains=(*WORSE, "failing-answers-rise", "constant-reward"),
     live=(Watched(TRUNCATED, "difference", 0.2),),
@@ -798,7 +811,7 @@ def value_loss(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """
     steps, losses = run.series(signal)
     returns = run.series(REWARD)[1]
-    if not len(returns) or learned(run).sign == 1:
+    if not len(returns) or learned(run).matters:
         return Result()
     largest = float(np.abs(returns).max())
     far = np.sqrt(np.maximum(losses, 0.0)) > DIVERGED * max(largest, 1e-9)
@@ -1127,10 +1140,59 @@ MEMORY_LEAK = Finding(
 )
 
 
-def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Tokens per second that fall and do not recover. It is information where other work on the machine
-    explains it: the process waited for its turn, or the machine computed more slowly.
+def speed_signals(run: RunSignals) -> list[str]:
+    """The signal that tells how fast a run is: tokens per second, else the time of a step or that since the
+    start. Of an agent that logs none of them, nothing is missed.
     """
+    known = (name for name in (THROUGHPUT, DURATION, _clock(run)) if name and len(run.series(name)[1]))
+    return [*itertools.islice(known, 1)] or ([] if run.family.kind == "agent" else [THROUGHPUT])
+
+
+_FRAMES = re.compile(r"(?:.*/)?(?:total_?timesteps|global_step)")
+_FRAMES_PER_SECOND = re.compile(r"(?:time/)?fps|(?:charts/)?sps", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:time/)?time_elapsed")
+
+
+def _clock(run: RunSignals) -> str:
+    """The time since the start, or the mean speed since then; empty where neither was logged."""
+    found = (name for kind in (_CLOCK, _FRAMES_PER_SECOND) for name in run.values if kind.fullmatch(name))
+    return next(found, "")
+
+
+def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
+    """(the speed at each step, NaN where it is not known, its unit), from the signal that tells it.
+
+    Tokens are those of the counter, else those of a mean answer, since longer answers take longer. What is
+    since the start is made a speed by differences, over a sixtieth of the run at least: seconds are rounded.
+    """
+    if signal != DURATION:
+        told = run.values[signal]
+        name = next(filter(_FRAMES.fullmatch, run.values), None)
+        frames = run.steps.astype(float) if name is None else run.values[name]
+        if _FRAMES_PER_SECOND.fullmatch(signal):
+            told = np.divide(frames, told, out=np.full(len(told), np.nan), where=told > 0)
+        reach = max(1, len(frames) // _SPEED_PARTS)
+        done, took = (np.full(len(frames), np.nan) for _ in range(2))
+        done[reach:], took[reach:] = frames[reach:] - frames[:-reach], told[reach:] - told[:-reach]
+        learns = [np.isfinite(run.values[one]) for one in _OF_UPDATES if one in run.values]
+        if learns:  # sampling alone is faster
+            took[: int(np.any(learns, axis=0).argmax()) + reach + 1] = np.nan
+        return np.divide(done, took, out=np.full(len(took), np.nan), where=took > 0), "frames"
+    seconds = run.values[signal]
+    tokens, unit = np.ones(len(seconds)), "steps"
+    if _TOKENS in run.values:
+        tokens, unit = np.diff(run.values[_TOKENS], prepend=np.nan), "tokens"
+    elif LENGTH in run.values:
+        tokens, unit = run.values[LENGTH], "tokens of a mean answer"
+    return np.divide(tokens, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0), unit
+
+
+def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A speed that falls and does not recover. It is information where other work on the machine explains it:
+    the process waited for its turn, or the machine computed more slowly.
+    """
+    if signal != THROUGHPUT:
+        return _slower(run, signal, limits)
     result = lasting_change(below=SLOWED)(run, signal, limits)
     waited = ""
     here = run.settings.get("rollouts.engine") in (None, "native")  # else it always waits
@@ -1145,15 +1207,35 @@ def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
                     f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
                 )
     severity: Severity | None = "info" if waited else None
-    return replace(result, severity=severity, numbers={**result.numbers, "waited": waited})
+    return replace(result, severity=severity, numbers={**result.numbers, "waited": waited, "unit": "tokens"})
+
+
+def _slower(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """A speed that follows from times, which falls while steps take longer. Agents' vary more: environments
+    and evaluations between rows take time.
+    """
+    speed, unit = _speed(run, signal)
+    of_speed = replace(
+        run, values={**run.values, THROUGHPUT: speed}, recorded={**run.recorded, THROUGHPUT: speed == speed}
+    )
+    if of_speed.too_short(THROUGHPUT):
+        return Result(made=False)
+    below = SLOWED if signal == DURATION else _SLOWED_AGENT
+    result = lasting_change(below=below)(of_speed, THROUGHPUT, limits)
+    if result.found and result.onset and signal == DURATION:
+        steps, seconds = run.series(signal)
+        parts = seconds[steps < result.onset.step], seconds[steps >= result.onset.step]
+        took = [float(np.median(part)) for part in parts if len(part)]
+        result = replace(result, found=len(took) == 2 and took[1] * SLOWED > took[0])
+    return replace(result, numbers={**result.numbers, "waited": "", "unit": unit})
 
 
 THROUGHPUT_DROP = Finding(
     "throughput-drop",
-    "Fewer tokens per second than before",
+    "Slower than before",
     throughput_drop,
-    (THROUGHPUT,),
-    measured="{before:,.0f} tokens per second fell to {after:,.0f} ({relative:+.0%}).{waited}",
+    speed_signals,
+    measured="{before:,.3g} {unit} per second fell to {after:,.3g} ({relative:+.0%}).{waited}",
     brief="Throughput {relative:+.0%}",
     actions=(
         "See which part became slower: time/sampling, time/grading or time/update.",
@@ -1162,10 +1244,12 @@ THROUGHPUT_DROP = Finding(
     ),
     confirm="A few of these steps, repeated on an idle machine, are as fast as those before.",
     limit=(
-        "tokens per second fall by 20 % and do not recover. With `perf/cpu_seconds` and "
-        "`perf/probe_seconds` (our trainer logs them) information where tokens in the CPU time of a fixed "
-        "computation hold 65 % and 1.1 times as much as those by the clock: then other work on the machine "
-        "explains the fall"
+        "tokens per second fall by 20 % and do not recover. Where they are not logged, they follow from "
+        "`num_tokens` (or the length of answers) and the time of a step, which must grow by 25 %; an agent's "
+        "frames per second, from those since the start, must fall by 40 %, after updates have begun. With "
+        "`perf/cpu_seconds` and `perf/probe_seconds` (our trainer logs them) information where tokens in the "
+        "CPU time of a fixed computation hold 65 % and 1.1 times as much as those by the clock: then other "
+        "work on the machine explains the fall"
     ),
     weight="warning, info where other work slows the machine",
     source="change test",

@@ -157,7 +157,7 @@ def renamed(
 
 def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
-    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+    plain = name.strip().lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
 
 
