@@ -598,6 +598,8 @@ def _acting_headline(diagnosis: Diagnosis) -> str:
     evidence = _DATE.sub("", cause.measured.partition(". ")[0].removesuffix("."))
     if not re.search(r"\d", cause.brief) and len(evidence) <= _MAX_EVIDENCE:
         text += f" ({evidence})"
+    if not cause.actions:  # none fits what is known of the run
+        return f"{text}."
     action = cause.actions[0].partition(". ")[0].removesuffix(".")
     is_word = action[1:2].islower()  # not an abbreviation such as KL
     return f"{text}; first, {action[:1].lower() if is_word else action[:1]}{action[1:]}."

@@ -76,7 +76,8 @@ FAMILIES: tuple[Family, ...] = (
            r"completions?/(mean|max|min|clipped)_.*",), True, "trl"),
     Family("TRL, GRPO or RLOO", "language model", (r"reward_std", r"rewards/.*|grad_norm|epoch"), True,
            "trl"),
-    Family("DPO", "preferences", (r"rewards/(chosen|margins|accuracies)|dpo_loss",), True, "trl"),
+    Family("DPO", "preferences", (r"rewards/(chosen|margins|accuracies)|dpo_loss|"
+           r"chosen_reward|preference_loss",), True, "trl"),
     Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
            dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"

@@ -113,14 +113,34 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """One mean at all steps, or one reward for all answers of each step late in the run."""
     steps, values = run.series(signal)
     if np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())):
+        began = len(steps) > 1 and steps[0] <= 2 * (steps[1] - steps[0])
+        if run.family.kind == "agent" and len(values) < MIN_POINTS and values[0] and not began:
+            return Result()  # an excerpt of an agent that may have reached its best
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
+    if (froze := _froze(values)) is not None:
+        text = (
+            f"{signal} is exactly {values[-1]:.4g} at each of the last {len(values) - froze} steps, and was "
+            f"{max(part.mean() for part in np.array_split(values[:froze], _LEVELS)):.4g} before at best."
+        )
+        return Result(True, {"text": text}, onset=exactly(steps[froze]))
     spread_steps, spread = run.series("reward/std")
     if len(spread) < MIN_POINTS or _answers_alone(run) or spread[-max(_LATE, len(spread) // 4) :].any():
         return Result()
     text = "reward/std is 0 throughout the last quarter: the answers to a prompt get equal rewards."
     since = spread_steps[np.flatnonzero(spread)[-1] + 1 :] if spread.any() else steps
     return Result(True, {"text": text}, onset=exactly(since[0]))
+
+
+def _froze(values: Floats) -> int | None:
+    """The place from which on the reward is exactly one value, for a third of 30 values or more, below the
+    best that it was before. What has reached its best may stay there.
+    """
+    place = int(np.flatnonzero(values != values[-1]).max(initial=-1)) + 1
+    if len(values) < MIN_POINTS or len(values) - place < len(values) / 3 or place < _LEVELS:
+        return None
+    best = max(float(part.mean()) for part in np.array_split(values[:place], _LEVELS))
+    return place if best - values[-1] > SMALL_SHARE * float(np.ptp(values)) else None
 
 
 CONSTANT_REWARD = Finding(
@@ -135,9 +155,13 @@ CONSTANT_REWARD = Finding(
         "Grade a known right and a known wrong answer: greenward grade.",
         "If every answer fails, begin with a longer warm start or easier problems (problems.families).",
         "If every answer passes, choose harder ones.",
+        "See what an episode can earn: that of a hand-written policy, and one of random actions.",
     ),
     confirm="The answers of a step are of different worth with one reward.",
-    limit="the mean never moves, or all rewards of a step are equal throughout the last quarter",
+    limit=(
+        "the mean never moves, or is one value in the last third, below its best before; or all rewards of a "
+        "step are equal throughout the last quarter"
+    ),
     explains=(
         *WORSE,
         *("reward-term-dead", "diversity-loss", "failing-answers-rise", "calibration-no-discrimination"),
@@ -311,7 +335,8 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
     noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
     if run.family.kind == "agent":
         spread = _spread_of_episodes(run, noise)
-        return _SPREAD_OF_EPISODES_LEARNED * spread, _SPREAD_OF_EPISODES_SEEN * spread
+        # A reader sees a rise by the noise of a row, however many episodes it averages.
+        return min(_SPREAD_OF_EPISODES_LEARNED * spread, noise), _SPREAD_OF_EPISODES_SEEN * spread
     if name != REWARD:
         return LEARNED, noise
     spreads = run.series("reward/std")[1]
@@ -331,12 +356,12 @@ _EPISODE_LENGTH = re.compile(r"(?:.*/)?ep_?len_?mean")
 def _spread_of_episodes(run: RunSignals, noise: float) -> float:
     """The standard deviation of an agent's episodes, from that of the means that are logged.
 
-    A policy that wanders moves these means as well. Where the steps are those of the environment and the
-    length of episodes is known, so is how many are new in a row, and the differences of rows tell.
+    A policy that wanders, or learns, moves these means as well. The differences of rows tell where it is
+    known how many episodes are new in a row: by their length, where steps are those of the environment.
     """
     window = run.family.window
     steps, values = run.series(REWARD)
-    name = next((one for one in run.values if _EPISODE_LENGTH.fullmatch(one)), None)
+    name = next(filter(_EPISODE_LENGTH.fullmatch, run.values), None)
     if window > 1 and name is not None and len(lengths := run.series(name)[1]):
         new = float(np.median(np.diff(steps))) / max(float(np.median(lengths)), 1.0)
         shocks = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)

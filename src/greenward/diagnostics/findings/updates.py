@@ -129,6 +129,8 @@ _FEWEST_ENTROPIES = 8
 _LEVELS = 20  # parts of a run, whose medians are its levels
 KL_LIMIT = 1.0  # nats a token: more than an answer's tokens usually have to lose
 _KL_FACTOR = 10.0  # times that of the first rows
+_EXPLAINED = "explained_variance"
+_VANISHED_ERROR = 0.01  # of the largest level of a value loss
 MANY_CUT = 0.2  # of the answers
 DIVERGED = 3.0  # times the largest return is the root of the squared error of values
 
@@ -137,6 +139,8 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Any signal that was logged as NaN or infinite, and updates that were skipped for it."""
     wrong = {name: run.not_finite(name) for name in run.values}
     if run.family.kind == "agent":  # a mean over no episode is NaN: none has ended yet
+        if _EXPLAINED in wrong:  # and so is a share of a variance of 0
+            wrong[_EXPLAINED] = wrong[_EXPLAINED] & ~np.isnan(run.values[_EXPLAINED])
         for name in filter(_OF_EPISODES.fullmatch, map(str, wrong)):
             wrong[name] = wrong[name] & ~np.isnan(run.values[name])
         if REWARD in wrong and _OF_EPISODES.fullmatch(run.logged_as(REWARD).lower()):
@@ -380,7 +384,8 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Single norms far above their surroundings."""
     kept = _telling(run, signal) & np.isfinite(run.values[signal])
     steps, norms = run.steps[kept], run.values[signal][kept]
-    found = find_spikes(steps, norms)
+    # As the norms fall, what was usual before may come back for a step.
+    found = [one for one in find_spikes(steps, norms) if one.value > np.median(norms)]
     facts = (Fact("spikes", str(len(found))),)
     data = {"spikes": [asdict(spike) for spike in found[:_SPIKES_IN_JSON]], "spike_count": len(found)}
     if not found:
@@ -450,7 +455,10 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     before = float(np.median(earlier)) if len(earlier) else 0.0
     found = before > 0 and last < VANISHED * before
     text = f"{signal} fell from {before:.3g} to {last:.3g}, {last / before if before else 0:.1%} of it."
-    return Result(found, {"text": text}, onset=change.onset, p_value=change.p_value, change=change)
+    # Where given texts are learned, what is known by heart leaves no gradient.
+    is_done = run.family.kind in ("preferences", "supervised") and learned(run).matters
+    severity: Severity | None = "info" if is_done else None
+    return Result(found, {"text": text}, severity, change.onset, change.p_value, change=change)
 
 
 GRADIENT_VANISHED = Finding(
@@ -473,7 +481,10 @@ GRADIENT_VANISHED = Finding(
         "second half), or last tenth below 5 % of what"
         " it was before"
     ),
-    weight="critical where it is exactly 0 throughout, else warning",
+    weight=(
+        "critical where it is exactly 0 throughout, else warning; info where pairs of answers are learned by "
+        "heart"
+    ),
     source="public GRPO logs",
     explains=("no-learning",),
     live=(Watched(GRADIENT, "ratio", 0.05),),
@@ -787,11 +798,24 @@ TRUNCATED_ANSWERS = Finding(
 )
 
 
+def useless_values(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Values that explain nothing late in the run, unless their errors have all but vanished: returns that
+    are all the same have no variance to explain.
+    """
+    result = late_share(below=0.01, over=0.75)(run, signal, limits)
+    errors = run.series("value/loss")[1]
+    if not len(errors):
+        return result
+    largest = max(float(np.median(part)) for part in np.array_split(errors, min(_LEVELS, len(errors))))
+    vanished = float(np.median(errors[len(errors) // 2 :])) < _VANISHED_ERROR * largest
+    return replace(result, found=result.found and not vanished)
+
+
 VALUE_FUNCTION_USELESS = Finding(
     "value-function-useless",
     "The value function predicts no better than the mean return would",
-    late_share(below=0.01, over=0.75),
-    ("explained_variance",),
+    useless_values,
+    (_EXPLAINED,),
     measured="explained_variance is below 0.01 in {share:.0%} of the second half (median {median:.2f}).",
     actions=(
         "Raise algorithm.critic.learning_rate or algorithm.critic.loss_weight, or give it a trunk of its own "
@@ -800,7 +824,10 @@ VALUE_FUNCTION_USELESS = Finding(
         "Or do without: algorithm.advantage rloo or grpo needs none.",
     ),
     confirm="explained_variance rises above 0 within fifty steps of the change.",
-    limit="explained variance below 0.01 in 75 % of the second half",
+    limit=(
+        "explained variance below 0.01 in 75 % of the second half; not where the value loss there is below 1 "
+        "% of its largest level"
+    ),
     suspects=("algorithm.critic",),
 )
 
@@ -1045,7 +1072,7 @@ POLICY = Topic(
         SignalChart("Entropy (nats per token)", ("entropy",)),
         SignalChart("KL to the reference", ("kl",)),
         SignalChart("Answers cut off at the limit", (TRUNCATED,), "share"),
-        SignalChart("Explained variance of the value function", ("explained_variance",)),
+        SignalChart("Explained variance of the value function", (_EXPLAINED,)),
         SignalChart("Sampler against learner: |Δ log p|", ("importance/difference",)),
         SignalChart("Share of clipped tokens", clip_signals, "share"),
     ),

@@ -32,11 +32,11 @@ _THEIRS: Mapping[str, str] = {
     "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
-    "average_reward_score mean_total_reward",
+    "average_reward_score mean_total_reward rewards/accuracies",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std",
-    "pass_rate": "pass_rate accuracy env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
+    "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
-    "actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
+    "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
     "entropy_loss objective/entropy policy_entropy",
@@ -57,7 +57,7 @@ _THEIRS: Mapping[str, str] = {
     "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
-    "vf_loss",
+    "vf_loss v_loss",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
     "avg_response_len response_len avg_len mean_response_length",
@@ -175,7 +175,7 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
         inner = match[1]
         kind = next((place for place, word in enumerate(_SCORES) if word in inner), None)
         return (None, 0) if kind is None or _NO_SCORE.search(inner) else (HELD_OUT, kind + len(inner) / 1000)
-    term = _TERM.fullmatch(name.strip().removeprefix("train/"))
+    term = _TERM.fullmatch(name.strip().replace(" / ", "/").removeprefix("train/"))
     if term and term[1] not in _NO_TERMS:
         return f"reward/{term[1]}", 0
     if _KEPT.fullmatch(name):
