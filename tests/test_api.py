@@ -238,7 +238,7 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: evaluate("runs/none", k=2), r"k: .*found 2"),
         (lambda: evaluate("runs/none", k=[0]), r"0: .*greater than 0, found 0|k: .*found 0"),
         (lambda: evaluate("runs/none", max_tokens=0), r"max_tokens: .*found 0"),
-        (lambda: evaluate("runs/none", dtype="int8"), r"dtype: .*found 'int8'"),
+        (lambda: evaluate("runs/none", dtype="int4"), r"dtype: .*found 'int4'"),
         (lambda: evaluate("runs/none", PROBLEMS, recheck=2), r"recheck concerns a model by name"),
         (lambda: evaluate("runs/none", PROBLEMS, output="x"), r"output: .* writes nothing"),
         (

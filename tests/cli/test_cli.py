@@ -328,7 +328,7 @@ def test_commands_recipes_and_keys_are_completed() -> None:
             "fix",
             ["a.py", "--tests", "a.py", "--model", "m"],
             "greenward.tasks.repair.fix:FixOptions",
-            {"workers", "require", "dtype"},
+            {"workers", "require"},
         ),
     ],
 )

@@ -11,9 +11,11 @@ from typing import get_args
 
 import pytest
 
+from greenward.api import evaluate
 from greenward.cli.evaluate import eval_
 from greenward.cli.main import main
 from greenward.common.errors import SandboxError
+from greenward.problems.catalog import load_suite
 from greenward.problems.problem import PromptName
 
 RIGHT, WRONG, HOSTILE = "return n + {}", "return n", "return '\\x1b[31m\\u202e'"
@@ -100,6 +102,28 @@ def test_a_model_is_evaluated_into_files_that_anyone_can_read(call, model, suite
     assert call(*arguments, "--quiet")[0] == 0
     assert Path("out/results.jsonl").read_bytes() == before
     assert len(json.loads(Path("out/summary.json").read_text())["sessions"]) == 2
+
+
+def test_weights_of_8_bits_are_named_in_the_results_and_not_mixed_with_others(call, model, suite, published):
+    arguments = ("eval", model, "--suite", suite, "--max-tokens", 8, "--out", "out", "--quiet")
+    assert call(*arguments, "--dtype", "int8")[0] == 0
+    assert json.loads(Path("out/summary.json").read_text())["settings"]["dtype"] == "int8"
+    assert re.search(r"computed in</[^>]*>\s*<[^>]*>int8", Path("out/report.html").read_text())
+    code, _, told = call(*arguments)
+    assert code == 2 and "dtype" in told
+    code, _, told = call("eval", published("gpt2"), "--suite", suite, "--dtype", "int8", "--out", "other")
+    assert code == 2 and "Llama, Qwen2 and Qwen3 on a CPU, found another architecture" in told
+    assert not Path("other").exists()
+
+
+def test_evaluations_in_memory_name_the_type_of_the_arithmetic(model, suite):
+    from greenward.models.policy import Policy
+
+    problems = list(load_suite(str(suite)))
+    by_name = evaluate(str(model), problems, max_tokens=8, dtype="int8").summary
+    assert (by_name["dtype"], by_name["model"]["name"]) == ("int8", str(model))
+    loaded = evaluate(Policy.for_inference(model, device="cpu"), problems, max_tokens=8).summary
+    assert loaded["dtype"] == "float32" and "model" not in loaded
 
 
 def test_a_person_sees_each_phase_the_first_answers_and_the_memory(call, model, suite, tmp_path):

@@ -185,7 +185,21 @@ def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -
     assert found == {
         "passed": True, "before": "failed", "tests": 2, "tests_passed_before": 1, "tests_passed": 2,
         "answers": 3, "answers_passed": 1, "applied": False,
+        "model": {"name": "tiny", "step": None, "weights": None, "server": found["model"]["server"]},
     }  # fmt: skip
+
+
+def test_the_type_of_the_arithmetic_is_named_and_not_asked_of_a_server(
+    fix: Callable[..., Result], shop: Path, published: Callable[..., Path]
+) -> None:
+    refused = fix([RIGHT], "--dtype", "int8")
+    assert isinstance(refused.exception, ConfigError) and "a server has chosen" in str(refused.exception)
+    folder = published("llama", max_position_embeddings=1024)
+    command = ["fix", "shop/prices.py", "--tests", "tests", "--model", str(folder), "--n", "2"]
+    command += ["--max-tokens", "4", "--dtype"]
+    found = json.loads(CliRunner().invoke(cli, [*command, "int8", "--json"]).stdout)["model"]
+    assert (found["name"], found["dtype"]) == (str(folder), "int8")
+    assert "0 of 2 answers (float32) pass" in CliRunner().invoke(cli, [*command, "float32"]).output
 
 
 def test_why_no_answer_is_better_is_said_once_for_each_reason(fix: Callable[..., Result]) -> None:

@@ -170,6 +170,12 @@ def test_a_match_against_minimax_loses_by_illegal_moves_only_where_they_were_mad
     assert output.count("100.0% [34.2%, 100.0%]") == 4  # lost, and by an illegal move, in both roles
 
 
+def test_a_type_of_arithmetic_without_a_model_is_refused() -> None:
+    for others in ((), ("--model", "random"), ("--model", "minimax")):
+        done = CliRunner().invoke(cli, ["play", "tictactoe", "--dtype", "int8", *others], input="q\n")
+        assert done.exit_code == 2 and "concerns models that are loaded" in done.output
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of self-play on TicTacToe after one step."""
@@ -178,6 +184,13 @@ def run(tmp_path_factory):
     off = ("warm_start=null", "evaluation.enabled=false", "training.threads=1", "sampling.max_tokens=3")
     api.train("spiral_self_play", [*TINY_MODEL, *small, *off], output=folder)
     return folder
+
+
+def test_the_type_of_the_arithmetic_is_chosen_and_named(run) -> None:
+    output = play("tictactoe", "--model", str(run), "--opponent", "random", "--games", "2", "--dtype", "int8")
+    assert f"{run} (int8) against random," in output.replace("\n", "")
+    game = play("tictactoe", "--model", str(run), "--role", "first", "--dtype", "int8", lines="q\n")
+    assert f"{run} is computed in int8." in game
 
 
 def test_a_run_plays_as_it_was_trained(run) -> None:
@@ -192,7 +205,7 @@ def test_a_run_plays_as_it_was_trained(run) -> None:
     assert output == play(
         "tictactoe", "--model", str(run), "--opponent", str(run), "--games", "4", "--seed", "3"
     )
-    assert f"{run} against {run}" in output.replace("\n", "")
+    assert f"{run} (float32) against {run} (float32)" in output.replace("\n", "")
     assert "You win" in play(
         "kuhn_poker", "--model", str(run), "--role", "second", "--temperature", "0", lines="n\n"
     )

@@ -141,6 +141,7 @@ def test_an_adapter_is_sampled_over_packed_weights(folder: Path) -> None:
 
 def test_int8_is_for_inference_on_cpus_by_our_decoder(folder: Path) -> None:
     policy = Policy.for_inference(folder, dtype="int8", device="cpu")
+    assert policy.computed_in == policy.frozen_copy().computed_in == "int8"
     assert all(len(one) for (one,) in answers(policy))
     scored = policy.sample(PROMPTS, 1, SamplingParams(max_tokens=1, temperature=0.0), seed=0)
     plain = Policy.from_folder(folder, device="cpu")
@@ -168,8 +169,14 @@ def test_int8_of_another_architecture_is_refused(tmp_path: Path, tokenizer) -> N
     sizes = {"vocab_size": tokenizer.vocab_size, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    with pytest.raises(ConfigError, match="8 bits"):
+    with pytest.raises(ConfigError, match=r"8 bits .* found another architecture"):
         Policy.for_inference(tmp_path, dtype="int8", device="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4", "float64", ""])
+def test_what_is_no_type_of_arithmetic_is_refused_by_name(folder: Path, dtype: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected one of auto, float32.* found '{dtype}'"):
+        Policy.from_folder(folder, dtype=dtype, device="cpu")
 
 
 def test_places_of_rows_that_end_are_taken_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from greenward.cli.options import (
     FloatRange,
     api_key_options,
     comma_separated,
+    dtype_option,
     endpoint_name,
     flag,
     folder_option,
@@ -112,7 +113,7 @@ grading_options = with_options(
 @click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
 @click.option("--request-timeout", type=POSITIVE, help="Seconds of one.  [default: 300]")
 @api_key_options
-@click.option("--dtype", type=click.Choice(("auto", "float32", "bfloat16", "float16")))
+@dtype_option()
 @click.option("--device", help="cpu, cuda, cuda:1 …")
 @flag("--show-prompt", help="Print the first prompt as the model sees it; draw nothing.")
 @flag("--check-references", help="Judge the suite's own solutions (first, or alone).")

@@ -22,6 +22,7 @@ from greenward.cli.options import (
     POSITIVE,
     FloatRange,
     api_key_options,
+    dtype_option,
     endpoint_name,
     flag,
     folder_option,
@@ -59,6 +60,7 @@ MOST_REASONS = 10
 @click.option(
     "--package", "packages", multiple=True, help="What the code may import besides the standard library."
 )
+@dtype_option(default="auto")
 @click.option("--device", default="auto")
 @flag("--yes", help="Apply the repair without asking.")
 @json_option
@@ -94,6 +96,7 @@ def fix(
             "tests_passed": sum((best or repair.before).tests_passed),
             "answers": len(verdicts),
             "answers_passed": answers_passed,
+            "model": repair.model,
             "verdicts": repair.outcomes(),
             "diff": repair.diff(),
             "applied": bool(repair.changes) and yes,
@@ -105,7 +108,9 @@ def fix(
         click.echo(f"{file}: all {total} tests pass. There is nothing to repair.")
     else:
         click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
-        click.echo(f"{answers_passed} of {len(verdicts)} answers pass all tests.")
+        made = repair.model or {}
+        how = ", ".join(made[key] for key in ("quantization", "dtype") if key in made)
+        click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
         if best is None or not repair.changes:
             click.echo("No answer passes more tests than the file itself:")
             counted = Counter(tuple(one.values()) for one in repair.outcomes()).most_common()
@@ -206,11 +211,13 @@ _COLOURS = {"X": "cyan", "O": "magenta"}
 @click.option("--games", type=COUNT, help="Of a match.  [default: 200]")
 @click.option("--role", help="Yours: first or second.  [default: they alternate]")
 @click.option("--temperature", type=FloatRange(min=0), help="0 is greedy.  [default: as in training]")
+@dtype_option()
 @flag("--show-reasoning", help="Show what the model writes before its move.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of cards and moves.  [default: a new one]")
 def play(
     name: str, *, model: str | None, opponent: str | None, games: int | None, role: str | None,
-    temperature: float | None, show_reasoning: bool, seed: int | None, api_key_env: str | None,
+    temperature: float | None, dtype: str | None, show_reasoning: bool, seed: int | None,
+    api_key_env: str | None,
 ) -> None:  # fmt: skip
     """Play a game against a model, or let the model play a match.
 
@@ -240,17 +247,34 @@ def play(
     if role not in (None, *game.roles):
         raise click.UsageError(f"--role {role}: {game.name} has the roles {' and '.join(game.roles)}.")
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed
-    asked: dict[str, Any] = {"temperature": temperature, "key_variable": api_key_env}
+    asked: dict[str, Any] = {"temperature": temperature, "key_variable": api_key_env, "dtype": dtype}
     if opponent:
         ours, theirs = find_contestant(game, str(model), **asked), find_opponent(game, opponent, **asked)
+        computed = [_computed_in(one) for one in (ours, theirs)]
+        _demand_loaded(dtype, *computed)
         results = play_match(game, ours, theirs, games=games or 200, seed=seed)
-        _print_match(f"{game.name}: {model} against {opponent}, seed {seed}", results)
+        first, second = (how and f" ({how})" for how in computed)
+        _print_match(f"{game.name}: {model}{first} against {opponent}{second}, seed {seed}", results)
         return
     model = model or game.expert or "random"
     against = find_opponent(game, model, **asked)
+    how = _computed_in(against)
+    _demand_loaded(dtype, how)
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # whatever is typed is at worst no move
+    if how:
+        click.echo(f"{visible(model)} is computed in {how}.")
     TerminalGame(game, against, visible(model), show_reasoning, random.Random(seed)).play(role)
+
+
+def _computed_in(player: Contestant | ScriptedPlayer) -> str:
+    """What a model that is loaded here is computed in; empty for other players."""
+    return getattr(getattr(player, "engine", None), "computed_in", "")
+
+
+def _demand_loaded(dtype: str | None, *computed: str) -> None:
+    if dtype and not any(computed):
+        raise click.UsageError("--dtype concerns models that are loaded here, and there is none.")
 
 
 @dataclass

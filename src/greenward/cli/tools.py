@@ -21,6 +21,7 @@ from greenward.cli.options import (
     LEVEL,
     PATH,
     FloatRange,
+    dtype_option,
     flag,
     folder_option,
     json_option,
@@ -424,12 +425,7 @@ def serve(
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--n", "count", type=COUNT, default=1, help="Answers.")
-@click.option(
-    "--dtype",
-    type=click.Choice(("auto", "float32", "bfloat16", "float16", "int8")),
-    default="auto",
-    help="int8: weights of 8 bits, faster for 1 to 4 answers on a CPU.",
-)
+@dtype_option(default="auto")
 @click.option("--device", default="auto", help="cpu, cuda, cuda:1 …")
 def sample(
     model: str, prompt: str, *, raw: bool, checkpoint: str | None, max_tokens: int, temperature: float,
@@ -489,7 +485,9 @@ def sample(
     tokens = sum(len(one.token_ids) for one in answers)
     style = "as a text" if raw or tokenizer.chat_template is None else "in the chat template"
     speed = f"{tokens} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} a second)"
-    computed = "int8 weights" if dtype == "int8" else str(policy.dtype).removeprefix("torch.")
+    stored = f" ({found.quantization})" if found.quantization else ""
     click.echo(
-        f"{found.name}: {len(ids)} tokens asked {style}; {speed}, {computed} on {policy.device}", err=True
+        f"{found.name}{stored}: {len(ids)} tokens asked {style}; {speed}, {policy.computed_in} on "
+        f"{policy.device}",
+        err=True,
     )

@@ -22,6 +22,8 @@ from pydantic import (
 )
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+InferenceDType = Literal[DType, "int8"]
+"""What answers are computed in where nothing is trained; int8 keeps the weights in 8 bits."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch take
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, ProblemError
 from greenward.common.http import RequestError, RetryPolicy
-from greenward.config.sections import DType, EvaluationConfig, ModelConfig, SandboxConfig, Seed
+from greenward.config.sections import EvaluationConfig, InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
 from greenward.evaluation.compare import contamination
@@ -381,7 +381,7 @@ class AnswerOptions:
     style: Style | None = None
     prompt: PromptName | None = None
     seed: Seed | None = None
-    dtype: DType | None = None
+    dtype: InferenceDType | None = None
     device: str | None = None
     skip_bad_rows: bool = False
     concurrency: PositiveInt | None = None
@@ -450,9 +450,11 @@ class ModelEvaluation(EvaluationSession):
         if not isinstance(self.model, ServedModel):
             import torch
 
-            from greenward.models.policy import resolve_device
+            from greenward.models.policy import INT8, check_int8, resolve_device
 
             self._device = resolve_device(options.device or own.device)
+            if self.dtype == INT8:
+                check_int8(self.model.folder, self._device)
             self.device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
         temperature = options.resolved_temperature
         if temperature == 0 and options.samples > 1:
@@ -690,8 +692,9 @@ def evaluate_in_memory(
     options: AnswerOptions,
     grading: GradingOptions,
 ) -> dict[str, Any]:
-    """Evaluates a policy, or a model by name, on problems or a suite; the record of `evaluate_policy`.
+    """Evaluates a policy, or a model by name, on problems or a suite.
 
+    Returns the record of `evaluate_policy` with the `dtype` of the arithmetic and, by name, the `model`.
     Raises `ConfigError` for a model behind a server, and for options that do not apply.
     """
     if isinstance(policy, str) and is_endpoint(policy):
@@ -708,12 +711,14 @@ def evaluate_in_memory(
     for name in (name for name, value in by_name.items() if value):
         raise ConfigError(f"{name} concerns a model by name on a suite by name.", remedy="Leave it out.")
     recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
+    named: dict[str, Any] = {}
     if isinstance(policy, str | Path):
         from greenward.models.catalog import find_model
         from greenward.models.policy import Policy
 
         model = find_model(str(policy), options.checkpoint)
         recipe, dtype = model.recipe, options.dtype or "float32"
+        named = {"model": model.to_json()}
         policy = Policy.for_inference(model.folder, dtype=dtype, device=options.device or "auto")
     if isinstance(problems, str | None):
         chosen = suites.find_suite(asked, recipe, skip_bad_rows=options.skip_bad_rows)
@@ -747,9 +752,10 @@ def evaluate_in_memory(
         stop_strings=stops,
     )
     with build_grader(grading.sandbox) as grader:
-        return evaluate_policy(
+        record = evaluate_policy(
             policy, grader.complete(chosen), renderer, grader, config, sampling=sampling, tools=tools
         )
+    return {**named, "dtype": policy.computed_in, **record}
 
 
 REQUEST_SECONDS = 300.0

@@ -190,7 +190,7 @@ class Decoder(_Casting):
         self.lm_head = None if shape.tied_embeddings else nn.Parameter(torch.empty_like(self.embedding))
         self.rotary = RotaryTable(shape)
         self.adapter: nn.Module | None = None  # see `lora.py`
-        self.is_packed = False
+        self.is_packed = self.is_quantised = False
         self.packed_head: Any = None
 
     @property
@@ -277,7 +277,7 @@ class Decoder(_Casting):
         self.packed_head = replaced(source.embedding if source.lm_head is None else source.lm_head)
         if self.lm_head is not None:
             self.lm_head = None
-        self.is_packed = True
+        self.is_packed, self.is_quantised = True, quantised
 
     @property
     def packs(self) -> bool:

@@ -36,7 +36,7 @@ from greenward.config.recipe import (
 from greenward.hardware.detection import Gpu
 from greenward.models.checkpoint import holding, read_shape, resolve, shape_of
 from greenward.models.decoder import DecoderShape
-from greenward.models.policy import resolve_device, resolve_dtype
+from greenward.models.policy import INT8, resolve_device, resolve_dtype
 from greenward.models.products import LARGEST_WEIGHT, SMALLEST_PACKED
 from greenward.models.sampler import CACHE_BYTES, PREFILL_TOKENS, Sampler
 from greenward.models.scoring import CHUNK_NUMBERS, KEPT_NUMBERS
@@ -524,7 +524,8 @@ def check_sampling_memory(
     shape, native = known
     mean = math.ceil(sum(prompt_tokens) / len(prompt_tokens))
     work = Workload(
-        dtype_bytes=resolve_dtype(dtype, device).itemsize,
+        # Weights of 8 bits are made of those that were read, which is when most memory is taken.
+        dtype_bytes=resolve_dtype("auto" if dtype == INT8 else dtype, device).itemsize,
         answers_per_step=answers,
         answers_per_prompt=answers_per_prompt,
         micro_batch=1,

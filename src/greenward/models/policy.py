@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from greenward.common.errors import CheckpointError, ConfigError, GreenwardError
 from greenward.common.interruption import check
-from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
+from greenward.config.sections import DType, LoraConfig, ModelConfig, ShapeConfig
 from greenward.models import checkpoint, lora
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Attention, Decoder, DecoderShape, is_adapted, pad_to_bucket
@@ -62,10 +62,31 @@ def resolve_device(device: torch.device | str, *, key: str = "model.device") -> 
 
 
 def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32."""
-    if dtype != "auto":
-        return getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32.
+
+    Raises `ConfigError` for a name that a recipe does not know.
+    """
+    if dtype == "auto":
+        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+    if isinstance(dtype, str) and dtype not in get_args(DType):
+        raise ConfigError(
+            f"expected one of {', '.join(get_args(DType))} as the type of the arithmetic, found {dtype!r}.",
+            remedy="Weights of 8 bits serve answers alone: load them by Policy.for_inference."
+            if dtype == INT8
+            else None,
+        )
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+def check_int8(folder: Path, device: torch.device) -> None:
+    """Raises `ConfigError` where a model cannot be sampled with weights of 8 bits on `device`."""
+    if device.type == "cpu" and checkpoint.read_shape(checkpoint.base_folder(folder) or folder):
+        return
+    found = "another architecture" if device.type == "cpu" else f"the device {device}"
+    raise ConfigError(
+        f"Weights of 8 bits (int8) are for Llama, Qwen2 and Qwen3 on a CPU, found {found}.",
+        remedy="Choose auto, float32 or bfloat16.",
+    )
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:
@@ -186,13 +207,11 @@ class Policy(Sampler):
         answers at a time on a CPU, slower for more. Raises `ConfigError` where that cannot be.
         """
         quantised = dtype == INT8
-        policy = cls.from_folder(folder, dtype="auto" if quantised else dtype, device=device, frozen=True)
+        target = resolve_device(device)
+        if quantised:
+            check_int8(Path(folder), target)
+        policy = cls.from_folder(folder, dtype="auto" if quantised else dtype, device=target, frozen=True)
         is_ours = isinstance(policy.model, Decoder) and policy.device.type == "cpu"
-        if quantised and not is_ours:
-            raise ConfigError(
-                "Weights of 8 bits (int8) are for CPUs and for Llama, Qwen2 and Qwen3.",
-                remedy="Choose auto, float32 or bfloat16.",
-            )
         if is_ours and (quantised or policy.model.packs):
             policy.model.pack(quantised=quantised)
         return policy
@@ -242,6 +261,11 @@ class Policy(Sampler):
     @property
     def max_positions(self) -> int:
         return self.model.shape.max_positions
+
+    @property
+    def computed_in(self) -> str:
+        """The name of `dtype`, or `int8` for weights of 8 bits: what a result says of its arithmetic."""
+        return INT8 if getattr(self.model, "is_quantised", False) else str(self.dtype).removeprefix("torch.")
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trade a second forward pass for activations of one layer at a time."""

@@ -116,6 +116,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
         ("prompt", "prompt"),
         ("style", "style"),
         ("few-shot", "fewshot"),
+        ("computed in", "dtype"),
     )
     for name, key in named:
         if key in settings:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
@@ -74,13 +75,15 @@ class Repair:
     """What became of a file: the verdict on it, and on the answers, if it failed.
 
     `changes` are the texts of the files that the best answer changes, before and after, None for a file that
-    is not there; empty where no answer passes more tests than the file itself.
+    is not there; empty where no answer passes more tests than the file itself. `model` is what results say
+    of the model that was asked, with the `dtype` in which it was computed here.
     """
 
     problem: Problem
     before: Verdict
     selection: Selection | None = None
     changes: Mapping[Path, tuple[str | None, str | None]] | None = None
+    model: Mapping[str, Any] | None = None
 
     @property
     def failure(self) -> str:
@@ -182,7 +185,8 @@ def find_repair(
             return Repair(problem, before)
         problem = replace(problem, failing_test=Repair(problem, before).failure)
         shown = progress or Progress(quiet=True)
-        answers = [_within(folder, problem, one) for one in answers_to(problem, model, options, shown)]
+        written, asked = answers_to(problem, model, options, shown)
+        answers = [_within(folder, problem, one) for one in written]
         with shown.during(f"judging {len(answers)} answers"):
             selection = best_of_n(problem, answers, grader)
     best, changes = selection.verdict, {}
@@ -194,7 +198,7 @@ def find_repair(
         changes = {
             folder / path: (known.get(path), text) for path, text in after.items() if text != known.get(path)
         }
-    return Repair(problem, before, selection, changes)
+    return Repair(problem, before, selection, changes, asked)
 
 
 def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
@@ -266,11 +270,22 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     return problem, Path(os.path.relpath(root))
 
 
-def answers_to(problem: Problem, model: str, options: FixOptions, progress: Progress) -> list[Extracted]:
-    """What a model answers, extracted. Raises `ConfigError`, and `EngineError` for a server that fails."""
+def answers_to(
+    problem: Problem, model: str, options: FixOptions, progress: Progress
+) -> tuple[list[Extracted], dict[str, Any]]:
+    """What a model answers, extracted, and what results say of the model.
+
+    Raises `ConfigError`, and `EngineError` for a server that fails.
+    """
     if is_endpoint(model):
+        if options.dtype != "auto":
+            raise ConfigError(
+                "dtype concerns models that are loaded here; a server has chosen its own.",
+                remedy="Leave out --dtype.",
+            )
         with closing(Endpoint(model, key_variable=options.api_key_env)) as endpoint:
-            renderer = _renderer(ServedModel(endpoint), options)
+            served = ServedModel(endpoint)
+            renderer = _renderer(served, options)
             asked = renderer.messages(problem) or renderer.prompt_text(problem)
             params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
             texts: dict[int, str] = {}
@@ -283,13 +298,14 @@ def answers_to(problem: Problem, model: str, options: FixOptions, progress: Prog
                         texts[number] = answer.text
                         drawn.answers(1)
                         drawn.tokens(answer.completion_tokens or 0)
-        return [renderer.extracted(problem, texts[number]) for number in sorted(texts)]
+            facts = served.to_json()
+        return [renderer.extracted(problem, texts[number]) for number in sorted(texts)], facts
     found = find_model(model)
     renderer = _renderer(found, options)
-    progress.message(f"model: {found.description()}")
+    device = resolve_device(options.device)
     with progress.during(f"loading {found.name}"):
-        device = resolve_device(options.device)
         policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
+    progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
     prompt = renderer.prompt_ids(problem)
     usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
     if not prompt:
@@ -313,7 +329,8 @@ def answers_to(problem: Problem, model: str, options: FixOptions, progress: Prog
         (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
         drawn.answers(len(completions))
     written = (renderer.completion_text(one.token_ids.tolist()) for one in completions)
-    return [renderer.extracted(problem, text) for text in written]
+    facts = found.to_json() | {"dtype": policy.computed_in}
+    return [renderer.extracted(problem, text) for text in written], facts
 
 
 def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:

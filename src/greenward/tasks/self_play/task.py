@@ -21,6 +21,7 @@ from greenward.config.recipe import ReinforcementRecipe, recipes_with
 from greenward.config.sections import (
     ConfigSection,
     Fraction,
+    InferenceDType,
     Loss,
     PolicyGradientConfig,
     PositiveFraction,
@@ -608,13 +609,19 @@ class GameEvaluation:
 
 
 def find_contestant(
-    game: Game, model: str, *, temperature: float | None = None, key_variable: str | None = None
+    game: Game,
+    model: str,
+    *,
+    temperature: float | None = None,
+    key_variable: str | None = None,
+    dtype: InferenceDType | None = None,
 ) -> Contestant:
     """The run or model of that name, asked for its moves in the way in which its run was trained.
 
     Without a run of self-play it is asked for a boxed move if its tokenizer has a chat template, else for a
-    bare one, at temperature 1. A name MODEL@URL or URL is a model behind a server, which is asked for boxed
-    moves through the chat API. Raises `CheckpointError`, `ConfigError` and `EngineError`.
+    bare one, at temperature 1. It is computed in `dtype`, by default as in its run, else in auto. A name
+    MODEL@URL or URL is a model behind a server, which is asked for boxed moves through the chat API. Raises
+    `CheckpointError`, `ConfigError` and `EngineError`.
     """
     if is_endpoint(model):
         endpoint = Endpoint(model, key_variable=key_variable)
@@ -624,7 +631,8 @@ def find_contestant(
 
     found = find_model(model)
     recipe = found.recipe
-    policy = Policy.for_inference(found.folder, dtype=recipe.model.dtype if recipe else "auto")
+    own = recipe.model.dtype if recipe else "auto"
+    policy = Policy.for_inference(found.folder, dtype=dtype or own)
     move_format: MoveFormat = "boxed" if policy.tokenizer.chat_template else "bare"
     sampling = SamplingParams(max_tokens=min(MOST_TOKENS, policy.max_positions // 2))
     if isinstance(recipe, SelfPlayRecipe):
@@ -634,12 +642,11 @@ def find_contestant(
     return Contestant(policy, MovePrompts(game, policy.tokenizer, move_format), sampling)
 
 
-def find_opponent(
-    game: Game, name: str, *, temperature: float | None = None, key_variable: str | None = None
-) -> Contestant | ScriptedPlayer:
+def find_opponent(game: Game, name: str, **how: Any) -> Contestant | ScriptedPlayer:
     """A run, a model or MODEL@URL, `random`, `expert`, or the expert by its own name, such as `minimax`.
 
-    Raises `ConfigError` for the expert of another game, and what `find_contestant` raises.
+    `how` is that of `find_contestant`. Raises `ConfigError` for the expert of another game, and what
+    `find_contestant` raises.
     """
     if name == "random" or (game.expert and name in ("expert", game.expert)):
         return SCRIPTED["random" if name == "random" else "expert"]
@@ -648,7 +655,7 @@ def find_opponent(
         raise ConfigError(
             f"{game.name} has no opponent {name!r}.", remedy=f"It has {there}, and any run or model folder."
         )
-    return find_contestant(game, name, temperature=temperature, key_variable=key_variable)
+    return find_contestant(game, name, **how)
 
 
 def next_move(game: Game, contestant: Contestant, state: Any, *, seed: int) -> Move:
