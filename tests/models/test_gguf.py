@@ -16,6 +16,7 @@ import pytest
 import tokenizers
 import torch
 
+from greenward import api
 from greenward.cli.main import main
 from greenward.common.errors import CheckpointError
 from greenward.config.loading import load_recipe
@@ -27,7 +28,9 @@ from greenward.models.memory import model_shape
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.models.tokenizer import Tokenizer
+from greenward.problems.catalog import load_suite
 from greenward.rollouts.protocols import SamplingParams
+from greenward.runs.reading import read_sessions, read_summary
 
 gguf = pytest.importorskip("gguf")
 from greenward.models import gguf as ours  # noqa: E402
@@ -286,6 +289,28 @@ def test_a_file_is_named_in_every_way_and_recorded(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"Did you mean 'sub/mm\.gguf'"):
         checkpoint.resolve("sub/m.gguf")
     assert "hub" not in str(error.value)
+
+
+def test_runs_evaluations_and_reports_name_the_quantisation(tmp_path):
+    suite = tmp_path / "suite.json"
+    row = {"function_name": "same", "docstring": "Return n.", "test_cases": [[1, 1]]}
+    suite.write_text(json.dumps([row | {"starter_code": "def same(n):\n"}]))
+    extra = {"general.file_type": 15, "general.license": "apache-2.0", "llama.context_length": 1024}
+    path = write(tmp_path / "m.gguf", kind="Q4_0", extra=extra)
+    origin = {"name": str(path), "licence": "apache-2.0", "quantization": "Q4_K_M"}
+    small = ["training.max_steps=1", "training.num_generations=2", f"problems.train={suite}"]
+    off = ["warm_start=null", "evaluation.enabled=false", "training.threads=1", "sampling.max_tokens=3"]
+    run = tmp_path / "run"
+    api.train("quickstart", [f"model.id={path}", *small, *off, "sandbox.require=D"], output=run)
+    assert read_sessions(run)[-1]["model"] == read_summary(run)["model"] == origin
+    assert "m.gguf, Q4_K_M" in (run / "report.html").read_text()
+    card = (run / "checkpoints" / "last" / "README.md").read_text()
+    assert "/m.gguf` (Q4_K_M) | apache-2.0 |" in card and "license: apache-2.0" in card
+    assert str(tmp_path) not in card
+    for problems, output in ((str(suite), tmp_path / "evaluation"), (list(load_suite(str(suite))), None)):
+        found = api.evaluate(str(path), problems, max_tokens=3, require="D", output=output).summary["model"]
+        assert origin.items() <= found.items()
+    assert "Q4_K_M" in (tmp_path / "evaluation" / "report.html").read_text()
 
 
 def test_the_hash_is_of_the_content_and_a_changed_file_is_looked_at_again(tmp_path):

@@ -77,9 +77,13 @@ class FoundModel:
 
     def to_json(self) -> dict[str, Any]:
         """What a result says of its model."""
+        return {**self.origin, "step": self.step, "weights": self.weights_hash}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Name, licence and, of a GGUF file, the quantisation: what a run says of what it trains."""
         stored = {"quantization": self.quantization} if self.quantization else {}
-        known = {"name": self.name, "step": self.step, "weights": self.weights_hash}
-        return {**known, "licence": self.licence, **stored}
+        return {"name": self.name, "licence": self.licence, **stored}
 
     @cached_property
     def licence(self) -> str | None:

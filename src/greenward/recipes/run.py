@@ -725,7 +725,12 @@ def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = Fals
 
     opened: list[RunDirectory] = []
     distributed.broadcast_from_rank0(create)
-    return opened[0] if opened else FollowedRun(path, config)
+    if not opened:
+        return FollowedRun(path, config)
+    if isinstance(recipe, ModelRecipe) and (name := recipe.model.id) is not None:
+        folder = resolve(name, recipe.model.cache_dir, offline=True)
+        opened[0].add_provenance(model=FoundModel(name, folder, None, None).origin)
+    return opened[0]
 
 
 def show_report(output: Path, *, quiet: bool) -> None:

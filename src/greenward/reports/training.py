@@ -75,7 +75,15 @@ from greenward.reports.runs import (
     suites_of,
     warm_start_charts,
 )
-from greenward.runs.reading import WITHOUT_EFFECT, RecordedRun, flattened, is_run, read_summary, runs_below
+from greenward.runs.reading import (
+    WITHOUT_EFFECT,
+    RecordedRun,
+    base_model,
+    flattened,
+    is_run,
+    read_summary,
+    runs_below,
+)
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 _MAX_SETTINGS = 40
@@ -291,7 +299,11 @@ def _facts(runs: Runs) -> Iterator[Fact]:
         yield Fact(f"{runs.main.label} wall time", duration(max(walls)))
     if peaks := _of_summaries(runs, "peak_rss_mb"):
         yield Fact("peak memory", memory(max(peaks)))
-    if (sessions := runs.main.first.sessions) and sessions[-1].get("device"):
+    sessions = runs.main.first.sessions
+    if model := base_model(sessions):
+        stored = f", {model['quantization']}" if model.get("quantization") else ""
+        yield Fact("model", f"{Path(str(model.get('name'))).name}{stored}")
+    if sessions and sessions[-1].get("device"):
         yield Fact("on", str(sessions[-1]["device"]))
 
 

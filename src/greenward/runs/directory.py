@@ -55,6 +55,7 @@ from greenward.runs.reading import (
     ROLLOUTS,
     SUMMARY,
     WARM_START,
+    base_model,
     evaluated_suites,
     evaluation_name,
     flattened,
@@ -350,9 +351,11 @@ def write_summary(
 
     `before` and `after` are the metrics of its first and newest evaluation (None without one), `suites`
     the same for each suite, `arms` the summaries of the runs inside it. `warnings` names the steps that gave
-    nothing to learn from (`no_signal`). `wall_seconds` counts all sessions, `peak_rss_mb` becomes the highest
-    that any of them recorded (None if none did); `extra` adds keys.
+    nothing to learn from (`no_signal`). `model` is what the newest session says of the model that it began
+    from, if that has a name. `wall_seconds` counts all sessions, `peak_rss_mb` becomes the highest that any
+    of them recorded (None if none did); `extra` adds keys.
     """
+    model = base_model(read_sessions(run.path))
     rows = read_metrics(run.path / METRICS).rows
     earlier = (read_summary(run.path) or {}).get("peak_rss_mb")
     recorded = (peak_rss_mb, earlier, *(row.get("perf/rss_mb") for row in rows))
@@ -360,6 +363,7 @@ def write_summary(
     summary = {
         "status": status,
         "steps": steps,
+        **({"model": model} if model else {}),
         "wall_seconds": wall_seconds,
         "peak_rss_mb": max(peaks, default=None),
         **_before_and_after(run.path, None),

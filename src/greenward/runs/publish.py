@@ -16,7 +16,14 @@ from greenward.common.files import expects, read_file
 from greenward.common.text import load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
-from greenward.runs.reading import algorithm_of, evaluation_files, read_config, read_sessions, task_of
+from greenward.runs.reading import (
+    algorithm_of,
+    base_model,
+    evaluation_files,
+    read_config,
+    read_sessions,
+    task_of,
+)
 
 # Of the data that recipes name; a prefix such as `bugs:` and a part such as `:test` are left out.
 LICENCES = {
@@ -45,7 +52,10 @@ def model_card(run: Path, step: int) -> str:
     algorithm = algorithm_of(recipe) or "unknown"
     model = (recipe.get("model") or {}).get("id")
     on_hub = bool(model and _HUB_ID.fullmatch(model) and not Path(model).exists())
-    licence = _licence_of(model) if model else None
+    sessions = _readable(read_sessions, run) or []
+    stated = base_model(sessions) if model else {}
+    licence = (_licence_of(model) or stated.get("licence")) if model else None
+    stored = f" ({stated['quantization']})" if stated.get("quantization") else ""
     link = f"[{model}](https://huggingface.co/{model})"
     metadata = {
         "library_name": "transformers",
@@ -63,11 +73,11 @@ def model_card(run: Path, step: int) -> str:
         step=step,
         task=task,
         algorithm=algorithm,
-        base=link if on_hub else f"`{_shortened(model)}`" if model else "random weights",
+        base=(link if on_hub else f"`{_shortened(model)}`" if model else "random weights") + stored,
         licence=licence or (f"see {link}" if on_hub else UNKNOWN if model else "none"),
         metrics=list(_metrics(run, step)),
         data=list(_data(config)),
-        sessions=_readable(read_sessions, run) or [],
+        sessions=sessions,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
     )
     return without_keys(card.encode("utf-8", "replace").decode())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -158,6 +158,12 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def base_model(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the newest of a run's sessions says of the model that it began from; empty without one."""
+    found = sessions[-1].get("model") if sessions else None
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def read_sessions(path: Path) -> list[dict[str, Any]]:
