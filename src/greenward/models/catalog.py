@@ -54,7 +54,7 @@ class FoundModel:
         """SHA-256, in hex, of all files that decide what the model answers."""
         files = sorted({path for pattern in _WEIGHTS for path in self.folder.glob(pattern)})
         if source := gguf.source_of(self.folder):
-            files.append(source.file)
+            files.extend(source.files)
         return sha256_of(files, named=True)
 
     @property
@@ -100,7 +100,7 @@ class FoundModel:
         """Name, architecture, size and licence, in words; no weights are read."""
         folder = checkpoint.holding("config.json", self.folder)
         known = shape_in(self.folder)
-        files = [self._source.file] if self._source else folder.glob("*.safetensors")
+        files = self._source.files if self._source else folder.glob("*.safetensors")
         size = sum(path.stat().st_size for path in files)
         quantised = self._config.get("quantization_config")
         texts = (self._config.get("dtype", self._config.get("torch_dtype")), self._config.get("model_type"))

@@ -22,6 +22,7 @@ from greenward.common.files import UNEXPECTED, expecting
 from greenward.common.records import check_types
 from greenward.models import gguf
 from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
+from greenward.models.gguf_parts import without_later_parts
 from greenward.models.tokenizer import Tokenizer, read_json
 from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run
@@ -70,7 +71,7 @@ def _unpacked(folder: Path) -> Path:
     """`folder`, or what stands for the one GGUF file in it where it holds no model of another form."""
     if any((folder / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
         return folder
-    files = sorted(folder.glob("*.gguf"))
+    files = without_later_parts(sorted(folder.glob("*.gguf")))
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:8])
         raise CheckpointError(f"{folder} holds {len(files)} GGUF files: {names}", remedy="Name one of them.")
@@ -249,8 +250,30 @@ def transformers_model(folder: Path) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if source := gguf.source_of(folder):
-        return gguf.transformers_model(source, AutoConfig.from_pretrained(folder))
+        config = AutoConfig.from_pretrained(folder)
+        if len(source.files) > 1:
+            return _whole_model(folder, config)
+        return gguf.transformers_model(source, config)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+
+
+def _whole_model(folder: Path, config: Any) -> Any:
+    """The model of `transformers`, which reads no parts of GGUF files, with the weights as we read them."""
+    from transformers import AutoModelForCausalLM
+
+    if (shape := read_shape(folder)) is None:
+        raise CheckpointError(
+            f"transformers, which computes {config.model_type} with this config, reads no file in parts",
+            remedy="Join the parts: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
+        )
+    decoder = Decoder.frozen(shape, compute_dtype=torch.float32)
+    load_weights(decoder, folder)
+    state = published_tensors(decoder)
+    if shape.tied_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(state)
+    return model
 
 
 def demand_weights(shape: DecoderShape, folder: Path) -> None:

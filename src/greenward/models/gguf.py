@@ -1,9 +1,9 @@
 """Reads and writes models in llama.cpp's file format, GGUF.
 
-A file is unpacked once: a folder in the user's cache then holds what a Hugging Face folder holds beside its
-weights (config, tokenizer, chat template), and a record of the file and its tensors. The weights stay in the
-file, from which they are read into the decoder a few rows at a time. The file may be a stranger's: its header
-is read here, with bounds, before any library sees it.
+A file, or a model that is split into several, is unpacked once: a folder in the user's cache then holds what
+a Hugging Face folder holds beside its weights (config, tokenizer, chat template), and a record of the files
+and their tensors. The weights stay in the files, from which they are read into the decoder a few rows at a
+time. A file may be a stranger's: its header is read here, with bounds, before any library sees it.
 Qwen2, Qwen3 and Llama are read here altogether. Of other architectures `transformers` makes the config and
 the model. Byte-level tokenizers are made here, since `transformers` does not know all patterns that split a
 text into words and takes those of GPT-2 instead; tokenizers of SentencePiece are made by `transformers`.
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
@@ -40,15 +41,16 @@ from greenward.common.errors import CheckpointError
 from greenward.common.files import expecting, open_file
 from greenward.common.interruption import check
 from greenward.models.decoder import DecoderShape, RopeScaling, RotaryTable
+from greenward.models.gguf_parts import demand_all, demand_part, demand_tensors, files_of
 from greenward.models.tokenizer import Tokenizer, without_panics
 from greenward.runs.files import force, temporary_name, write_json, writing
 from greenward.runs.output import check_file
 
-_FORM = 2  # of the unpacked folders: raised by every change of what is written into them
+_FORM = 3  # of the unpacked folders: raised by every change of what is written into them
 _RECORD = "gguf.json"
 _MOST_BYTES = 1 << 50
-_MOST_HEADER = 256 << 20
-_MOST_VALUES = 1 << 22  # in all arrays of a header together
+_MOST_HEADER = 256 << 20  # of all parts of a model together, as the next two
+_MOST_VALUES = 1 << 22  # in arrays
 _MOST_TENSORS = 1 << 17
 _MOST_SPLITS = 1 << 28  # of the tokens of SentencePiece, whose merges are found by splitting each everywhere
 _ROWS_AT_ONCE = 1 << 20  # numbers of a matrix that are read at once
@@ -139,23 +141,35 @@ _BEGIN = ("llama-bpe", "tekken")  # those whose texts begin with BOS where the f
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of a file: its shape, rows first, the name of its type, and where in the file it begins."""
+    """A tensor of a file: its shape, rows first, the name of its type, and where in the file it begins.
+
+    `part` is the number of the file, from 0, where a model is split into several.
+    """
 
     shape: tuple[int, ...]
     kind: str
     start: int
+    part: int
 
 
 @dataclass(frozen=True)
 class Source:
-    """The file that an unpacked folder stands for; `quantization` is such as Q4_K_M, `licence` as it says."""
+    """The files that an unpacked folder stands for, several where a model is split into parts.
 
-    file: Path
+    `quantization` is such as Q4_K_M, `licence` as the file says, `identities` what changes with the files.
+    """
+
+    files: tuple[Path, ...]
     architecture: str
     quantization: str
     licence: str | None
     tensors: Mapping[str, StoredTensor]
-    identity: Sequence[int]
+    identities: Sequence[Sequence[int]]
+
+    @property
+    def file(self) -> Path:
+        """The file by which the model is named."""
+        return self.files[0]
 
     @property
     def numbers(self) -> int:
@@ -166,19 +180,21 @@ class Source:
 def unpacked(path: Path) -> Path:
     """The folder that stands for the GGUF file at `path`, which is made where it is missing.
 
-    Raises `CheckpointError` for a file that is no GGUF file, is cut short, or holds no language model that
-    can be read.
+    `path` may be the first of several parts that lie beside each other. Raises `CheckpointError` for a file
+    that is no GGUF file, is cut short, or holds no language model that can be read, and for parts that are
+    missing, too many, renamed or not of one model.
     """
-    real = Path(os.path.realpath(path))
-    with expecting("a GGUF file", path, CheckpointError), open_file(real, _MOST_BYTES) as file:
-        known = (_FORM, str(real), *_identity(file), *map(_version, ("transformers", "tokenizers", "gguf")))
+    with expecting("a GGUF file", path, CheckpointError):
+        files = files_of(path)
+        looked_at = [(str(file), _identity(file)) for _, file in sorted(files.items())]
+        known = (_FORM, looked_at, *map(_version, ("transformers", "tokenizers", "gguf")))
         folder = _cache() / hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
         if not (folder / _RECORD).is_file():
-            contents = _read(file, real)
+            contents = _read(files)
             folder.parent.mkdir(parents=True, exist_ok=True)
             draft = Path(tempfile.mkdtemp(dir=folder.parent))
             try:
-                _unpack(contents, draft, _identity(file))
+                _unpack(contents, draft, [identity for _, identity in looked_at])
                 if not folder.exists():  # else another process was quicker
                     draft.rename(folder)
             except OSError:
@@ -204,16 +220,16 @@ def _recorded(path: Path) -> Source:
     with expecting("the record of a GGUF file", path, CheckpointError):
         said = json.loads(path.read_text(encoding="utf-8"))
         tensors = {
-            name: StoredTensor(tuple(shape), kind, start)
-            for name, (shape, kind, start) in said["tensors"].items()
+            name: StoredTensor(tuple(shape), kind, start, part)
+            for name, (shape, kind, start, part) in said["tensors"].items()
         }
         return Source(
-            Path(said["file"]),
+            tuple(map(Path, said["files"])),
             said["architecture"],
             said["quantization"],
             said["licence"],
             tensors,
-            said["identity"],
+            said["identities"],
         )
 
 
@@ -227,8 +243,13 @@ def _cache() -> Path:
     return cache / "greenward" / "gguf"
 
 
-def _identity(file: BinaryIO) -> list[int]:
+def _identity(path: Path) -> list[int]:
     """What changes when the content of a file does."""
+    with open_file(path, _MOST_BYTES) as file:
+        return _identity_of(file)
+
+
+def _identity_of(file: BinaryIO) -> list[int]:
     status = os.fstat(file.fileno())
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
@@ -254,11 +275,15 @@ def _library() -> ModuleType:
 
 @dataclass(frozen=True)
 class _Contents:
-    """What the header of a file says."""
+    """What the headers of a file, or of the parts of a model, say; `path` is that of the first."""
 
-    path: Path
+    files: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
+
+    @property
+    def path(self) -> Path:
+        return self.files[0]
 
     @property
     def architecture(self) -> str:
@@ -289,23 +314,32 @@ class _Contents:
         return found
 
 
+@dataclass
+class _Room:
+    """What the headers of all parts of a model may still take: bytes, values in arrays, and tensors."""
+
+    bytes: int = _MOST_HEADER
+    values: int = _MOST_VALUES
+    tensors: int = _MOST_TENSORS
+
+
 class _HeaderReader:
     """Takes a header from a file, value by value; nothing is read before its length is known to be there."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
+    def __init__(self, file: BinaryIO, path: Path, room: _Room) -> None:
+        self._file, self.path, self.room = file, path, room
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
-        self._values = _MOST_VALUES
 
     def broken(self, found: str) -> CheckpointError:
-        return CheckpointError(f"expected a whole GGUF file in {self._path}, found {found}", remedy=_DAMAGED)
+        return CheckpointError(f"expected a whole GGUF file in {self.path}, found {found}", remedy=_DAMAGED)
 
     def take(self, size: int) -> bytes:
         end = self.position + size
         if end > self.size:
             raise self.broken(f"the end of the file at byte {self.size:,}, inside of its header")
-        if end > _MOST_HEADER:
+        self.room.bytes -= size
+        if self.room.bytes < 0:
             raise self.broken(f"a header of more than {_MOST_HEADER >> 20} MiB")
         taken = self._file.read(size)
         if len(taken) < size:
@@ -327,8 +361,8 @@ class _HeaderReader:
         if kind != _ARRAY:
             raise self.broken(f"a value of the unknown type {kind}")
         kind, count = self.number("I"), self.number("Q")
-        self._values -= count
-        if self._values < 0:
+        self.room.values -= count
+        if self.room.values < 0:
             raise self.broken(f"lists of more than {_MOST_VALUES:,} values")
         if kind == _TEXT:
             return [self.text() for _ in range(count)]
@@ -343,9 +377,39 @@ def _shortest(number: Any, kind: int) -> Any:
     return float(str(np.float32(number))) if kind == 6 else number
 
 
-def _read(file: BinaryIO, path: Path) -> _Contents:
-    """The header of a GGUF file, whose tensors all lie inside of the file. Raises `CheckpointError`."""
-    reader = _HeaderReader(file, path)
+def _read(files: Mapping[int, Path]) -> _Contents:
+    """What the headers of a model say, by the files of `files_of`. Raises `CheckpointError`."""
+    room, path = _Room(), files.get(1) or files[min(files)]
+    metadata, tensors = _read_header(path, room, part=0)
+    count = demand_all(path, files, metadata)
+    for number in range(2, count + 1):
+        check()
+        said, more = _read_header(files[number], room, part=number - 1)
+        demand_part(files[number], number, count, said, metadata)
+        if twice := min(set(more) & set(tensors), default=None):
+            raise CheckpointError(
+                f"expected each tensor in one part, found {twice[:80]!r} in {files[number]} again",
+                remedy="Take the parts of one model.",
+            )
+        tensors |= more
+    demand_tensors(path, len(tensors), metadata)
+    later = (files[number] for number in range(2, count + 1))
+    contents = _Contents((path, *later), metadata, tensors)
+    _demand_language_model(contents)
+    return contents
+
+
+def _read_header(path: Path, room: _Room, *, part: int) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Metadata and tensors of a GGUF file, which all lie inside of the file. Raises `CheckpointError`."""
+    with expecting("a GGUF file", path, CheckpointError), open_file(path, _MOST_BYTES) as file:
+        reader = _HeaderReader(file, path, room)
+        metadata, count = _metadata(reader)
+        return metadata, _tensors(reader, metadata, count, part)
+
+
+def _metadata(reader: _HeaderReader) -> tuple[dict[str, Any], int]:
+    """What the header says in words and numbers, and how many tensors it lists."""
+    path = reader.path
     if reader.size < 24 or reader.take(4) != b"GGUF":
         raise CheckpointError(
             f"expected a GGUF file in {path}, found a file that does not begin as one",
@@ -362,7 +426,8 @@ def _read(file: BinaryIO, path: Path) -> _Contents:
             remedy="Convert it anew by a newer llama.cpp." if form == 1 else _DAMAGED,
         )
     tensor_count, pairs = reader.number("Q"), reader.number("Q")
-    if tensor_count > _MOST_TENSORS or pairs > _MOST_VALUES:
+    reader.room.tensors -= tensor_count
+    if reader.room.tensors < 0 or pairs > _MOST_VALUES:
         raise reader.broken(f"{tensor_count:,} tensors and {pairs:,} values")
     metadata: dict[str, Any] = {}
     for _ in range(pairs):
@@ -370,12 +435,12 @@ def _read(file: BinaryIO, path: Path) -> _Contents:
         if key in metadata:
             raise reader.broken(f"the key {key[:80]!r} twice")
         metadata[key] = reader.value(reader.number("I"))
-    contents = _Contents(path, metadata, _tensors(reader, metadata, tensor_count))
-    _demand_language_model(contents)
-    return contents
+    return metadata, tensor_count
 
 
-def _tensors(reader: _HeaderReader, metadata: Mapping[str, Any], count: int) -> dict[str, StoredTensor]:
+def _tensors(
+    reader: _HeaderReader, metadata: Mapping[str, Any], count: int, part: int
+) -> dict[str, StoredTensor]:
     library = _library()
     listed = []
     for _ in range(count):
@@ -397,7 +462,7 @@ def _tensors(reader: _HeaderReader, metadata: Mapping[str, Any], count: int) -> 
         except (ValueError, KeyError) as error:
             raise CheckpointError(
                 f"expected a type of numbers that gguf {_version('gguf')} knows for {name[:80]!r} in "
-                f"{reader._path}, found the number {number}",
+                f"{reader.path}, found the number {number}",
                 remedy="pip install --upgrade gguf, or take a file of another quantisation.",
             ) from error
         if name in tensors or not all(0 < size < 1 << 31 for size in shape) or shape[-1] % block:
@@ -407,7 +472,7 @@ def _tensors(reader: _HeaderReader, metadata: Mapping[str, Any], count: int) -> 
         size = math.prod(shape) // block * block_bytes
         if offset % alignment:
             raise reader.broken(f"the tensor {name[:80]!r} at a place that is no multiple of {alignment}")
-        tensors[name] = StoredTensor(shape, kind.name, begin + offset)
+        tensors[name] = StoredTensor(shape, kind.name, begin + offset, part)
         used, end = used + size, max(end, begin + offset + size)
     if end > reader.size:
         missing = f"ends {end - reader.size:,} bytes before the end of its last tensor"
@@ -418,14 +483,8 @@ def _tensors(reader: _HeaderReader, metadata: Mapping[str, Any], count: int) -> 
 
 
 def _demand_language_model(contents: _Contents) -> None:
-    """Raises `CheckpointError` for a part of a model, and for what is no model of language."""
+    """Raises `CheckpointError` for what is no model of language."""
     path, architecture = contents.path, contents.architecture
-    if (parts := contents.number("split.count", 0, whole=True)) > 1:
-        part = contents.number("split.no", 0, whole=True) + 1
-        raise CheckpointError(
-            f"expected a whole model in {path}, found part {part} of {parts}",
-            remedy="Join the parts: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
-        )
     kind = _NO_LANGUAGE_MODEL.get(contents.text("general.type") or "") or _NO_LANGUAGE_MODEL.get(architecture)
     pooling = contents.metadata.get(f"{architecture}.pooling_type", 0)
     if kind or pooling or contents.metadata.get(f"{architecture}.attention.causal", True) is False:
@@ -446,7 +505,7 @@ def _demand_language_model(contents: _Contents) -> None:
         )
 
 
-def _unpack(contents: _Contents, folder: Path, identity: Sequence[int]) -> None:
+def _unpack(contents: _Contents, folder: Path, identities: Sequence[Sequence[int]]) -> None:
     tokenizer = _tokenizer(contents)
     tokenizer.save(folder)
     if contents.architecture in _FAMILIES and not contents.metadata.get(
@@ -454,6 +513,12 @@ def _unpack(contents: _Contents, folder: Path, identity: Sequence[int]) -> None:
     ):
         write_json(folder / "config.json", _config(contents))
     else:
+        if len(contents.files) > 1:
+            raise CheckpointError(
+                f"expected Llama, Qwen2 or Qwen3 in {contents.path}, which is split into parts, found "
+                f"{contents.architecture}, which is read by transformers from one file alone",
+                remedy="Join the parts: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
+            )
         with _transformers(contents.path, "config") as given:
             from transformers import AutoConfig
 
@@ -465,8 +530,8 @@ def _unpack(contents: _Contents, folder: Path, identity: Sequence[int]) -> None:
     }
     write_json(folder / "generation_config.json", ends)
     record = {
-        "file": str(contents.path),
-        "identity": list(identity),
+        "files": list(map(str, contents.files)),
+        "identities": identities,
         "architecture": contents.architecture,
         "quantization": _quantization(contents),
         "licence": contents.text("general.license"),
@@ -558,8 +623,8 @@ def _llama3_scaling(contents: _Contents, head_dim: int) -> dict[str, Any]:
 
     All published models have the same numbers but for `factor`. Raises `CheckpointError` for others.
     """
-    with open_file(contents.path, _MOST_BYTES) as file:
-        stored = contents.tensors[_ROPE_FACTORS]
+    stored = contents.tensors[_ROPE_FACTORS]
+    with open_file(contents.files[stored.part], _MOST_BYTES) as file:
         factors = torch.cat([rows.reshape(-1) for _, rows in _rows(file, stored)])
     scaling = RopeScaling(max(float(factors.max()), 1e-9), 1.0, 4.0, 8192)
     theta = contents.number(f"{contents.architecture}.rope.freq_base", 10000.0)
@@ -658,7 +723,7 @@ def transformers_model(source: Source, config: Any) -> Any:
     import transformers
 
     whole = getattr(transformers, "GgufConfig", None)  # of newer versions, which can leave weights quantised
-    with _unchanged(source), _transformers(source.file, "weights") as given:
+    with _unchanged(source, 0), _transformers(source.file, "weights") as given:
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             **given,
             **({"quantization_config": whole(dequantize=True)} if whole else {}),
@@ -675,12 +740,13 @@ def transformers_model(source: Source, config: Any) -> Any:
 
 
 @contextmanager
-def _unchanged(source: Source) -> Iterator[BinaryIO]:
-    """The file, open, if it is as it was when it was unpacked. Raises `CheckpointError`."""
-    with expecting("a GGUF file", source.file, CheckpointError), open_file(source.file, _MOST_BYTES) as file:
-        if _identity(file) != source.identity:
+def _unchanged(source: Source, part: int) -> Iterator[BinaryIO]:
+    """A file, open, if it is as it was when it was unpacked. Raises `CheckpointError`."""
+    path = source.files[part]
+    with expecting("a GGUF file", path, CheckpointError), open_file(path, _MOST_BYTES) as file:
+        if _identity_of(file) != source.identities[part]:
             raise CheckpointError(
-                f"{source.file} has changed since it was looked at",
+                f"{path} has changed since it was looked at",
                 remedy="Give the same command again, once the file is whole.",
             )
         yield file
@@ -706,16 +772,20 @@ def load(targets: Mapping[str, Tensor], source: Source, shape: DecoderShape) -> 
             raise CheckpointError(
                 f"expected {name} of shape {tuple(target.shape)} in {source.file}, found {found}"
             )
-    with _unchanged(source) as file:
-        for name, published in names.items():
-            target, stored = targets[published], source.tensors[name]
-            order = row_order(published, shape) if source.architecture == "llama" else None
-            for first, rows in _rows(file, stored):
-                check()
-                places = (
-                    slice(first, first + len(rows)) if order is None else order[first : first + len(rows)]
-                )
-                target.view(-1, target.shape[-1])[places] = rows.to(target)
+
+    def part_of(name: str) -> int:
+        return source.tensors[name].part
+
+    for part, in_part in groupby(sorted(names, key=part_of), key=part_of):
+        with _unchanged(source, part) as file:
+            for name in in_part:
+                target, published = targets[names[name]], names[name]
+                order = row_order(published, shape) if source.architecture == "llama" else None
+                for first, rows in _rows(file, source.tensors[name]):
+                    check()
+                    end = first + len(rows)
+                    places = slice(first, end) if order is None else order[first:end]
+                    target.view(-1, target.shape[-1])[places] = rows.to(target)
 
 
 def _rows(file: BinaryIO, stored: StoredTensor) -> Iterator[tuple[int, Tensor]]:

@@ -444,6 +444,8 @@ class TransformersPolicy(Policy):
                 f"the architecture in {folder / 'config.json'} needs transformers, which is not installed",
                 remedy="pip install 'greenward[hf]'",
             ) from error
+        except CheckpointError:
+            raise
         except Exception as error:  # transformers raises the errors of many libraries
             raise CheckpointError(
                 f"expected a causal language model in {folder}, found: {str(error)[:500]}"
