@@ -1,13 +1,14 @@
 """GRPO of a real model as a user starts it: does it learn from rewards, survive SIGKILL, and fit into memory?
 
-    python benchmarks/real_training.py MODEL [--lora 16] [--memory-limit 5] [KEY=VALUE ...]
+    python benchmarks/real_training.py MODEL [--lora 16] [--kills 2] [--memory-limit 5] [KEY=VALUE ...]
 
 MODEL is a folder or a .gguf file. `greenward train` takes ten steps on public problems and is repeated in
-another folder, where it is killed at a random moment after the third step and resumed. Its metrics, those of
+another folder, where it is killed at random moments after the third step and resumed. Its metrics, those of
 time left out, must equal those of the first run. In at least eight steps of ten, answers to one problem must
 have earned different rewards. `greenward eval` then answers eight problems, and one. The peak of a command is
-the largest sum, over its processes, of their peaks (VmHWM), looked at ten times a second. The exit code is 1
-where the runs differ, too few steps have a signal, or a peak is above the limit.
+the largest sum, over its processes, of their peaks (VmHWM), looked at ten times a second; that of a training
+is printed after each step, so that it is known of one that is interrupted, too. The exit code is 1 where the
+runs differ, too few steps have a signal, or a peak is above the limit.
 """
 
 from __future__ import annotations
@@ -52,10 +53,16 @@ class Command:
         time.sleep(INTERVAL)
         return self.process.poll() is None
 
-    def finish(self) -> float:
-        """Wait for its end; the peak. A command that fails ends this program."""
+    def finish(self, run: Path | None = None) -> float:
+        """Wait for its end; the peak. A command that fails ends this program.
+
+        After each step of `run`, the peak so far is printed.
+        """
+        told = 0
         while self.runs():
-            pass
+            if run is not None and (done := len(metrics(run))) > told:
+                told = done
+                print(f"{run.name}: {done} steps, {self.peak_gib:.2f} GiB at most so far", flush=True)
         if self.process.returncode:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace")
@@ -89,23 +96,27 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [without_timing(row) for row in read_metrics(file).rows] if file.is_file() else []
 
 
-def interrupted(settings: list[str], run: Path, fastest_step: float, steps: int, seed: int) -> str:
-    """Start the run, kill it in the middle of a random step, resume it to its end; when it was killed."""
-    chance = random.Random(seed)
-    done, wait = chance.randrange(KILLED_AFTER, steps - 1), chance.uniform(0, fastest_step)
-    command = Command(*settings, "--output", str(run))
-    while len(metrics(run)) < done and command.runs():
-        pass
-    until = time.monotonic() + wait
-    while time.monotonic() < until and command.runs():
-        pass
-    if command.process.poll() is not None:
-        command.finish()
-        sys.exit(f"the run ended before it could be killed, {wait:.1f} s after step {done}")
-    command.process.kill()
-    command.process.wait()
-    Command(*settings, "--output", str(run), "--resume").finish()
-    return f"killed {wait:.1f} s after step {done}"
+def interrupted(settings: list[str], run: Path, fastest_step: float, steps: int, options: Any) -> str:
+    """Start the run, kill it in the middle of random steps, resume it to its end; when it was killed."""
+    chance, moments, resumed = random.Random(options.seed), [], []
+    for done in sorted(chance.sample(range(KILLED_AFTER, steps - 1), options.kills)):
+        wait = chance.uniform(0, fastest_step)
+        command = Command(*settings, "--output", str(run), *resumed)
+        while len(metrics(run)) < done and command.runs():
+            pass
+        until = time.monotonic() + wait
+        while time.monotonic() < until and command.runs():
+            pass
+        if command.process.poll() is not None:
+            command.finish()
+            sys.exit(f"the run ended before it could be killed, {wait:.1f} s after step {done}")
+        command.process.kill()
+        command.process.wait()
+        moments.append(f"{wait:.1f} s after step {done}")
+        print(f"{run.name}: killed {moments[-1]}, {command.peak_gib:.2f} GiB at most", flush=True)
+        resumed = ["--resume"]
+    Command(*settings, "--output", str(run), *resumed).finish(run)
+    return f"killed {' and '.join(moments)}"
 
 
 def main() -> int:
@@ -120,6 +131,7 @@ def main() -> int:
     parser.add_argument("--suite", default="mbpp:test", help="what `greenward eval` asks")
     parser.add_argument("--lora", type=int, metavar="RANK", help="train an adapter, alpha 2 · RANK")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=1, help="how often it is killed")
     parser.add_argument(
         "--max-tokens", type=int, default=256, help="of an answer, in training and evaluation"
     )
@@ -128,8 +140,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the run, and of the moment of SIGKILL")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     options = parser.parse_intermixed_args()
-    if options.steps < KILLED_AFTER + 2:
-        parser.error(f"--steps {options.steps}: at least {KILLED_AFTER + 2} are needed")
+    if options.kills < 1 or options.steps < KILLED_AFTER + 1 + options.kills:
+        parser.error(f"expected --kills 1 or more, and --steps {KILLED_AFTER + 1} more than --kills")
     settings = [
         "train", options.recipe, f"model={options.model}", "model.device=cpu",
         f"problems.train={options.problems}", "evaluation.enabled=false",
@@ -143,11 +155,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="real-training-") as place:
         whole, again = Path(place) / "whole", Path(place) / "again"
         command = Command(*settings, "--output", str(whole))
-        peaks["training"] = command.finish()
+        peaks["training"] = command.finish(whole)
         seconds["training"] = time.monotonic() - command.began
         rows = metrics(whole)
         per_step = [row["time/step"] for row in read_metrics(whole / "metrics.jsonl").rows]
-        moment = interrupted(settings, again, min(per_step), options.steps, options.seed)
+        moment = interrupted(settings, again, min(per_step), options.steps, options)
         is_equal = metrics(again) == rows
         for name, limit in (("8 problems", 8), ("one answer", 1)):
             command = Command(
