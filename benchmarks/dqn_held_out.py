@@ -44,7 +44,7 @@ def solved(trainer: task.DQNTrainer, mdp: TokenMDP, grading: CodeGrading) -> int
 def measure(overrides: Sequence[str], seed: int) -> dict[str, int]:
     recipe = api.load_recipe("dqn_code_generation", [*overrides, f"seed={seed}"])
     assert isinstance(recipe, DQNRecipe)
-    functions = list(task.generated_problems())
+    functions = list(task.generated_problems(recipe, []))
     order = np.random.default_rng(0).permutation(len(functions))  # the same for all settings and seeds
     held_out = [functions[index] for index in order[:HELD_OUT]]
     made = task.TokenMDPTask(recipe)

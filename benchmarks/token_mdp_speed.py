@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 from greenward.problems.catalog import load_suite
+from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.mdp import TokenMDP, Writing
 
@@ -52,7 +53,7 @@ def steps_per_second(vocabulary: int, steps: int) -> tuple[float, float]:
             sums = np.cumsum(weights * legal)
             writing.act(int(np.searchsorted(sums, points[seen & 0xFFFF] * sums[-1], side="right")))
             seen += 1
-            assert observation.shape == (520,)
+            assert observation.shape == (features.SIZE,)
             if writing.outcome:
                 tokens += len(writing.tokens)
                 running[place] = start(mdp, seen)

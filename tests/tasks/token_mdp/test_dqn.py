@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from greenward.common.errors import CheckpointError, GreenwardError
+from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.dqn import (
     DQNAgent,
     QNetwork,
@@ -51,6 +52,26 @@ def test_the_double_target_is_the_target_value_of_the_online_networks_choice() -
     found = q_targets(REWARDS, DISCOUNTS, ONLINE, TARGET, LEGAL, double=True)
     # Online prefers action 1 in the first row; in the second action 2 is illegal, so action 0.
     assert found.tolist() == pytest.approx([1 + 0.5 * 20, 2 + 0.1 * 7])
+
+
+def test_words_are_hidden_in_a_share_of_the_rows_of_an_update_and_nowhere_else() -> None:
+    """The first layer sees zeros in place of words, and everything else as it was."""
+    size = features.WORDS + 5
+    agent = DQNAgent(size, 4, settings(word_dropout=0.25, batch_size=2000), seed=0)
+    seen = []
+    agent.online.encoder.register_forward_hook(lambda module, inputs, _: seen.append(inputs[0].clone()))
+    rng = np.random.default_rng(0)
+    ones = np.ones(size, np.float32)
+    agent.memory.extend([Transition(ones, 0, 0.0, ones, np.ones(4, bool), 0.9)] * 64)
+    agent.learn(rng)
+    learned, following = seen
+    hidden = (learned[:, : features.WORDS] == 0).all(dim=1)
+    assert ((learned[:, : features.WORDS] == 1).all(dim=1) | hidden).all()
+    assert float(hidden.float().mean()) == pytest.approx(0.25, abs=0.05)  # five standard deviations
+    assert (learned[:, features.WORDS :] == 1).all()
+    assert (following == 1).all()
+    agent.act(ones[None], np.ones((1, 4), bool))
+    assert (seen[-1] == 1).all()
 
 
 @pytest.mark.parametrize("double", [True, False])

@@ -25,6 +25,7 @@ TINY = [
     "preset=none", "exploration.prior=false", "problems.generated=0", "algorithm.hidden_dim=16", "algorithm.batch_size=16", "algorithm.buffer_capacity=400",
     "algorithm.learning_starts=20", "training.episodes_per_step=8", "training.updates_per_step=2",
     "training.num_episodes=48", "training.checkpoint_interval_steps=3", "training.rollouts_per_step=2",
+    "training.practice_per_step=0", "problems.compositions=10",
     "evaluation.samples=2", "evaluation.eval_interval_steps=3", "environment.max_steps=30", "training.threads=1",
 ]  # fmt: skip
 
@@ -92,7 +93,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run, tmp_path, stopped_at) ->
 def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path) -> None:
     """Demonstrations are made anew on resume, and are not learned from first a second time."""
     shown = [*TINY, "problems.generated=20", "evaluation.enabled=false", "evaluation.random_search=false",
-             "algorithm.pretraining_updates=5", "training.checkpoint_interval_steps=1"]  # fmt: skip
+             "algorithm.pretraining_updates=5", "training.checkpoint_interval_steps=1",
+             "training.practice_per_step=4", "algorithm.word_dropout=0.5"]  # fmt: skip
     for folder, episodes in (("whole", 24), ("parts", 16), ("parts", 24)):
         keys = [*shown, f"training.num_episodes={episodes}"]
         api.train("dqn_code_generation", keys, output=tmp_path / folder, quiet=True, resume=True)
@@ -211,7 +213,7 @@ def test_a_q_network_is_no_language_model() -> None:
 @pytest.mark.parametrize(
     "override", ["environment.embedding=learned", "environment.test_when=whole", "reward.type=sparse",
                  "environment.grammar_mask=false", "training.verbose=true", "environment.delete=true",
-                 "problems.generated=20"],
+                 "problems.generated=20", "training.practice_per_step=4", "environment.relations=false"],
 )  # fmt: skip
 def test_every_switch_trains(tmp_path, override) -> None:
     settings = [

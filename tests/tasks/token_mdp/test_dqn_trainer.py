@@ -1,10 +1,10 @@
-"""The search tree of exploration, against programs that are closed by hand."""
+"""The search tree of exploration, against programs that are closed by hand, and the order of practice."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from greenward.tasks.token_mdp.trainer import SearchTree, extended
+from greenward.tasks.token_mdp.trainer import SearchTree, extended, practised
 
 ALL, LAST = np.array([True, True, False]), np.array([False, False, True])
 ROOT = 1
@@ -37,3 +37,14 @@ def test_an_episode_adds_one_decision_to_those_that_are_counted() -> None:
         assert tree.of_actions(ROOT, ALL)[0].tolist() == counts
     assert tree.of_actions(extended(ROOT, 0), ALL)[0].tolist() == [0, 1, 0]
     assert tree.of_actions(extended(extended(ROOT, 0), 1), ALL)[0].tolist() == [0, 0, 0]
+
+
+def test_practice_begins_with_the_shortest_programs_and_reaches_all_of_them() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [practised(100, step, 5, 10, rng) for step in range(30)]
+    assert {len(one) for one in drawn} == {5}
+    for step, one in enumerate(drawn[:10]):
+        assert max(one) < 10 * (step + 1)
+    assert len({index for one in drawn for index in one}) > 50
+    assert max(index for one in drawn[10:] for index in one) > 90
+    assert max(practised(3, 0, 5, 10, rng)) <= 2

@@ -280,7 +280,7 @@ class QNetwork(nn.Module):
 
 
 class TokenEncoder(nn.Module):
-    """From the numbers of words and tokens to the 520 entries of a hashed observation.
+    """From the numbers of words and tokens to the entries of a hashed observation.
 
     It is the encoder of `environment.embedding: learned`, trained with the Q-network. Words are averaged;
     the newest tokens go through a recurrent layer. What is no number stays as it is.
@@ -428,7 +428,7 @@ class DQNAgent(Stateful):
         config = self.config
         batch = batch or self.draw(rng)
         self.online.train()
-        q_BA = self.online(batch.observations_BD.to(self.device))
+        q_BA = self.online(self._with_words_hidden(batch.observations_BD, rng).to(self.device))
         q_B = q_BA.gather(1, batch.actions_B[:, None].to(self.device)).squeeze(1)
         self.online.eval()
         with torch.no_grad():
@@ -468,6 +468,14 @@ class DQNAgent(Stateful):
             "td_error": float(np.abs(errors_B).mean()),
             "replay/age": float(batch.ages.mean()),
         }
+
+    def _with_words_hidden(self, observations_BD: Tensor, rng: np.random.Generator) -> Tensor:
+        """The observations without the words of the docstring in a share of the rows, drawn by `rng`."""
+        if not self.config.word_dropout:
+            return observations_BD
+        shown_B = torch.from_numpy(rng.random(len(observations_BD)) >= self.config.word_dropout)
+        words_BW, rest_BD = observations_BD.tensor_split([features.WORDS], dim=1)
+        return torch.cat([words_BW * shown_B[:, None], rest_BD], dim=1)
 
     def layer_gradients(self) -> dict[str, float]:
         """The norm of the newest gradient of each layer, by name."""

@@ -1,4 +1,4 @@
-"""Builds observations, alike in every process: problem (256), code (256) and metadata (8), as in `LAYOUT`."""
+"""Builds observations, alike in every process: problem (696), code (256) and metadata (8), as in `LAYOUT`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 
 from greenward.common.errors import ConfigError
 from greenward.problems.problem import Expected, Problem, stable_hash
+from greenward.tasks.token_mdp import examples
 from greenward.tasks.token_mdp.grammar import TYPES, Signature, Vocabulary
 from greenward.tasks.token_mdp.problems import TokenProblem
 
-PROBLEM, CODE, METADATA = 256, 256, 8
+BASE, CODE, METADATA = 256, 256, 8
+PROBLEM = BASE + examples.SIZE
 SIZE = PROBLEM + CODE + METADATA
 LAYOUT = (
     "share of max_steps used", "share still free once the program is finished in the shortest way",
@@ -24,7 +26,7 @@ LAYOUT = (
     "share of tests passed at the last run", "all tests passed", "arguments / 4",
 )  # fmt: skip
 WORDS, _TYPES = 96, 5 * len(TYPES)
-_FACTS = PROBLEM - WORDS - _TYPES
+_FACTS = BASE - WORDS - _TYPES
 
 
 def hashed(features: Sequence[str], size: int) -> np.ndarray:
@@ -44,7 +46,9 @@ def problem_embedding(problem: Problem, signature: Signature) -> np.ndarray:
     types = np.zeros((5, len(TYPES)), np.float32)
     for place, kind in enumerate((signature.result, *signature.arguments)):
         types[place, TYPES.index(kind)] = 1.0
-    return np.concatenate([hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem)])
+    return np.concatenate(
+        [hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem), examples.relations(problem)]
+    )
 
 
 def test_facts(problem: Problem) -> np.ndarray:
@@ -141,7 +145,9 @@ class HashedEmbeddings:
     random vectors, that of the problem hashed n-grams (`features`).
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, relations: bool = True) -> None:
+        self._relations = relations
+
         def table(size: int) -> np.ndarray:
             seeds = (stable_hash(f"{size}/{lexeme}") for lexeme in vocabulary.lexemes)
             rows = [np.random.default_rng(seed).choice((-1.0, 1.0), size) for seed in seeds]
@@ -150,7 +156,10 @@ class HashedEmbeddings:
         self._window, self._bag = table(_PER_TOKEN), table(CODE - _WINDOW) / 4
 
     def problem(self, one: TokenProblem) -> np.ndarray:
-        return problem_embedding(one.problem, one.signature)
+        found = problem_embedding(one.problem, one.signature)
+        if not self._relations:
+            found[BASE:] = 0
+        return found
 
     def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
         """Change the vector of the code, in place, for the newest of `tokens`."""
@@ -172,7 +181,7 @@ class NumberedEmbeddings(HashedEmbeddings):
     """
 
     def problem(self, one: TokenProblem) -> np.ndarray:
-        found = problem_embedding(one.problem, one.signature)
+        found = super().problem(one)
         words = re.findall(r"[a-z0-9]+", one.problem.prompt.lower())[:WORDS]
         found[:WORDS] = 0
         found[: len(words)] = [1 + stable_hash(word) % HASHED_WORDS for word in words]
@@ -207,7 +216,8 @@ class ModelEmbeddings:
         self._embedded = lru_cache(maxsize=100_000)(self._mean_state)
 
     def problem(self, one: TokenProblem) -> np.ndarray:
-        return self._embedded(one.problem.starter_code or one.problem.prompt)
+        text = self._embedded(one.problem.starter_code or one.problem.prompt)
+        return np.concatenate([text, examples.relations(one.problem)])
 
     def append(self, code: np.ndarray, tokens: Sequence[int]) -> None: ...
 
@@ -227,8 +237,11 @@ class ModelEmbeddings:
 Embeddings = HashedEmbeddings | ModelEmbeddings
 
 
-def make_embeddings(kind: str, model: str | None, vocabulary: Vocabulary) -> Embeddings:
-    """The embeddings that a recipe's `environment.embedding` names."""
+def make_embeddings(
+    kind: str, model: str | None, vocabulary: Vocabulary, *, relations: bool = True
+) -> Embeddings:
+    """The embeddings that a recipe's `environment.embedding` names, with `relations` of the tests or not."""
     if kind == "model":
         return ModelEmbeddings(str(model))
-    return NumberedEmbeddings(vocabulary) if kind == "learned" else HashedEmbeddings(vocabulary)
+    numbered = kind == "learned"
+    return (NumberedEmbeddings if numbered else HashedEmbeddings)(vocabulary, relations)

@@ -546,15 +546,24 @@ class Grammar:
             found = node.following[action] = self._advance(node, self._vocabulary.lexemes[action])
         return found
 
+    def expanded(self, node: Node, lexeme: str) -> Symbol:
+        """The symbol that an allowed lexeme expands: with the lexeme, the production that is used."""
+        return self._expansion(node, lexeme)[0]
+
     def _advance(self, node: Node, lexeme: str) -> Node:
+        _, production, stack = self._expansion(node, lexeme)
+        for one in reversed(production.symbols):
+            stack = (one, stack)
+        return self._node(stack, node.scope.after(production.action, lexeme))
+
+    def _expansion(self, node: Node, lexeme: str) -> tuple[Symbol, Production, tuple[Any, ...] | None]:
+        """The symbol that the lexeme replaces, by which production, and the stack below it."""
         stack = node.stack
         while stack is not None:
             symbol, stack = stack
             production = self._tables[symbol].get(lexeme)
             if production is not None and node.scope.allows(lexeme, production.rule):
-                for one in reversed(production.symbols):
-                    stack = (one, stack)
-                return self._node(stack, node.scope.after(production.action, lexeme))
+                return symbol, production, stack
         raise AssertionError(f"{lexeme} was said to be allowed")
 
     def _node(self, stack: tuple[Any, ...] | None, scope: Scope) -> Node:

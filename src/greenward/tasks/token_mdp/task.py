@@ -71,7 +71,7 @@ from greenward.tasks.token_mdp.mdp import (
     note_tests,
     write,
 )
-from greenward.tasks.token_mdp.problems import TokenProblem, small_functions
+from greenward.tasks.token_mdp.problems import TokenProblem
 from greenward.tasks.token_mdp.report import (
     Q_LEARNING,
     RANDOM_SEARCH,
@@ -81,6 +81,7 @@ from greenward.tasks.token_mdp.report import (
     program_sections,
     write_replay,
 )
+from greenward.tasks.token_mdp.small_functions import small_functions, without_solutions
 from greenward.training.protocols import Callback, Evaluator
 
 if TYPE_CHECKING:
@@ -129,6 +130,9 @@ class DQNAlgorithmConfig(AlgorithmConfig):
         description="by how much actions of successes and demonstrations should be worth more than all "
         "others, as in DQfD (arXiv 1704.03732); 0 = off",
     )
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of the rows of an update in which the words of the docstring are hidden"
+    )
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     max_grad_norm: PositiveFloat = Field(10.0, description="gradients are scaled down to this norm")
     weight_decay: NonNegativeFloat = 0.0
@@ -161,6 +165,7 @@ class ExplorationConfig(ConfigSection):
         "programs that were not written before",
     )
     prior: bool = Field(True, description="draw random tokens by the token prior, not uniformly")
+    practice_epsilon: Fraction = Field(0.05, description="share of random tokens on generated problems")
     bonus: NonNegativeFloat = Field(
         0.5, description="of tokens that seldom followed a prefix, in the units of Q; 0 = none"
     )
@@ -173,6 +178,9 @@ class TokenProblemsConfig(ProblemsConfig):
     held_out: str = "classic_evaluation"
     generated: NonNegativeInt = Field(
         0, description="small generated functions that are learned from by their references (demonstrations)"
+    )
+    compositions: NonNegativeInt = Field(
+        0, description="further generated functions, composed at random of the parts of the others"
     )
 
 
@@ -195,6 +203,9 @@ class TokenEnvironmentConfig(ConfigSection):
     )
     embedding_model: str | None = Field(
         None, description="folder of a code model (extra hf), for embedding: model"
+    )
+    relations: bool = Field(
+        True, description="show how inputs and outputs of the visible tests go together (hashed, learned)"
     )
     check_reachability: bool = Field(True, description="prove first that each reference can be written")
 
@@ -230,6 +241,13 @@ class DQNTrainingConfig(LoopConfig):
     max_seconds: PositiveFloat | None = Field(None, description="training time limit, evaluation excluded")
     episodes_per_step: PositiveInt = Field(50, description="episodes of a round, graded together")
     updates_per_step: PositiveInt = Field(8, description="updates after each round")
+    practice_per_step: NonNegativeInt = Field(
+        0,
+        description="further episodes of a round, in which generated functions are written by the agent",
+    )
+    practice_rounds: PositiveInt = Field(
+        1, description="rounds until the longest generated problems are practised, from the shortest on"
+    )
     checkpoint_interval_steps: PositiveInt = Field(2, description="rounds; 2 of 50 episodes are 100 episodes")
     curriculum: bool = Field(True, description="draw problems that are solved already less often")
     log_frequency: PositiveInt = Field(1, description="rounds from one row of metrics to the next")
@@ -302,28 +320,35 @@ MOST_REPLAYED = 12
 CLASSICS = ("classic_training", "classic_evaluation")
 
 
-def build_mdp(recipe: DQNRecipe, problems: Sequence[Any], *, training: bool = False) -> TokenMDP:
+def build_mdp(
+    recipe: DQNRecipe, problems: Sequence[Any], *, training: bool = False, unseen: Sequence[Any] = ()
+) -> TokenMDP:
     """The token MDP of a recipe on these problems. Raises `ProblemError` and `ConfigError`.
 
-    For `training`, their references must be reachable, and there are a token prior and demonstrations.
+    For `training`, their references must be reachable, and there are a token prior and demonstrations, which
+    solve none of the problems and none of the `unseen` ones.
     """
     section = recipe.environment
     vocabulary = Vocabulary(section.vocab_size, section.extra_tokens)
     settings = TokenSettings(
         section.max_steps, section.grammar_mask, section.delete, test_whole=section.test_when == "whole"
     )
-    with_corpus = training and (recipe.exploration.prior or recipe.problems.generated)
+    uses = recipe.exploration.prior or recipe.problems.generated or recipe.training.practice_per_step
+    with_corpus = bool(training and uses)
     return TokenMDP(
         problems, vocabulary, settings, check=training and section.check_reachability,
-        corpus=generated_problems() if with_corpus else (),
-        embeddings=make_embeddings(section.embedding, section.embedding_model, vocabulary),
+        corpus=generated_problems(recipe, [*problems, *unseen]) if with_corpus else (),
+        embeddings=make_embeddings(
+            section.embedding, section.embedding_model, vocabulary, relations=section.relations
+        ),
     )  # fmt: skip
 
 
-def generated_problems() -> ProblemSet:
-    """The small functions that do what none of the classic problems asks for."""
+def generated_problems(recipe: DQNRecipe, problems: Sequence[Problem]) -> ProblemSet:
+    """The small functions of the recipe that solve none of these problems and none of the classic ones."""
     classics = [problem for name in CLASSICS for problem in load_suite(name)]
-    return small_functions(ProblemSet(classics, name="classics"))
+    functions = small_functions(recipe.problems.compositions)
+    return without_solutions(functions, [*classics, *problems])
 
 
 def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
@@ -379,7 +404,7 @@ class TokenMDPTask(Task):
         super().__init__(recipe)
         resolve_device(recipe.training.device, key="training.device")
         self.train, self.held_out = build_problems(recipe, given)
-        self.mdp = build_mdp(recipe, list(self.train), training=True)
+        self.mdp = build_mdp(recipe, list(self.train), training=True, unseen=list(self.held_out))
         self.held_out_mdp = build_mdp(recipe, list(self.held_out)) if self.held_out else None
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
@@ -404,6 +429,8 @@ class TokenMDPTask(Task):
             exploration=recipe.exploration,
             episodes_per_step=recipe.training.episodes_per_step,
             updates_per_step=recipe.training.updates_per_step,
+            practice_per_step=recipe.training.practice_per_step,
+            practice_rounds=recipe.training.practice_rounds,
             progress_weight=reward.progress_weight,
             reward_scale=reward.scale,
             curriculum=recipe.training.curriculum,

@@ -90,9 +90,21 @@ def extended(key: int, token: int) -> int:
     return (key * _PRIME + token + 1) & _KEYS
 
 
+def practised(known: int, step: int, number: int, rounds: int, rng: np.random.Generator) -> list[int]:
+    """Places of the problems that round `step` practises, of `known` ones in the order of their lengths.
+
+    They are drawn from the shortest at first, and from all of them after so many `rounds`.
+    """
+    most = min(known, max(number, known * (step + 1) // rounds))
+    return rng.integers(most, size=number).tolist() if number else []
+
+
 @dataclass(eq=False)
 class DQNTrainer:
     """One step is a round: `episodes_per_step` programs are written and graded, then come the updates.
+
+    Of these `greedy_share` are greedy and the others explore. `practice_per_step` more are written with
+    `practice_epsilon` for problems of the corpus, whose transitions are remembered like all others.
 
     The random numbers of a round follow from the seed and its number. A round whose episodes ran on the
     infrastructure's failures leaves these out of the memory.
@@ -106,6 +118,8 @@ class DQNTrainer:
     exploration: ExplorationConfig
     episodes_per_step: int = 48
     updates_per_step: int = 4
+    practice_per_step: int = 0
+    practice_rounds: int = 1
     progress_weight: float = 0.5
     reward_scale: float = 0.1
     curriculum: bool = True
@@ -117,6 +131,9 @@ class DQNTrainer:
         self.tree = SearchTree()
         self.episodes_done = 0
         self._index = {id(one): index for index, one in enumerate(self.mdp.problems)}
+        programs = sorted(self.mdp.corpus, key=lambda one: len(one[1]))
+        most = self.mdp.settings.max_steps
+        self._practice = [one for one, tokens in programs if len(tokens) <= most]
 
     def train_step(self, step: int) -> StepRecord:
         started = time.perf_counter()
@@ -140,7 +157,15 @@ class DQNTrainer:
         attempts = self._write(problems[:greedy], lambda _, *seen: self.policy.act(*seen))
         head_starts = self.mdp.head_starts(self.episodes_per_step - greedy, rng)
         attempts += self._write(problems[greedy:], self._exploring(epsilon, rng), head_starts)
+        places = practised(len(self._practice), step, self.practice_per_step, self.practice_rounds, rng)
+        practice = self._write(
+            [self._practice[index] for index in places],
+            lambda _, seen_BD, legal_BA: self.policy.act(
+                seen_BD, legal_BA, self.exploration.practice_epsilon, rng
+            ),
+        )
         written = time.perf_counter()
+        grade(practice, self.grading, self.reward, [0.0] * len(practice))
         grade(attempts, self.grading, self.reward, [float(self.success[index]) for index in chosen])
         graded = time.perf_counter()
         self.episodes_done += len(attempts)
@@ -152,6 +177,9 @@ class DQNTrainer:
                 remembered[attempt.passed] += self._transitions(attempt)
                 if place < greedy:
                     self.success[index] += (1 - SUCCESS_MEMORY) * (attempt.passed - self.success[index])
+        for attempt in practice:
+            if attempt.episode is not None and attempt.episode.scored:
+                remembered[attempt.passed] += self._transitions(attempt)
         for success, transitions in remembered.items():
             self.policy.remember(transitions, success=success)
         learned: Counter[str] = Counter()
@@ -159,9 +187,12 @@ class DQNTrainer:
         for _ in range(self.updates_per_step if enough else 0):
             learned.update(self.policy.learn(rng))
         metrics = self._measured(attempts, greedy) | {"epsilon": epsilon}
+        if practice:
+            metrics["pass_rate/practice"] = float(np.mean([one.passed for one in practice]))
         metrics |= {name: total / self.updates_per_step for name, total in learned.items()}
         if "replay/age" in metrics:  # in updates rather than transitions
-            rounds = metrics["replay/age"] / max(1, sum(len(one.actions) for one in attempts))
+            new = sum(len(one.actions) for one in (*attempts, *practice))
+            rounds = metrics["replay/age"] / max(1, new)
             metrics["replay/staleness"] = rounds * self.updates_per_step
         if self.verbose and enough:
             metrics |= self.policy.layer_gradients()
