@@ -3,8 +3,9 @@
     .venv/bin/greenward train dqn_code_generation
     .venv/bin/python benchmarks/dqn_figures.py runs/dqn_code_generation
 
-Several runs (one for each seed) are drawn together. The tables of CartPole and of the ablation come from
-`results/dqn_cartpole.json` and `results/dqn_ablation.json`, which the programs of these names write.
+Several runs (one for each seed) are drawn together. The tables of CartPole, of the ablation and of unseen
+problems come from `results/dqn_cartpole.json`, `dqn_ablation.json` and `dqn_unseen.json`, which the programs
+of these names write; they alone are made anew where no run is given.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ FIGURES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path)
     runs: list[Path] = parser.parse_args().runs
     (DOCS / "figures").mkdir(exist_ok=True)
-    for name, (title, signals) in FIGURES.items():
+    for name, (title, signals) in FIGURES.items() if runs else ():
         (DOCS / "figures" / f"{name}.svg").write_text(standalone(chart(runs, title, signals), 640, 320))
     page = DOCS / "dqn.md"
     text = page.read_text(encoding="utf-8")
-    text = replaced(text, "results", results_block(runs))
-    for block in (ablation_block, cartpole_block):
+    if runs:
+        text = replaced(text, "results", results_block(runs))
+    for block in (ablation_block, cartpole_block, unseen_block):
         name = block.__name__.removesuffix("_block")
         file = RESULTS / f"dqn_{name}.json"
         if file.is_file():
@@ -123,6 +125,33 @@ def ablation_block(record: dict[str, Any]) -> str:
     solved = "Solved greedily: of 8 classics + of 3 problems never trained on"
     lines += ["", f"{solved}, by hidden tests, after {episodes:,} episodes each."]
     return "\n".join(lines) + "\n"
+
+
+def unseen_block(record: dict[str, Any]) -> str:
+    """Solved greedily, the mean over seeds and the range, for each arm of `dqn_unseen.py`."""
+    reachable = {name for name, lacking in record["lacking"].items() if not lacking}
+    classics = {name for name in record["lacking"] if "/" not in name}
+    heads = ("", "seeds", "8 classics, trained on", f"{len(reachable)} unseen, reachable")
+    heads += (f"{len(record['lacking']) - len(reachable)} unseen, not reachable",)
+    heads += (f"of all, the {len(classics)} classics", "minutes")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for arm, runs in record["arms"].items():
+        rows = list(runs.values())
+        unseen = [set(row["unseen"]) for row in rows]
+        cells = [
+            spread([row["classics"] for row in rows]),
+            spread([len(solved & reachable) for solved in unseen]),
+            spread([len(solved - reachable) for solved in unseen]),
+            spread([len(solved & classics) for solved in unseen]),
+            spread([row["seconds"] / 60 for row in rows]),
+        ]
+        lines.append(f"| {arm} | {', '.join(runs)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean and the range."""
+    return f"{statistics.fmean(values):.1f} ({min(values):.0f} to {max(values):.0f})"
 
 
 def cartpole_block(record: dict[str, Any]) -> str:
