@@ -47,8 +47,7 @@ EVERY_ARM = (
     "training.checkpoint_interval_steps=100",
     "training.keep_checkpoints=1",
 )
-# What differs from the recipe in the arms beside it: GRPO takes the algorithm of `quickstart`, rejection
-# sampling the settings of `rejection_sampling`. Model, problems, rewards and sampling stay the recipe's.
+# What differs from the recipe in the arms beside it. Model, problems, rewards and sampling stay the recipe's.
 GRPO = (
     "algorithm=grpo",
     "algorithm.advantage=grpo",

@@ -14,7 +14,7 @@ from greenward.config.sections import RejectionAlgorithmConfig, TrainingConfig
 from greenward.grading.verdict import Status, Verdict
 from greenward.rollouts.protocols import StopReason
 from greenward.training.protocols import Example
-from greenward.training.sft import RejectionTrainer, SupervisedOptimizer
+from greenward.training.sft import AcceptedAnswers, RejectionTrainer, SupervisedOptimizer
 from learning import NoCollector
 
 PASSED, FAILED, LOST = (Verdict(s) for s in (Status.PASSED, Status.FAILED, Status.INFRASTRUCTURE))
@@ -32,14 +32,11 @@ def episodes_of(verdicts, *, seed=0, answers=None):
 
 
 def trainer_of(policy, *, seed=3, training=None, mask_truncated=False, **config):
-    return RejectionTrainer(
-        policy,
-        NoCollector(),
-        RejectionAlgorithmConfig(**config),
-        TrainingConfig(**{"learning_rate": 0.05, "max_grad_norm": 1e9, **(training or {})}),
-        seed=seed,
-        mask_truncated=mask_truncated,
+    training = TrainingConfig(**{"learning_rate": 0.05, "max_grad_norm": 1e9, **(training or {})})
+    answers = AcceptedAnswers(
+        policy, RejectionAlgorithmConfig(**config), training, seed=seed, mask_truncated=mask_truncated
     )
+    return RejectionTrainer(policy, NoCollector(), training, answers)
 
 
 def one_round(episodes, *, policy=None, **config):
@@ -105,7 +102,9 @@ def test_the_gradient_is_that_of_the_likelihood_of_the_kept_tokens(micro_batch):
         policy, training={"micro_batch_sequences": micro_batch, "num_generations": 1}, batch_size=100
     )
     found = []
-    trainer._optimizer.adamw.register_step_pre_hook(lambda *_: found.append(policy.table.grad.clone()))
+    trainer.answers._optimizer.adamw.register_step_pre_hook(
+        lambda *_: found.append(policy.table.grad.clone())
+    )
     metrics = trainer.update(episodes, 0)
     assert len(found) == 1
     torch.testing.assert_close(found[0], expected)

@@ -616,6 +616,31 @@ class SupervisedAlgorithmConfig(AlgorithmConfig):
     name: Literal["sft"] = "sft"
 
 
+class AcceptedAnswersConfig(ConfigSection):
+    """Which sampled answers are kept, and how the policy is trained on them by supervision."""
+
+    min_reward: float | None = Field(
+        None, description="keep answers with at least this reward; none = answers that pass all their tests"
+    )
+    max_per_prompt: PositiveInt = Field(4, description="different answers per problem to train on, at most")
+    replay_rounds: NonNegativeInt = Field(0, description="earlier rounds whose kept answers are used again")
+    epochs: PositiveInt = Field(1, description="passes over the kept answers in each round")
+    batch_size: PositiveInt = Field(64, description="kept answers per optimizer step")
+
+
+class SelfImitationConfig(AcceptedAnswersConfig):
+    """Supervised steps on the policy's own right answers above their baseline, after each update.
+
+    Self-imitation learning (arXiv 1806.05635); VAPO adds the likelihood of right answers to PPO (2504.05118).
+    """
+
+    max_per_prompt: PositiveInt = Field(2, description="different answers per problem to train on, at most")
+    replay_rounds: NonNegativeInt = Field(8, description="earlier steps whose kept answers are used again")
+    learning_rate: PositiveFloat | None = Field(
+        None, description="of these steps, with the schedule of training; none = training.learning_rate"
+    )
+
+
 class PolicyGradientConfig(AlgorithmConfig):
     """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
@@ -630,6 +655,13 @@ class PolicyGradientConfig(AlgorithmConfig):
         0.0, description="weight of the entropy bonus in the loss; with entropy_target, its first value"
     )
     entropy_target: PositiveFloat | None = Field(None, description="nats per token to adapt to; none = fixed")
+    negative_weight: NonNegativeFloat = Field(
+        1.0,
+        description="factor on negative advantages; 0 = no gradient of answers below the baseline",
+    )
+    self_imitation: SelfImitationConfig | None = Field(
+        None, description="train on the policy's own right answers, too, after each update"
+    )
     overlong: OverlongConfig = OverlongConfig()
     importance: ImportanceConfig | None = Field(
         None,
@@ -663,18 +695,11 @@ class PPOAlgorithmConfig(PolicyGradientConfig):
     kl: PPOKLConfig = PPOKLConfig()
 
 
-class RejectionAlgorithmConfig(AlgorithmConfig):
-    """Which sampled answers are kept, and how the policy is trained on them."""
+class RejectionAlgorithmConfig(AlgorithmConfig, AcceptedAnswersConfig):
+    """Supervised training on the sampled answers that are kept."""
 
     name: Literal["rejection"] = "rejection"
     overlong: OverlongConfig = OverlongConfig()
-    min_reward: float | None = Field(
-        None, description="keep answers with at least this reward; none = answers that pass all their tests"
-    )
-    max_per_prompt: PositiveInt = Field(4, description="different answers per problem to train on, at most")
-    replay_rounds: NonNegativeInt = Field(0, description="earlier rounds whose kept answers are used again")
-    epochs: PositiveInt = Field(1, description="passes over the kept answers in each round")
-    batch_size: PositiveInt = Field(64, description="kept answers per optimizer step")
 
 
 class MemoryLeakConfig(ConfigSection):

@@ -36,9 +36,11 @@ from greenward.config.recipe import (
 )
 from greenward.config.sections import (
     GENERATED_CORPUS,
+    AcceptedAnswersConfig,
     FaultsConfig,
     GRPOAlgorithmConfig,
     ModelConfig,
+    OverlongConfig,
     PolicyGradientConfig,
     RewardTermConfig,
     RolloutsConfig,
@@ -95,7 +97,7 @@ from greenward.training.optim import KLCoefficient
 from greenward.training.ppo import CriticEstimator, PPOTrainer
 from greenward.training.protocols import Callback, RolloutWriter
 from greenward.training.reward_model import RewardModel, RewardModelCallback
-from greenward.training.sft import RejectionTrainer, SFTTrainer
+from greenward.training.sft import AcceptedAnswers, RejectionTrainer, SFTTrainer
 from greenward.training.trainer import RLTrainer
 
 
@@ -510,15 +512,18 @@ def build_reinforcement(
 
 def _rejection(recipe: RejectionRecipe, policy: Policy, collector: Collector) -> tuple[str, Trainer]:
     shard(policy)
-    trainer = RejectionTrainer(
-        policy,
-        collector,
-        recipe.algorithm,
-        recipe.training,
-        seed=recipe.seed,
-        mask_truncated=recipe.algorithm.overlong.mask_truncated,
-    )
+    config = recipe.algorithm
+    answers = _accepted_answers(config, recipe, policy, config.overlong)
+    trainer = RejectionTrainer(policy, collector, recipe.training, answers)
     return "rejection sampling", trainer
+
+
+def _accepted_answers(
+    config: AcceptedAnswersConfig, recipe: ReinforcementRecipe, policy: Policy, overlong: OverlongConfig
+) -> AcceptedAnswers:
+    return AcceptedAnswers(
+        policy, config, recipe.training, seed=recipe.seed, mask_truncated=overlong.mask_truncated
+    )
 
 
 def _policy_gradient(
@@ -557,6 +562,8 @@ def _policy_gradient(
     else:
         estimator = task.estimator(policy)
     shard(policy, *critics)
+    imitated = algorithm.self_imitation
+    imitation = None if imitated is None else _accepted_answers(imitated, recipe, policy, algorithm.overlong)
     trainer = make(
         policy,
         collector,
@@ -566,6 +573,7 @@ def _policy_gradient(
         max_completion_tokens=recipe.sampling.max_tokens,
         kl_coefficient=kl_coefficient,
         reference=reference,
+        imitation=imitation,
         seed=recipe.seed,
     )
     return f"{algorithm.loss} training", trainer

@@ -226,7 +226,7 @@ def _run_and_report(runs: Sequence[Run], output: Path, *, quiet: bool, **how: An
 
 RECIPE = "quickstart"
 # Every run trains for as long as GRPO: with these settings the demo takes less than six minutes.
-SHORTER = ("training.max_steps=20", "evaluation.num_questions=150")
+SHORTER = ("training.max_steps=14", "evaluation.num_questions=150")
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
 
 

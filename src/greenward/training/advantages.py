@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -43,6 +43,14 @@ class Advantages:
     logprobs: PerToken | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     needs_groups: bool = True
+
+    def with_negative_weight(self, weight: float) -> Advantages:
+        """The same with negative advantages times `weight` (arXiv 2506.01347 weighs the two signs apart)."""
+        weighted = [
+            tuple(np.where(each_T < 0, weight * each_T, each_T).astype(np.float32) for each_T in turns)
+            for turns in self.advantages
+        ]
+        return replace(self, advantages=weighted)
 
 
 class Estimator(Stateful):

@@ -2,7 +2,8 @@
 
 The loss is the mean negative log-likelihood of the completions' tokens; prompts are only read. Rejection
 sampling keeps the answers that pass, takes the same optimizer step on them, and repeats. One step is one
-round of expert iteration: RFT (arXiv 2308.01825), STaR (2203.14465), ReST (2308.08998).
+round of expert iteration: RFT (arXiv 2308.01825), STaR (2203.14465), ReST (2308.08998). Beside a policy
+gradient the same steps are self-imitation learning (1806.05635).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from greenward.common.seeding import shuffled_index, step_seed
-from greenward.config.sections import RejectionAlgorithmConfig, SupervisedConfig, TrainingConfig
+from greenward.config.sections import AcceptedAnswersConfig, SupervisedConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import Episode
@@ -194,14 +195,14 @@ class KeptAnswer:
 
 
 @dataclass(eq=False)
-class RejectionTrainer:
-    """Trains a policy by supervision on the accepted answers of the newest rounds; a step is one round.
+class AcceptedAnswers:
+    """Trains a policy by supervision on the accepted answers of the newest rounds.
 
     An answer is accepted when it passed all its tests or, with `config.min_reward`, when its reward (summed
     over roles) is at least that. An answer that could not be judged is never accepted; nor, with
     `mask_truncated`, is an answer that hit the token limit.
 
-    Each step first adds the accepted answers of the round to a pool that holds the newest
+    Each update first adds the accepted answers of the round to a pool that holds the newest
     `replay_rounds` + 1 rounds. Of the answers to one prompt in the pool, those with equal code count once
     and at most `max_per_prompt` are trained on: newer rounds first, then higher rewards, then the
     order of sampling. `epochs` passes over what remains follow, each in an order of its own, in batches of
@@ -209,8 +210,7 @@ class RejectionTrainer:
     """
 
     policy: Policy
-    collector: Collector
-    config: RejectionAlgorithmConfig
+    config: AcceptedAnswersConfig
     training: TrainingConfig
     _: KW_ONLY
     seed: int
@@ -218,7 +218,6 @@ class RejectionTrainer:
 
     def __post_init__(self) -> None:
         self._rounds: deque[list[KeptAnswer]] = deque(maxlen=self.config.replay_rounds + 1)
-        self._empty_rounds = 0
         self._optimizer = SupervisedOptimizer(
             self.policy,
             betas=self.training.adam_betas,
@@ -227,37 +226,20 @@ class RejectionTrainer:
             examples_at_once=self.training.micro_batch_sequences,
         )
 
-    def train_step(self, step: int) -> StepRecord:
-        self.collector.sync(self.policy)
-        episodes, metrics = self.collector.collect(step)
-        started = time.perf_counter()
-        metrics |= self.update(episodes, step)
-        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+    def update(self, episodes: Sequence[Episode], step: int, rate: float) -> dict[str, float]:
+        """Train on one round at the learning rate `rate`; the metrics of it.
 
-    def update(self, episodes: Sequence[Episode], step: int) -> dict[str, float]:
-        """Train on one round; the metrics of it.
-
-        A round that gave scored answers but kept none is counted in `rejection/empty_rounds`, and warned
-        about. While the pool is empty nothing is updated: there are neither `loss` nor `grad_norm` then.
+        While the pool is empty nothing is updated: there are neither `loss` nor `grad_norm` then.
         """
         kept = [_kept_answer(episode) for episode in episodes if self._accepts(episode)]
         self._rounds.append(kept)
-        if not kept and any(episode.scored for episode in episodes):
-            self._empty_rounds += 1
-            warnings.warn(EMPTY_ROUND, stacklevel=2)
         pool = self._pool()
-        training = self.training
-        rate = training.learning_rate * learning_rate_factor(
-            training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
-        )
-        metrics = {
-            "learning_rate": rate,
-            "rejection/kept": float(len(kept)),
-            "rejection/prompts": float(len({answer.prompt_ids for answer in kept})),
-            "rejection/pool": float(len(pool)),
-            "rejection/empty_rounds": float(self._empty_rounds),
+        return {
+            "kept": float(len(kept)),
+            "prompts": float(len({answer.prompt_ids for answer in kept})),
+            "pool": float(len(pool)),
+            **self._train([example for answer in pool for example in answer.examples], step, rate),
         }
-        return metrics | self._train([example for answer in pool for example in answer.examples], step, rate)
 
     def _accepts(self, episode: Episode) -> bool:
         if not episode.scored or not episode.policy_tokens or (self.mask_truncated and episode.truncated):
@@ -267,19 +249,13 @@ class RejectionTrainer:
         return episode.reward >= self.config.min_reward
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "collector": self.collector.state_dict(),
-            **self._optimizer.state_dict(),
-            "rounds": [[_to_plain(answer) for answer in kept] for kept in self._rounds],
-            "empty_rounds": self._empty_rounds,
-        }
+        rounds = [[_to_plain(answer) for answer in kept] for kept in self._rounds]
+        return {**self._optimizer.state_dict(), "rounds": rounds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.collector.load_state_dict(state["collector"])
         self._optimizer.load_state_dict(state)
         self._rounds.clear()
         self._rounds.extend([_from_plain(answer) for answer in kept] for kept in state["rounds"])
-        self._empty_rounds = state["empty_rounds"]
 
     def _pool(self) -> list[KeptAnswer]:
         """The answers to train on, without duplicates and at most `max_per_prompt` for each prompt."""
@@ -313,6 +289,60 @@ class RejectionTrainer:
             metrics["loss"] = float(np.mean([update.loss for update in updates]))
             metrics["grad_norm"] = float(np.mean([update.grad_norm for update in updates]))
         return metrics
+
+
+@dataclass(eq=False)
+class RejectionTrainer:
+    """Collects a round of answers and trains on those that are accepted; a step is one round."""
+
+    policy: Policy
+    collector: Collector
+    training: TrainingConfig
+    answers: AcceptedAnswers
+
+    def __post_init__(self) -> None:
+        self._empty_rounds = 0
+
+    def train_step(self, step: int) -> StepRecord:
+        self.collector.sync(self.policy)
+        episodes, metrics = self.collector.collect(step)
+        started = time.perf_counter()
+        metrics |= self.update(episodes, step)
+        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+
+    def update(self, episodes: Sequence[Episode], step: int) -> dict[str, float]:
+        """Train on one round; the metrics of it.
+
+        A round that gave scored answers but kept none is counted in `rejection/empty_rounds`, and warned
+        about.
+        """
+        training = self.training
+        rate = training.learning_rate * learning_rate_factor(
+            training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
+        )
+        found = self.answers.update(episodes, step, rate)
+        if not found["kept"] and any(episode.scored for episode in episodes):
+            self._empty_rounds += 1
+            warnings.warn(EMPTY_ROUND, stacklevel=2)
+        of_round = {f"rejection/{name}": found.pop(name) for name in ("kept", "prompts", "pool")}
+        return {
+            "learning_rate": rate,
+            **of_round,
+            "rejection/empty_rounds": float(self._empty_rounds),
+            **found,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "collector": self.collector.state_dict(),
+            **self.answers.state_dict(),
+            "empty_rounds": self._empty_rounds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.collector.load_state_dict(state["collector"])
+        self.answers.load_state_dict(state)
+        self._empty_rounds = state["empty_rounds"]
 
 
 def _kept_answer(episode: Episode) -> KeptAnswer:

@@ -34,6 +34,7 @@ from greenward.training.optim import (
     set_learning_rates,
 )
 from greenward.training.protocols import Stateful
+from greenward.training.sft import AcceptedAnswers
 
 
 @dataclass(eq=False)
@@ -44,6 +45,9 @@ class RLTrainer(Stateful):
     sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
     and becomes `reference_source`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
     `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
+
+    With `imitation` each update is followed by supervised steps on the policy's own right answers, by an
+    optimizer of their own: the moments of the two gradients differ in scale.
 
     `algorithm`, `training`, `collector` and `estimator` are read anew at each step. With a critic:
     `greenward.training.ppo.PPOTrainer`.
@@ -59,6 +63,7 @@ class RLTrainer(Stateful):
     kl_coefficient: KLCoefficient | None = None
     reference: Policy | None = None
     kl_in_loss: bool = True
+    imitation: AcceptedAnswers | None = None
     seed: int = 0
     _saved: ClassVar = {
         "collector": "collector",
@@ -68,6 +73,7 @@ class RLTrainer(Stateful):
         "entropy": "_entropy_coefficient",
         "limit": "_limit",
         "loss_scale": "_loss_scale",
+        "imitation": "imitation",
     }
 
     def __post_init__(self) -> None:
@@ -97,6 +103,8 @@ class RLTrainer(Stateful):
         advantages = self.estimator(episodes)
         started = time.perf_counter()
         metrics |= self.update(episodes, advantages, step)
+        if self.imitation is not None:
+            metrics |= self._imitate(self.imitation, episodes, advantages, step)
         refresh_every = self.algorithm.kl.refresh_every
         if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
             self.reference.sync(self.reference_source)
@@ -114,6 +122,8 @@ class RLTrainer(Stateful):
         """
         algorithm, statistics = self.algorithm, UpdateStatistics()
         rate = self._set_learning_rates(step)
+        if algorithm.negative_weight != 1:
+            advantages = advantages.with_negative_weight(algorithm.negative_weight)
         # The policy's log-probabilities before the update are needed if it takes more than one step.
         off_policy = algorithm.updates_per_batch * algorithm.minibatches > 1
         batch = Batch.of(
@@ -159,15 +169,37 @@ class RLTrainer(Stateful):
         if self.reference is not None and "reference" in state:
             self.reference.load_state_dict(state["reference"])
 
+    def _imitate(
+        self, answers: AcceptedAnswers, episodes: Sequence[Episode], advantages: Advantages, step: int
+    ) -> dict[str, float]:
+        """Train on accepted answers above their baseline, of this step and of those before; the metrics.
+
+        Only answers with a positive advantage teach something that the policy does not do already (the
+        (R - V)+ of self-imitation learning, arXiv 1806.05635, eq. 2).
+        """
+        assert self.algorithm.self_imitation is not None
+        rate = self.algorithm.self_imitation.learning_rate or self.training.learning_rate
+        above = [
+            episode
+            for episode, turns in zip(episodes, advantages.advantages, strict=True)
+            if sum(float(each_T.sum()) for each_T in turns) > 0
+        ]
+        found = answers.update(above, step, rate * self._rate_factor(step))
+        return {f"imitation/{name}": value for name, value in found.items()}
+
     def _set_learning_rates(self, step: int) -> float:
         """Set all rates for this step; the policy's."""
+        factor = self._rate_factor(step)
+        rates = [self.training.learning_rate, *self._further_rates()]
+        set_learning_rates(self._optimizer, [rate * factor for rate in rates])
+        return self.training.learning_rate * factor
+
+    def _rate_factor(self, step: int) -> float:
+        """What the schedule makes of the learning rates at this step."""
         training = self.training
-        factor = learning_rate_factor(
+        return learning_rate_factor(
             training.schedule, step, training.max_steps, training.warmup_steps, final=training.final_rate
         )
-        rates = [training.learning_rate, *self._further_rates()]
-        set_learning_rates(self._optimizer, [rate * factor for rate in rates])
-        return training.learning_rate * factor
 
     def _add_logprobs(self, name: str, policy: Policy, batch: Batch) -> None:
         """Give each row, as its field `name`, the log-probabilities (T,) of its tokens."""
