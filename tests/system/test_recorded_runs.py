@@ -34,7 +34,7 @@ from greenward.runs.reading import by_problem
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
-NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb", "estimated_mb")
+NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb", "estimated_mb", "model")
 
 UNMEASURED = "evaluation.enabled=false"
 BREVITY = "rewards=[{name: tests}, {name: 'brevity_reward:brevity', weight: 0.5}]"

@@ -102,9 +102,11 @@ class RLTrainer(Stateful):
         episodes, metrics = self.collector.collect(step)
         advantages = self.estimator(episodes)
         started = time.perf_counter()
+        version = self.policy.version
         metrics |= self.update(episodes, advantages, step)
         if self.imitation is not None:
             metrics |= self._imitate(self.imitation, episodes, advantages, step)
+            self.policy.version = min(self.policy.version, version + 1)  # staleness is counted in steps
         refresh_every = self.algorithm.kl.refresh_every
         if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
             self.reference.sync(self.reference_source)
