@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.config.sections import LoraConfig
@@ -255,7 +256,10 @@ def test_an_adapter_whose_files_are_not_there_is_refused(published, tmp_path):
     shutil.copy(weights, folder)
     config = json.loads((folder / "adapter_config.json").read_text())
     small = published("qwen2", hidden_size=16)
+    over = shutil.copytree(folder, tmp_path / "over")
     for base, message in (
+        (str(folder), "which begins with a config.json, found an adapter"),
+        (str(over), "which begins with a config.json, found an adapter"),
         (str(tmp_path / "gone"), "the model that it belongs to is not there"),
         (None, "names none"),
         (str(small), "expected an adapter for"),
@@ -263,3 +267,25 @@ def test_an_adapter_whose_files_are_not_there_is_refused(published, tmp_path):
         (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
         with pytest.raises(CheckpointError, match=message):
             Policy.from_folder(folder)
+
+
+def test_layers_that_an_adapter_has_nothing_for_are_named(published, tmp_path):
+    adapted(published("qwen2")).save(tmp_path / "model")
+    file = tmp_path / "model" / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    save_file({name: one for name, one in tensors.items() if "layers.1.self_attn.q_proj" not in name}, file)
+    with pytest.raises(CheckpointError, match=r"missing adapter keys.*layers\.1\.self_attn\.q_proj") as error:
+        Policy.from_folder(file.parent, device="cpu")
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("wrong", [{"r": 10**9}, {"rank_pattern": {"q_proj": 10**9}}, {"r": "x"}, {"r": []}])
+def test_a_rank_that_the_weights_do_not_have_takes_no_memory(published, tmp_path, wrong):
+    adapted(published("qwen2")).save(tmp_path / "model")
+    folder = tmp_path / "model" / "adapter"
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | wrong))
+    with pytest.raises(
+        CheckpointError, match=r"largest size in adapter_model\.safetensors|not an adapter of PEFT"
+    ):
+        Policy.from_folder(folder, device="cpu")

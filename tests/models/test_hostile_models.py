@@ -256,6 +256,13 @@ def test_weights_may_be_links_to_safetensors_anywhere(saved, tmp_path):
     assert "password" not in str(error.value)
 
 
+def test_a_pipe_in_a_model_folder_is_not_waited_for_when_it_is_hashed(saved):
+    (saved / "model.safetensors").unlink()
+    os.mkfifo(saved / "model.safetensors")
+    with pytest.raises(OSError, match="no regular file"):
+        FoundModel("m", saved, None, None).weights_hash  # noqa: B018
+
+
 def test_links_and_special_files_in_a_model_folder(saved, tmp_path):
     (tmp_path / "secret").write_text("{{ 'mine' }}")
     (saved / "chat_template.jinja").symlink_to(tmp_path / "secret")

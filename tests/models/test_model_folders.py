@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 import torch
 
+from greenward.api import evaluate, train
 from greenward.common.errors import CheckpointError, RunError
-from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
+from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig, SupervisedConfig
 from greenward.models import checkpoint
+from greenward.models.catalog import find_model
 from greenward.models.policy import Policy
 from greenward.models.scoring import GroupBatch
+from greenward.rollouts.protocols import SamplingParams
+from greenward.training.protocols import Example
+from greenward.training.sft import SFTTrainer
 
 SHAPE = ShapeConfig(layers=2, hidden_size=32, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
 
@@ -161,6 +167,69 @@ def test_an_id_that_is_no_folder_and_not_on_the_hub_is_refused(monkeypatch, tmp_
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(CheckpointError, match=r"'owner/name' could not be fetched.*offline"):
         checkpoint.resolve("owner/name", str(tmp_path))
+
+
+def test_what_is_no_model_is_named(saved, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere.gguf")
+    (tmp_path / "circle.gguf").symlink_to(tmp_path / "circle.gguf")
+    (tmp_path / "empty").mkdir()
+    for name, said in {
+        "pipe": "which is neither a folder nor a regular file",
+        "gone.gguf": "which is a link that leads nowhere",
+        "circle.gguf": "which is a link that leads nowhere",
+        "empty": r"begins with a config\.json, found none",
+        "model/model.safetensors": r"does not begin as one\s.*the folder, and no file in it",
+    }.items():
+        path = str(tmp_path / name)
+        for use in (find_model, checkpoint.resolve, evaluate):
+            with pytest.raises(CheckpointError, match=said):
+                use(path)
+        with pytest.raises(CheckpointError, match=said):
+            train("grpo_code_execution", [f"model={path}"], dry_run=True)
+
+
+def test_weights_that_transformers_would_draw_at_random_are_named(published, tmp_path):
+    folder = shutil.copytree(published("llama"), tmp_path / "model")
+    edit_config(folder, attention_bias=True)  # so that transformers loads it
+    with pytest.raises(CheckpointError, match=r"missing, first model\.layers\.0\.self_attn\.k_proj\.bias"):
+        Policy.from_folder(folder, device="cpu")
+
+
+def test_an_encoder_is_no_causal_language_model(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=tokenizer.vocab_size, **sizes)
+    transformers.BertLMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    policy = Policy.from_folder(tmp_path, device="cpu")
+    with pytest.raises(CheckpointError, match="found BertLMHeadModel, which gives none"):
+        policy.sample([[1, 2]], 1, SamplingParams(max_tokens=2), seed=0)
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq"])
+def test_a_package_that_quantised_weights_need_is_named(published, tmp_path, method):
+    folder = shutil.copytree(published("llama"), tmp_path / "model")
+    edit_config(folder, quantization_config={"quant_method": method, "bits": 4, "load_in_4bit": True})
+    with pytest.raises(CheckpointError) as error:
+        Policy.from_folder(folder, device="cpu")
+    assert "transformers, which is not installed" not in str(error.value)
+
+
+def test_tokens_without_an_embedding_are_named_before_they_are_computed(saved, published):
+    """The tokenizer of a larger model, as beside weights that were converted without it."""
+    for policy in (
+        Policy.from_folder(saved, device="cpu"),
+        Policy.from_folder(published("gpt2"), device="cpu"),
+    ):
+        rows = policy.embeddings
+        policy.sample([[rows - 1]], 1, SamplingParams(max_tokens=1), seed=0)
+        said = f"below {rows:,}.* found {rows:,}: the tokenizer is of another model"
+        with pytest.raises(CheckpointError, match=said):
+            policy.sample([[1, 2], [rows, 3]], 1, SamplingParams(max_tokens=1), seed=0)
+        for example in (Example((1, rows), (2,)), Example((1,), (2, rows))):
+            with pytest.raises(CheckpointError, match=said):
+                SFTTrainer(policy, [Example((1,), (2,)), example], SupervisedConfig(), seed=0)
 
 
 def test_hub_ids_resolve_to_the_cached_snapshot(monkeypatch, tmp_path):

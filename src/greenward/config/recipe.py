@@ -6,6 +6,7 @@ algorithm with the sections that the task adds (`recipes_with`); `greenward.task
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -308,7 +309,7 @@ def is_from_random_weights(model_id: str) -> bool:
     """
     seen: set[Path] = set()
     while True:
-        folder = Path(model_id).expanduser().resolve()
+        folder = Path(os.path.realpath(Path(model_id).expanduser()))
         run = next((one for one in (folder, *folder.parents) if (one / "checkpoints").is_dir()), None)
         if run is None or run in seen or not (run / "config.yaml").is_file():
             return False

@@ -138,8 +138,7 @@ def find_model(name: str, which: str | None = None) -> FoundModel:
     if which is not None:
         raise CheckpointError(f"{name} is no run directory, so it has no checkpoint {which!r}.")
     folder = checkpoint.resolve(name)
-    if not (checkpoint.holding("config.json", folder) / "config.json").is_file():
-        raise CheckpointError(f"{folder} is no model: it has no config.json.")
+    checkpoint.demand_config(checkpoint.holding("config.json", folder))
     return _found(name, folder)
 
 

@@ -6,6 +6,7 @@ The decoder's fused matrices have on disk the names and shapes that `transformer
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -54,6 +55,12 @@ def local_folder(model_id: str) -> Path | None:
     if folder.is_dir():
         last = folder / "checkpoints" / "last"
         return last if last.is_dir() else _unpacked(folder)
+    if os.path.lexists(folder):
+        found = "neither a folder nor a regular file" if folder.exists() else "a link that leads nowhere"
+        raise CheckpointError(
+            f"expected a model folder, a GGUF file or a Hugging Face id (owner/name), found {model_id!r}, "
+            f"which is {found}"
+        )
     beside = [one for one in folder.parent.glob("*") if one.is_dir() or one.suffix == ".gguf"]
     is_id = model_id.count("/") == 1 and not model_id.startswith((".", "/", "~"))
     is_id &= not model_id.endswith(".gguf")
@@ -81,11 +88,13 @@ def _unpacked(folder: Path) -> Path:
 def resolve(model_id: str, cache_dir: str | None = None, *, offline: bool = False) -> Path:
     """The local folder of a model folder, a run directory or a Hugging Face id (fetched or cached).
 
-    A GGUF file has one, too; see `gguf.unpacked`.
+    A GGUF file has one, too; see `gguf.unpacked`. Raises `CheckpointError` for what is no model.
 
     `offline` takes it from the cache, without a connection.
     """
     if folder := local_folder(model_id):
+        if not (folder / ADAPTER_CONFIG).is_file():
+            demand_config(folder)
         return folder
     try:
         from huggingface_hub import snapshot_download
@@ -128,12 +137,25 @@ def base_folder(folder: Path) -> Path | None:
     try:
         if not isinstance(base, str):
             raise CheckpointError("its base_model_name_or_path names none")
-        return resolve(base)
+        found = resolve(base)
+        demand_config(found)
+        return found
     except CheckpointError as error:
         raise CheckpointError(
             f"{folder} is an adapter, and the model that it belongs to is not there: {error.message}",
             remedy=f"Set base_model_name_or_path in {config} to the folder or the id of that model.",
         ) from error
+
+
+def demand_config(folder: Path) -> None:
+    """Raises `CheckpointError` for a folder without the config of a model."""
+    if (folder / "config.json").is_file():
+        return
+    found = "an adapter" if (folder / ADAPTER_CONFIG).is_file() else "none"
+    raise CheckpointError(
+        f"expected a model in {folder}, which begins with a config.json, found {found}",
+        remedy="Name a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.",
+    )
 
 
 def holding(name: str, folder: Path) -> Path:
@@ -246,7 +268,10 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def transformers_model(folder: Path) -> Any:
-    """The model in `folder` as `transformers` loads it, in float32. Raises what it raises."""
+    """The model in `folder` as `transformers` loads it, in float32.
+
+    Raises what it raises, and `CheckpointError` for weights that are missing, which it would draw at random.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if source := gguf.source_of(folder):
@@ -254,7 +279,15 @@ def transformers_model(folder: Path) -> Any:
         if len(source.files) > 1:
             return _whole_model(folder, config)
         return gguf.transformers_model(source, config)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+    )
+    if missing := found["missing_keys"]:
+        raise CheckpointError(
+            f"expected the weights of {type(model).__name__} (config.json) in {folder}, and {len(missing)} "
+            f"are missing, first {min(missing)}"
+        )
+    return model
 
 
 def _whole_model(folder: Path, config: Any) -> Any:

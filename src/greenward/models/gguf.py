@@ -413,7 +413,7 @@ def _metadata(reader: _HeaderReader) -> tuple[dict[str, Any], int]:
     if reader.size < 24 or reader.take(4) != b"GGUF":
         raise CheckpointError(
             f"expected a GGUF file in {path}, found a file that does not begin as one",
-            remedy="Name a .gguf file, or a model folder in the form of Hugging Face.",
+            remedy="Name a .gguf file, or the folder, and no file in it, of a model in Hugging Face's form.",
         )
     if (form := reader.number("I")) not in (2, 3):
         if form and form % (1 << 16) == 0:

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from greenward.common.errors import CheckpointError, ConfigError
+from greenward.common.files import expecting
 from greenward.config.sections import LoraConfig
-from greenward.models.checkpoint import published_tensors, transformers_model
+from greenward.models.checkpoint import ADAPTER_CONFIG, published_tensors, transformers_model
 from greenward.models.decoder import Decoder, DecoderLayer, is_adapted
+from greenward.models.tokenizer import read_json
 
 FOLDER, WEIGHTS_FILE = "adapter", "adapter_model.safetensors"
 """Where a checkpoint holds PEFT's files, beside the merged weights, and the one with the factors."""
@@ -33,6 +36,7 @@ _NAME = "default"  # of the one adapter that a model has, as PEFT calls it
 _FACTOR = ".lora_"  # is in the names of factors and of nothing else
 _CHECKSUM = "frozen_checksum"  # of a state, beside the factors
 _SAVED_PREFIX = "base_model.model."  # of names in PEFT's files
+_MOST_REASON = 300  # characters of an error of another library
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention_out": ("self_attn.o_proj",),
@@ -236,11 +240,32 @@ def read_merged(folder: Path, base: Path) -> Any:
         raise CheckpointError(
             f"expected the weights of an adapter in {folder / WEIGHTS_FILE}, found no such file"
         )
+    _demand_rank(folder)
     try:
-        return PeftModel.from_pretrained(transformers_model(base), str(folder)).merge_and_unload()
+        with warnings.catch_warnings():  # layers that the file has nothing for would stay as they are
+            warnings.filterwarnings("error", message=".*Found missing adapter keys")
+            return PeftModel.from_pretrained(transformers_model(base), str(folder)).merge_and_unload()
     except Exception as error:  # of many libraries
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0][:_MOST_REASON]
         raise CheckpointError(f"expected an adapter for {base} in {folder}, found: {reason}") from error
+
+
+def _demand_rank(folder: Path) -> None:
+    """Raises `CheckpointError` for a rank above every size in the adapter's weights, which PEFT would make
+    room for before it reads them.
+    """
+    config, weights = folder / ADAPTER_CONFIG, folder / WEIGHTS_FILE
+    with expecting("an adapter of PEFT", folder, CheckpointError, SafetensorError):
+        said = read_json(config)
+        ranks = [said.get("r", 0), *(said.get("rank_pattern") or {}).values()]
+        with safe_open(weights, framework="pt") as file:
+            sizes = [size for name in file.keys() for size in file.get_slice(name).get_shape()]  # noqa: SIM118
+        if max(ranks) > (largest := max(sizes, default=0)):
+            raise CheckpointError(
+                f"expected a rank of at most {largest:,} in {config}, which is the largest size in "
+                f"{WEIGHTS_FILE}, found {max(ranks):,}",
+                remedy="Config and weights are of different adapters: fetch both again.",
+            )
 
 
 def _holder(model: nn.Module) -> Any:

@@ -8,10 +8,11 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -262,6 +263,16 @@ class Policy(Sampler):
     def max_positions(self) -> int:
         return self.model.shape.max_positions
 
+    def check_ids(self, texts: Iterable[Sequence[int]]) -> None:
+        """Raises `CheckpointError` if texts have tokens that the model has no embedding for."""
+        highest = max((max(ids, default=0) for ids in texts), default=0)
+        if highest >= self.embeddings:
+            raise CheckpointError(
+                f"expected token ids below {self.embeddings:,}, the number of the model's embeddings, found "
+                f"{highest:,}: the tokenizer is of another model",
+                remedy="Put the tokenizer of this model beside its weights.",
+            )
+
     @property
     def computed_in(self) -> str:
         """The name of `dtype`, or `int8` for weights of 8 bits: what a result says of its arithmetic."""
@@ -310,6 +321,11 @@ class Policy(Sampler):
         self._demand_whole()
         tensors = checkpoint.published_tensors(self.model)
         return lora.merged(self.model, tensors) if is_adapted(self.model) else iter(tensors.items())
+
+    @property
+    def embeddings(self) -> int:
+        """How many tokens have an embedding, from id 0 on."""
+        return int(self.model.shape.vocab_size)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
@@ -440,9 +456,11 @@ class TransformersPolicy(Policy):
         try:
             return checkpoint.transformers_model(folder)
         except ImportError as error:
+            is_there = find_spec("transformers") is not None
+            lacking = f"another package ({str(error).strip()[:500]})" if is_there else "transformers"
             raise CheckpointError(
-                f"the architecture in {folder / 'config.json'} needs transformers, which is not installed",
-                remedy="pip install 'greenward[hf]'",
+                f"the model in {folder} needs {lacking}, which is not installed",
+                remedy=None if is_there else "pip install 'greenward[hf]'",
             ) from error
         except CheckpointError:
             raise
@@ -455,6 +473,10 @@ class TransformersPolicy(Policy):
     def max_positions(self) -> int:
         """The longest sequence that the model's config allows; practically none where it names none."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+
+    @property
+    def embeddings(self) -> int:
+        return int(self.model.get_input_embeddings().num_embeddings)
 
     @property
     def hidden_size(self) -> int:
@@ -564,7 +586,12 @@ class TransformersDecoding:
                 use_cache=True,
                 logits_to_keep=1,
             )
-        self._cache = out.past_key_values
+        self._cache = getattr(out, "past_key_values", None)
+        if self._cache is None:  # an encoder, or a model whose state is of another kind
+            raise CheckpointError(
+                f"expected a causal language model with a cache of keys and values, found "
+                f"{type(self.model).__name__}, which gives none"
+            )
         return out.logits[:, -1]
 
 

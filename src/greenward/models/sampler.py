@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -190,6 +190,9 @@ class Sampler(RolloutEngine):
     def _decoding(self) -> Decoding:
         raise NotImplementedError
 
+    def check_ids(self, texts: Iterable[Sequence[int]]) -> None:
+        """Raises `CheckpointError` if texts have tokens that the model has no embedding for."""
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
@@ -201,6 +204,7 @@ class Sampler(RolloutEngine):
         on_ids: OnIds | None = None,
     ) -> list[list[Completion]]:
         check_prompts(prompts, params, self.max_positions)
+        self.check_ids(prompts)
         sizes = per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
         groups: list[dict[int, Completion]] = [{} for _ in prompts]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from greenward.common.errors import CheckpointError, ConfigError
+from greenward.common.errors import ConfigError
 from greenward.common.text import visible
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import ModelRecipe, language_model
@@ -116,16 +116,7 @@ def _sample(found: FoundModel, device: str, answers: list[_Answers]) -> tuple[bo
     """Load and sample; well if the sampler's log-probabilities are those that training computes."""
     policy = Policy.from_folder(found.folder, device=device)
     prompts = [policy.tokenizer.encode(text)[: policy.max_positions - TOKENS] for text in PROMPTS]
-    rows = (
-        policy.model.get_input_embeddings().weight
-        if hasattr(policy.model, "config")
-        else policy.model.embedding
-    )
-    if (highest := max(map(max, prompts))) >= len(rows):
-        raise CheckpointError(
-            f"{found.folder}: the tokenizer gives the id {highest}, and the model has {len(rows)} embeddings",
-            remedy="Put the tokenizer of this model beside its weights.",
-        )
+    policy.check_ids(prompts)
     with torch.inference_mode():
         policy._decoding.open(len(prompts), TOKENS)
         logits = policy._decoding.add(prompts, [1] * len(prompts)).float().cpu()

@@ -215,13 +215,19 @@ def dump_json(value: Any, *, indent: int | None = None) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # JSON's own escape of half a character
 
 
+_MOST_HASHED = 1 << 50  # bytes
+
+
 def sha256_of(files: Iterable[Path], *, named: bool = False) -> str:
-    """SHA-256, in hex, of the contents of `files` in their order; of their names, too, if `named`."""
+    """SHA-256, in hex, of the contents of `files` in their order; of their names, too, if `named`.
+
+    Raises `OSError` for what is no regular file, which might never end.
+    """
     digest = hashlib.sha256()
     for file in files:
         if named:
             digest.update(file.name.encode() + b"\0")
-        with open(file, "rb") as opened:
+        with open_file(file, _MOST_HASHED) as opened:
             while block := opened.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -11,6 +11,7 @@ floats again once read.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,7 +135,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def task_of_run(name: str | Path) -> type[Task] | None:
     """The task of the run at a path, or of the one that a checkpoint lies in; None for all else."""
     path = Path(name).expanduser()
-    runs = [path, *([path.resolve().parents[1]] if path.resolve().parent.name == CHECKPOINTS else [])]
+    real = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for links that go in a circle
+    runs = [path, *([real.parents[1]] if real.parent.name == CHECKPOINTS else [])]
     run = next((one for one in runs if is_run(one)), None)
     return task_of(read_config(run)) if run else None
 

@@ -43,6 +43,7 @@ class SFTTrainer:
     seed: int
 
     def __post_init__(self) -> None:
+        self.policy.check_ids((*one.prompt_ids, *one.completion_ids) for one in self.examples)
         self._seen = 0
         self._optimizer = SupervisedOptimizer(
             self.policy,
