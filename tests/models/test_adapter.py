@@ -258,8 +258,8 @@ def test_an_adapter_whose_files_are_not_there_is_refused(published, tmp_path):
     small = published("qwen2", hidden_size=16)
     over = shutil.copytree(folder, tmp_path / "over")
     for base, message in (
-        (str(folder), "which begins with a config.json, found an adapter"),
-        (str(over), "which begins with a config.json, found an adapter"),
+        (str(folder), "expected a model in .*, found an adapter alone"),
+        (str(over), "expected a model in .*, found an adapter alone"),
         (str(tmp_path / "gone"), "the model that it belongs to is not there"),
         (None, "names none"),
         (str(small), "expected an adapter for"),

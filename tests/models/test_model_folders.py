@@ -178,7 +178,7 @@ def test_what_is_no_model_is_named(saved, tmp_path):
         "pipe": "which is neither a folder nor a regular file",
         "gone.gguf": "which is a link that leads nowhere",
         "circle.gguf": "which is a link that leads nowhere",
-        "empty": r"begins with a config\.json, found none",
+        "empty": r"expected a model in .*empty, found no config\.json",
         "model/model.safetensors": r"does not begin as one\s.*the folder, and no file in it",
     }.items():
         path = str(tmp_path / name)

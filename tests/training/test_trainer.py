@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -43,6 +44,9 @@ class BigramPolicy:
 
     def parameters(self) -> list[Tensor]:
         return [self.table]
+
+    def check_ids(self, texts: Iterable[Sequence[int]]) -> None:
+        """Examples that are counted and never scored may have any tokens."""
 
     def completion_logprobs(
         self, batch: GroupBatch, *, temperature: float = 1.0, entropy: bool = False, hidden: bool = False

@@ -151,9 +151,9 @@ def demand_config(folder: Path) -> None:
     """Raises `CheckpointError` for a folder without the config of a model."""
     if (folder / "config.json").is_file():
         return
-    found = "an adapter" if (folder / ADAPTER_CONFIG).is_file() else "none"
+    found = "an adapter alone" if (folder / ADAPTER_CONFIG).is_file() else "no config.json"
     raise CheckpointError(
-        f"expected a model in {folder}, which begins with a config.json, found {found}",
+        f"expected a model in {folder}, found {found}",
         remedy="Name a folder with config.json, model.safetensors and tokenizer.json, or a .gguf file.",
     )
 
@@ -165,6 +165,7 @@ def holding(name: str, folder: Path) -> Path:
 
 def read_shape(folder: Path) -> DecoderShape | None:
     """The decoder's shape from config.json; None where that asks for what the decoder does not compute."""
+    demand_config(folder)
     config = read_json(folder / "config.json")
     with expecting("the config of a model", folder / "config.json", CheckpointError):
         _, rope_kind = _rope_of(config)
