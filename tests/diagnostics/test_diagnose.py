@@ -161,10 +161,12 @@ def test_a_status_that_no_answer_had_before_is_one_that_rises(tmp_path, status, 
 
 
 @pytest.mark.parametrize(
-    ("factor", "falls", "severity"), [(4, 0, "warning"), (4, 1, "critical"), (40, 0, "warning")]
+    ("factor", "falls", "severity"), [(4, 0, "warning"), (4, 1, "critical"), (40, 0, "critical")]
 )
-def test_norms_that_grow_are_critical_only_where_no_reward_rises(tmp_path, factor, falls, severity):
-    """Clipping bounds the steps: growth beside a reward that still rises does no harm."""
+def test_norms_that_grow_a_few_times_are_critical_only_where_a_reward_falls(
+    tmp_path, factor, falls, severity
+):
+    """Clipping bounds the steps: such a growth alone does no harm."""
     signals = healthy(3, STEPS)
     exploded = with_explosion(signals, after=150, factor=factor)
     changed = exploded if falls else {"grad_norm": exploded["grad_norm"]}

@@ -139,6 +139,8 @@ def test_the_state_of_training_is_four_times_the_weights_and_less_with_adapters_
     assert half.state["weights"] == weights // 2  # frozen weights are kept in the type of the arithmetic
     sharded = estimate(BILLION, replace(WORK, shards=8))
     assert sharded.state["optimizer"] == found.state["optimizer"] // 8
+    imitates = estimate(BILLION, replace(WORK, imitates=True, copies=1))  # the copy is the critic's
+    assert imitates.state["optimizer"] == (2 * 2 + 2) * weights
 
 
 def test_other_engines_and_models_of_transformers_count() -> None:

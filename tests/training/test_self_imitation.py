@@ -84,6 +84,17 @@ def test_a_resumed_training_has_the_answers_and_the_moments_of_the_interrupted_o
     assert torch.equal(cut.table, whole.table)
 
 
+def test_both_optimizers_hold_two_moments_of_each_weight():
+    """What `greenward.models.memory` counts for self-imitation."""
+    policy = BigramPolicy()
+    trainer, episodes = trainer_of(policy), episodes_of(VERDICTS)
+    trainer.update(episodes, ESTIMATORS["grpo"](episodes), 0)
+    imitate(trainer, episodes)
+    states = [*trainer._optimizer.state.values(), *trainer.imitation._optimizer.adamw.state.values()]
+    moments = [value for state in states for value in state.values() if value.shape == policy.table.shape]
+    assert len(moments) == 2 * 2
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_negative_advantages_count_as_much_as_the_weight_says(weight):
     episodes = episodes_of(VERDICTS)

@@ -41,7 +41,7 @@ _AROUND = 20  # steps that are averaged
 _PARTS = (1, 2, 4, 8)  # of a run, whose means are tested
 _FEWEST_OF_MEAN = 3  # values
 _FEWEST_SURE = 8  # values
-_Z_99 = 2.3263478740408408  # the standard normal's 0.99 quantile
+Z_99 = 2.3263478740408408  # the standard normal's 0.99 quantile
 HUGE = 1e100  # squares of larger values are no numbers
 
 
@@ -271,7 +271,7 @@ def surely_above(values: Floats, limit: float) -> bool:
     if len(values) < _FEWEST_SURE:
         return False
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    return float(values.mean()) - student_quantile(_Z_99, len(values) - 1) * error > limit
+    return float(values.mean()) - student_quantile(Z_99, len(values) - 1) * error > limit
 
 
 def late_mean(*, above: float) -> Test:

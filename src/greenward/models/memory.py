@@ -59,7 +59,8 @@ class Workload:
     """What a run asks of a model's memory: numbers of answers, lengths in tokens, sizes in bytes.
 
     `lora_rank` is that of adapters on `lora_targets`; None trains all weights. `copies` counts whole further
-    trainable copies of the model (a critic's own trunk). `engine_bytes` is what another engine takes for
+    trainable copies of the model (a critic's own trunk), `imitates` says that self-imitation has an AdamW of
+    its own for the policy's weights. `engine_bytes` is what another engine takes for
     itself and samples in (vLLM's share of the device); None: the native one samples. `shards` is the number
     of processes over which weights, gradients and optimizer are split. `fused_attention` is that of CPUs
     and of flex attention; elsewhere the scores of a layer exist as a whole. `native` is False for a model of
@@ -75,6 +76,7 @@ class Workload:
     gradient_checkpointing: bool = False
     reference: bool = False
     copies: int = 0
+    imitates: bool = False
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] = LORA_TARGETS
     engine_bytes: int | None = None
@@ -136,7 +138,7 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     state = {
         "weights": (_FLOAT32 * trained * (1 + work.copies) + c * (all_weights - trained)) // work.shards,
         "adapter": _FLOAT32 * adapter,
-        "optimizer": 2 * _FLOAT32 * learnt // work.shards,
+        "optimizer": 2 * _FLOAT32 * (learnt + work.imitates * (trained + adapter)) // work.shards,
         "reference": frozen // work.shards,
         "weights for sampling": c * all_weights if copied else 0,
         "keys and values": cache if samples_itself else 0,
@@ -443,6 +445,7 @@ def workload(
         engine_bytes={"native": None, "vllm": taken, "server": 0}[rollouts.engine],
         reference=kl is not None and kl.coefficient > 0,
         copies=int(isinstance(recipe, PPORecipe) and recipe.algorithm.critic.trunk == "separate"),
+        imitates=getattr(algorithm, "self_imitation", None) is not None,
     )
 
 
@@ -559,8 +562,9 @@ def check_disk(recipe: ModelRecipe, output: Path) -> str | None:
     """A warning where the checkpoints that are kept will hardly fit on the disk of `output`."""
     if (known := model_shape(recipe)) is None:
         return None
-    # Weights in the type of the arithmetic, and in trainer.pt in float32 with AdamW's two moments.
-    size = parameters(known[0]) * (4 + 12)
+    # Weights in the type of the arithmetic, and in trainer.pt in float32 with two moments of each AdamW.
+    imitates = getattr(recipe.algorithm, "self_imitation", None) is not None
+    size = parameters(known[0]) * (4 + 12 + 8 * imitates)
     training = recipe.training
     # A new one is written before an old one goes.
     count = training.keep_checkpoints + training.keep_spaced_checkpoints + 1

@@ -28,6 +28,7 @@ from greenward.diagnostics.finding import (
 )
 from greenward.diagnostics.signal_tests import (
     HUGE,
+    Z_99,
     find_signal_change,
     first_frequent,
     lasting_change,
@@ -84,7 +85,6 @@ _LEVELS = 6  # parts of a run
 LOST_ERRORS, LOST_SHARE = 3.5, 0.5  # standard errors, and of what was gained
 RIPPLE = 0.2  # of the range of an agent's reward
 Z_90 = 1.6448536269514722  # the standard normal's 0.95 quantile
-Z_99 = 2.3263478740408408  # its 0.99 quantile
 
 
 def reward_terms(run: RunSignals) -> list[str]:
