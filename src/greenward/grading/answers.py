@@ -299,7 +299,11 @@ class _Code:
         if text[start - 1 : start] == text[end : end + 1] in ("`", "'", '"') and text[end : end + 3] != "```":
             return True
         begin = max(text.rfind("\n", max(0, start - _NEAR), start) + 1, start - _NEAR, 0)
-        for lexeme in _LEXEME.finditer(text[begin : end + _NEAR].partition("\n")[0]):
+        may_be_within = any(
+            mark in text[begin:start] for mark in "'\"#"
+        )  # where a string or a comment begins
+        line = text[begin : end + _NEAR].partition("\n")[0] if may_be_within else ""
+        for lexeme in _LEXEME.finditer(line):
             if lexeme.start() < start - begin < lexeme.end():
                 in_comment = lexeme[0].startswith("#")
                 if (
