@@ -11,7 +11,7 @@ out, and so is what a training problem's solution solves. Generated functions th
 hidden tests of one of the problems take no part in training.
 
 A problem is reachable by composition where some program that passes its tests has only parts that
-demonstrations have, too (`tasks/token_mdp/composition.py`). The programs that are tried are MBPP's own, the
+demonstrations have, too (`composition.py`). The programs that are tried are MBPP's own, the
 generated functions that were left out because they solve the problem, and those that a run wrote.
 A run that is finished is not repeated.
 """
@@ -29,13 +29,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import composition
 from greenward import api
 from greenward.common.errors import ProblemError
 from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
 from greenward.problems.problem import Case, Comparison, Problem, stable_hash
 from greenward.runs.reading import read_evaluations, read_metrics, read_summary
-from greenward.tasks.token_mdp import composition, task
+from greenward.tasks.token_mdp import task
 from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import TokenProblem, check_reachable, token_problems
 from greenward.tasks.token_mdp.report import UNSEEN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from greenward.tasks.token_mdp.composition import inlined, missing, parts
+from benchmarks.composition import inlined, missing, parts
+
 from greenward.tasks.token_mdp.grammar import Grammar, N, Signature, Vocabulary
 
 VOCABULARY = Vocabulary()
