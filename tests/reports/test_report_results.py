@@ -11,6 +11,7 @@ from synthetic_study import write_seed
 
 from greenward.common import statistics
 from greenward.common.errors import RunError
+from greenward.reports.document import Paragraph
 from greenward.reports.runs import headline, max_lost_share, read_runs
 from greenward.reports.training import training_report
 
@@ -139,6 +140,24 @@ def test_each_metric_has_a_paired_gain_of_its_own(run):
     }.items():
         differences = np.array([share(b) - share(a) for a, b in zip(before, after, strict=True)])
         assert changes[name] == statistics.paired_difference(differences)
+
+
+def test_the_headline_names_every_metric_in_which_an_arm_is_ahead_and_the_report_says_which_to_take(run):
+    set_level(run, 80, 0.75)
+    set_level(run / "rejection", last_step(run / "rejection"), 0.75)
+    greedy = {run: False, run / "rejection": True}
+    for folder, passed in greedy.items():
+        path = folder / f"evaluations/step_{last_step(folder):06d}.json"
+        record = json.loads(path.read_text())
+        for row in record["rows"]:
+            row["greedy_passed"] = passed
+        path.write_text(json.dumps(record))
+    report = training_report(run)
+    sentence = "GRPO is not distinguishable from rejection sampling (+0.0 "
+    assert sentence in report.headline and "and behind in greedy pass@1 (−100.0 " in report.headline
+    section = next(one for one in report.sections if one.title == "Before and after")
+    said = next(block.text for block in section.blocks if isinstance(block, Paragraph))
+    assert "either for sampled pass@1, pass@8; rejection sampling for greedy pass@1" in said
 
 
 def test_a_seed_without_a_second_evaluation_enters_no_difference(study, tmp_path):

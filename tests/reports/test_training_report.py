@@ -135,7 +135,10 @@ def test_every_form_has_the_three_arms_side_by_side(study):
     report = training_report(study)
     labels = ["Before", "After GRPO", "Rejection sampling", "Control"]
     rows = table(report, "Before and after").rows
-    assert [row[0] for row in rows if not row[0].startswith(" ")] == labels
+    differences = ["Gain of GRPO"]
+    for label in labels[2:]:
+        differences += [f"Change of {label}", f"GRPO minus {label}"]
+    assert [row[0] for row in rows if not row[0].startswith(" ")] == [*labels, *differences]
     forms = (render_markdown(report), render_json(report), Page(render_html(report)).text, terminal(report))
     for text in forms:
         assert all(label in text for label in labels)

@@ -5,7 +5,7 @@ extended and read like any other. A run with `same_time_as` another starts from 
 trains for the seconds that it trained, so that both had the same of everything but the method.
 The demo is a sweep over seeds with two such runs for each: rejection sampling, the simplest use of the same
 rewards (what does the policy gradient add to it?), and further supervised training on the corpus (would more
-of the same have done?).
+of the same have done?). With a pretrained model there is no corpus, and both runs train for a given time.
 """
 
 from __future__ import annotations
@@ -228,6 +228,18 @@ RECIPE = "quickstart"
 # Every run trains for as long as GRPO: with these settings the demo takes less than six minutes.
 SHORTER = ("training.max_steps=14", "evaluation.num_questions=150")
 CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held constant
+# With a pretrained model; sizes for half a billion parameters on two cores.
+OF_A_MODEL = (
+    "model.lora.r=16",
+    "training.learning_rate=1e-4",
+    "training.prompts_per_step=8",
+    "training.num_generations=8",
+    f"training.max_steps={UNBOUNDED_STEPS}",
+    "training.max_seconds=900",
+    "training.checkpoint_interval_steps=5",
+    "sampling.max_tokens=256",
+    "evaluation.num_questions=60",
+)
 
 
 def demo(
@@ -241,7 +253,9 @@ def demo(
 ) -> bool:
     """Run the quickstart recipe and those that train for the same time for every seed, in `output/seed_N`.
 
-    `overwrite` deletes a demo that is there. True when all finished, False when interrupted (resume goes on).
+    Where `overrides` name a pretrained model, adapters of it are trained by GRPO and by rejection sampling
+    side by side, each for `training.max_seconds` with half of the processors. `overwrite` deletes a demo that
+    is there. True when all finished, False when interrupted (resume goes on).
     Raises `RunError` with what a failed seed said, after the other seeds were stopped cleanly, and
     `SandboxError` when all finished but the infrastructure lost more than 2 % of the answers in an
     evaluation.
@@ -254,12 +268,21 @@ def demo(
             remedy=f"See it by `greenward report {output}`, go on with an interrupted one by --resume, "
             "replace it by --overwrite, or choose another --output.",
         )
-    share = max(1, (os.cpu_count() or 1) // len(seeds))
-    common = [f"training.threads={share}", f"sandbox.workers={share}", *SHORTER, *overrides]
-    of_seeds = [runs_of_seed(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
-    runs = [run for of_method in zip(*of_seeds, strict=True) for run in of_method]
+    recipe = load_recipe(RECIPE, overrides)
+    of_a_model = recipe.model.id is not None and recipe.warm_start is None
+    devices = _devices() if of_a_model else []
+    parallel = min(2, len(devices)) or 2 if of_a_model else len(seeds)
+    share = max(1, (os.cpu_count() or 1) // parallel)
+    common = [f"training.threads={share}", f"sandbox.workers={share}"]
+    common += [*(OF_A_MODEL if of_a_model else SHORTER), *overrides]
+    runs_of = runs_with_model if of_a_model else runs_of_seed
+    of_seeds = [runs_of(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
+    # Of a model those that are compared run together; else the others wait for GRPO.
+    order = of_seeds if of_a_model else zip(*of_seeds, strict=True)
+    runs = [run for some in order for run in some]
     claim_folder(output, "runs", overwrite=overwrite)
-    if not _run_and_report(runs, output, quiet=quiet, parallel=len(seeds), resume=resume):
+    how = {"parallel": parallel, "resume": resume, "devices": devices}
+    if not _run_and_report(runs, output, quiet=quiet, **how):
         return False
     lost = max_lost_share(read_runs(output))
     if lost > MOST_LOST:
@@ -269,6 +292,22 @@ def demo(
             remedy="The report names the evaluations. Run it again where memory and processors are free.",
         )
     return True
+
+
+def runs_with_model(folder: Path, overrides: Sequence[str]) -> tuple[Run, Run]:
+    """GRPO from a pretrained model, and rejection sampling from it for the same time; neither waits."""
+    rejection = folder / "rejection"
+    made = recipes_of_task(load_recipe(RECIPE, overrides).task)["rejection"]
+    own = [text for text in overrides if has_key(made, text)]
+    return (
+        Run(folder, RECIPE, overrides, phases=[Phase(f"{folder.name} GRPO".replace("_", " "), folder)]),
+        Run(
+            rejection,
+            "rejection_sampling",
+            [*own, "evaluation.at_start=false"],  # it starts where the other run starts
+            phases=[Phase(f"{folder.name} rejection sampling".replace("_", " "), rejection)],
+        ),
+    )
 
 
 def runs_of_seed(folder: Path, overrides: Sequence[str]) -> tuple[Run, Run, Run]:

@@ -149,7 +149,7 @@ class Runs:
                 of_each(pooled, group.ends),
                 of_each(seed_values, group.ends),
                 of_each(paired_difference, before, group.ends),
-                paired_difference(group.ends, main) if group is not self.main else None,
+                of_each(paired_difference, group.ends, main) if group is not self.main else {},
             )
             for group in self.groups
         )
@@ -318,14 +318,14 @@ Evaluations = Sequence[Evaluation | None]  # one entry for each seed; None where
 class ArmResult:
     """How an arm ended, by metric: pooled estimates, the seeds' values, and the paired change from the start.
 
-    `lead` is the main arm's paired lead over this one on pass@1, None for the main arm itself.
+    `lead` is the main arm's paired lead over this one, empty for the main arm itself.
     """
 
     label: str
     after: Mapping[str, Estimate]
     seeds_after: Mapping[str, tuple[float, ...]]
     change: Mapping[str, Estimate]
-    lead: Estimate | None
+    lead: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -426,11 +426,16 @@ def _arm_sentence(arm: ArmResult, metric: str, group: Group, main: Group) -> str
     if own and whole:
         same = abs(own / whole - 1) <= SAME_TIME
         subject += " for the same time" if same else f" for {own / whole:.0%} of the time"
-    if change is None or arm.lead is None:
+    if change is None or PRIMARY not in arm.lead:
         return f"{subject}, ended at {shown}."
     verb = {1: "rose to", -1: "fell to", 0: "did not change measurably and ended at"}[change.sign]
-    relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[arm.lead.sign]
-    sentence = f"{subject}, {verb} {shown}; {main.label} {relation} {name} ({points(arm.lead)} points)"
+    lead = arm.lead[PRIMARY]
+    relation = {1: "is ahead of", -1: "is behind", 0: "is not distinguishable from"}[lead.sign]
+    sentence = f"{subject}, {verb} {shown}; {main.label} {relation} {name} ({points(lead)} points)"
+    for beside, other in arm.lead.items():
+        if beside != PRIMARY and other.sign:
+            place = "ahead" if other.sign > 0 else "behind"
+            sentence += f", and {place} in {metric_label(beside)} ({points(other)})"
     if arm.label == CONTROL and change.sign > 0:
         sentence += f", so the gain of {main.label} is not reinforcement learning's alone"
     return f"{sentence}."

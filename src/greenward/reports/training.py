@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from statistics import fmean
 
@@ -52,7 +52,9 @@ from greenward.reports.games import (
     games_headline,
 )
 from greenward.reports.runs import (
+    CONTROL,
     TRAINING_CURVES,
+    ArmResult,
     Evaluation,
     Evaluations,
     Group,
@@ -64,6 +66,7 @@ from greenward.reports.runs import (
     finite_values,
     headline,
     held_out_charts,
+    in_a_sentence,
     metric_series,
     overlaid,
     paired_difference,
@@ -270,6 +273,7 @@ def training_report(path: str | Path) -> Report:
             section(
                 "Before and after",
                 _before_after(runs),
+                *map(_which_to_take, runs.results.arms[1:], repeat(runs.main.label)),
                 _seed_by_seed(runs),
                 _suites(runs),
                 _tags(runs),
@@ -349,15 +353,28 @@ def _before_after(runs: Runs) -> Table | None:
             f"{evaluation['problems']} {runs.measured} problems, {evaluation['samples']} {answers} each "
             f"at temperature {evaluation['temperature']:g}; 95 % intervals over problems."
         )
-    differences = [(f"Gain of {runs.main.label}", results.main.change.get(PRIMARY))]
+    differences = [(f"Gain of {runs.main.label}", results.main.change)]
     for arm in results.arms[1:]:
-        differences.append((f"Change of {arm.label}", arm.change.get(PRIMARY)))
+        differences.append((f"Change of {arm.label}", arm.change))
         differences.append((f"{runs.main.label} minus {arm.label}", arm.lead))
-    shown = [f"{text} {points(estimate)}" for text, estimate in differences if estimate is not None]
-    if shown:
-        sentences.append(f"Differences of pass@1 in points, paired by problem: {'; '.join(shown)}.")
+    paired = [
+        (text, *(points(found.get(name)) for name in results.metrics)) for text, found in differences if found
+    ]
+    if paired:
+        rows += paired
+        sentences.append("Gains, changes and differences are in points, paired by problem.")
     columns = (runs.measured.capitalize(), *map(metric_label, results.metrics))
     return Table("", columns, tuple(rows), " ".join(sentences))
+
+
+def _which_to_take(arm: ArmResult, main: str) -> Paragraph | None:
+    """For which figures the main arm or another method is better; None for the control."""
+    uses: dict[str, list[str]] = {}
+    for name, lead in arm.lead.items() if arm.label != CONTROL else ():
+        taken = {1: main, -1: in_a_sentence(arm.label), 0: "either"}[lead.sign]
+        uses.setdefault(taken, []).append(metric_label(name))
+    said = "; ".join(f"{taken} for {', '.join(names)}" for taken, names in uses.items())
+    return Paragraph(f"Which to take, by the intervals of the differences: {said}.") if said else None
 
 
 def _seed_by_seed(runs: Runs) -> Table | None:
