@@ -633,8 +633,7 @@ def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 def has_key(made: type[Recipe], override: str) -> bool:
     """Whether recipes of this class have the key of an override."""
-    path = key_path(override)
-    return path[0] in ("task", "algorithm") or field_at(made, path) is not None
+    return field_at(made, key_path(override)) is not None
 
 
 def convert(recipe: Recipe, algorithm: str, **changes: Any) -> Recipe:

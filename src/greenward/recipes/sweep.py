@@ -281,6 +281,8 @@ def demo(
     order = of_seeds if of_a_model else zip(*of_seeds, strict=True)
     runs = [run for some in order for run in some]
     claim_folder(output, "runs", overwrite=overwrite)
+    for seed in seeds:
+        claim_folder(output / f"seed_{seed}", "run")  # before an arm inside it begins
     how = {"parallel": parallel, "resume": resume, "devices": devices}
     if not _run_and_report(runs, output, quiet=quiet, **how):
         return False
