@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
+import pytest
 from rich.console import Console
 from rich.text import Text
 
-from greenward.runs.progress import Drawn, Progress, shown_answer
+from greenward.runs.progress import Drawn, Progress, doing, shown_answer
 
 METRICS = {"reward/mean": 0.25, "pass_rate": 0.5, "loss": 1.0, "perf/tokens_per_second": 12345.6, "kl": 1.0}
 
@@ -169,3 +171,35 @@ def test_a_phase_without_an_end_is_named_and_then_gone():
     assert out.getvalue() == "loading qwen\n"
     assert shown_answer("p1: passed", "a\x1b[2J" + "b" * 5000).startswith("--- p1: passed\na\ufffd[2Jb")
     assert len(shown_answer("", "b" * 5000)) < 2100
+
+
+def test_a_folder_holds_what_goes_on_also_when_nothing_is_shown(tmp_path):
+    clock = Clock()
+    progress = Progress(quiet=True, clock=clock)
+    progress.phase("reading problems")
+    assert doing(tmp_path) is None
+    progress.record_in(tmp_path)
+    seen = []
+    with progress.drawing("sampling", 40, most_tokens=10) as drawn:
+        for _ in range(40):
+            clock.now += 0.3
+            drawn.answers(1)
+            drawn.tokens(5)
+            seen.append((tmp_path / "progress.json").read_text())
+    assert 10 <= len(set(seen)) <= 13  # at most once a second, in twelve seconds
+    record = json.loads(seen[-1])
+    assert record["phase"] == "sampling" and record["total"] == 40 and record["unit"] == "answer"
+    assert 36 <= record["done"] <= 40 and "tokens" in record["numbers"] and record["eta"].startswith("ETA")
+    assert doing(tmp_path) == f"sampling {record['done']}/40"
+    assert not [path for path in tmp_path.iterdir() if path.name != "progress.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"phase": 3}', '{"done": 1}', "{"])
+def test_a_record_of_another_form_says_nothing(tmp_path, text):
+    (tmp_path / "progress.json").write_text(text)
+    assert doing(tmp_path) is None
+
+
+def test_counts_of_another_form_are_left_out_and_control_characters_are_no_part_of_what_is_shown(tmp_path):
+    (tmp_path / "progress.json").write_text('{"phase": "a\\u001b[2J", "done": "x", "total": []}')
+    assert doing(tmp_path) is not None and "\x1b" not in doing(tmp_path)

@@ -680,6 +680,8 @@ def train(
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
         run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
+        if distributed.is_first():
+            progress.record_in(output)
         left_out = task.left_out()
         if left_out:
             run.add_provenance(skipped_rows={key: list(one.skipped) for key, one in left_out.items()})

@@ -33,7 +33,7 @@ from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
 from greenward.runs.output import check_folder, claim_folder
-from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.progress import Progress, doing, evaluation_line
 from greenward.runs.reading import (
     FAILURE,
     METRICS,
@@ -62,20 +62,23 @@ class Phase:
     folder: Path
     total: int | None = None
     _step: int | None = field(default=None, init=False)
+    _doing: str | None = field(default=None, init=False)
     _evaluations: int = field(default=0, init=False)
 
     def report(self, progress: Progress) -> None:
         """Show what is new since the last call."""
         has_all = self.total is not None and self._step == self.total
         rows = [] if has_all else read_metrics(self.folder / METRICS).rows
-        if rows and self._step is None:
+        now = doing(self.folder)
+        if self._step is None and (rows or now):
             self._step = 0
             progress.phase(self.name, self.total)
-        if rows and rows[-1]["step"] > self._step:
-            self._step = rows[-1]["step"]
-            without_signal = no_signal_periods(rows[-MIN_STEPS:], read_config(self.folder))
+        if self._step is not None and (now != self._doing or (rows and rows[-1]["step"] > self._step)):
+            last = rows[-1] if rows else {"step": self._step}
+            self._step, self._doing = last["step"], now
+            without_signal = no_signal_periods(rows[-MIN_STEPS:], read_config(self.folder)) if rows else ()
             warning = without_signal[0].cause.brief if without_signal else None
-            progress.advance(self._step, rows[-1], phase=self.name, warning=warning)
+            progress.advance(last["step"], last, phase=self.name, warning=warning, doing=now)
         for evaluation in read_evaluations(self.folder)[self._evaluations :]:
             progress.message(f"{self.name} {evaluation_line(evaluation)}")
             self._evaluations += 1

@@ -1,6 +1,7 @@
 """Shows progress: bars on a terminal, a plain line now and then in a log file, nothing when quiet.
 
-It goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected.
+It goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected. What is
+shown is kept in `progress.json` of a run as well, for those that watch it from another process.
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from greenward.common import interruption
+from greenward.common.errors import RunError
 from greenward.common.text import visible
+from greenward.runs.files import dump_json, read_json, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+PROGRESS = "progress.json"
 SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_RECORDS = 1.0
 _SECONDS_BEFORE_BAR = 1.0  # of a phase that is shown only if it takes long
 _SECONDS_OF_SPEED = 10.0
 
@@ -56,6 +62,8 @@ class Progress:
         self._phases: dict[str, _Phase] = {}  # the newest last
         self._console: Console | None = None
         self._bars: RichProgress | None = None
+        self._file: Path | None = None
+        self._recorded = float("-inf")
         if quiet:
             return
         from rich.console import Console
@@ -75,6 +83,24 @@ class Progress:
         if self._bars is not None:
             self._shown.close()
 
+    def record_in(self, folder: Path) -> None:
+        """From now on keep what goes on in `progress.json` of `folder`, also where nothing is shown.
+
+        It is written at most once a second, atomically: `phase`, `done` and `total` (null where not known) of
+        a `unit`, `eta` and `numbers` in words, as they are shown, and `at`, in seconds since 1970.
+        """
+        self._file = folder / PROGRESS
+
+    def _record(self, name: str, done: int, numbers: str, eta: str) -> None:
+        now = self._clock()
+        if self._file is None or now - self._recorded < _SECONDS_BETWEEN_RECORDS:
+            return
+        self._recorded = now
+        phase = self._phases[name]
+        record = {"phase": name, "done": done, "total": phase.total, "unit": phase.unit}
+        record |= {"eta": eta, "numbers": numbers, "at": time.time()}
+        write_atomically(self._file, dump_json(record).encode(), forced=False)
+
     def phase(self, name: str, total: int | None = None, unit: str = "step", *, at_once: bool = True) -> None:
         """Begin a phase of `total` steps, called `unit`; None when their number is not known.
 
@@ -82,6 +108,7 @@ class Progress:
         """
         self._phases.pop(name, None)
         phase = self._phases[name] = _Phase(total, unit, self._clock())
+        self._record(name, 0, "", "")
         if not at_once:
             phase.last_line = phase.began
         elif self._bars is not None:
@@ -127,13 +154,15 @@ class Progress:
         *,
         phase: str | None = None,
         warning: str | None = None,
+        doing: str | None = None,
         eta: str | None = None,
     ) -> None:
         """Show that `step` steps of a phase are done, the metrics of the last one, and what is wrong.
 
-        `eta` takes the place of the time that follows from the number of steps.
+        `doing` is what goes on within the step. `eta` takes the place of the time that follows from the
+        number of steps.
         """
-        if self._console is None:
+        if self._console is None and self._file is None:
             return
         name = phase or next(reversed(self._phases))
         state = self._phases[name]
@@ -144,9 +173,14 @@ class Progress:
         if "reward/mean" in shown:
             shown.pop("loss", None)  # that of a policy gradient, which has no level
         numbers = "  ".join(_SHOWN_AS[name].format(value) for name, value in shown.items())
+        if doing is not None:
+            numbers = f"{numbers}  {doing}".lstrip()
         if warning is not None:
             numbers = f"{numbers}  ! {warning}".lstrip()
         eta = _eta(state, step, now) if eta is None else eta
+        self._record(name, step, numbers, eta)
+        if self._console is None:
+            return
         if self._bars is not None:
             if state.task is None and now - state.began >= _SECONDS_BEFORE_BAR:
                 state.task = self._bar(name, state.total)
@@ -181,6 +215,19 @@ class Progress:
     def _print(self, text: str) -> None:
         assert self._console is not None
         self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def doing(folder: Path) -> str | None:
+    """What the run in `folder` was doing when it last said so, None where it never did."""
+    try:
+        record = read_json(folder / PROGRESS) or {}
+    except RunError:  # of another form
+        return None
+    if not isinstance(record.get("phase"), str):
+        return None
+    done, total = record.get("done"), record.get("total")
+    count = _count(done, total) if type(done) is int and type(total) in (int, type(None)) else ""
+    return visible(f"{record['phase']} {count}".rstrip(), _SHOWN_CHARS)
 
 
 class Drawn:
