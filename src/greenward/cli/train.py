@@ -150,6 +150,9 @@ def demo(
 
     Warm start from random weights, then GRPO, rejection sampling and further supervised training for the
     same time each, and a report that compares them.
+
+    With model=FOLDER_FILE_OR_ID adapters of a pretrained model are trained instead, by GRPO and by rejection
+    sampling side by side.
     """
     from greenward.recipes import sweep as recipes
 
