@@ -47,7 +47,7 @@ from greenward.problems.problem import (
     StdioCase,
     Test,
 )
-from greenward.problems.python_source import UNREADABLE
+from greenward.problems.python_source import UNREADABLE, parse
 from greenward.sandbox.inside.codec import PlainDataError, PlainDict, PlainSet, canonical, encode
 from greenward.sandbox.inside.files import folders_above
 from greenward.sandbox.protocol import MAX_RESULT_BYTES, Call, CallResult, Job, Limits, Outcome, RunResult
@@ -150,7 +150,7 @@ def parse_assertion(source: str, entry_point: str) -> ParsedAssertion | None:
     Raises `ProblemError` if it is not Python.
     """
     try:
-        body = ast.parse(clean_test(source)).body
+        body = parse(clean_test(source)).body
     except UNREADABLE as error:
         raise ProblemError(f"the test {visible(source, 80)!r} is not Python: {error}.") from None
     if not body:
@@ -787,6 +787,6 @@ def _returned_bytes(expectation: Expectation) -> int:
 def _demand_python(problem: Problem, sources: Iterable[str], what: str = "test") -> None:
     for source in sources:
         try:
-            ast.parse(source)
+            parse(source)
         except UNREADABLE as error:
             raise problem.error(f"the {what} {visible(source, 80)!r} is not Python: {error}.") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 MAX_NAME_PARTS = 8
 
+# Two threads that make trees at once share the counter of the nesting, for which CPython 3.11 raises SystemError;
+# nor is `catch_warnings` for threads.
+_PARSING = threading.Lock()
+
 
 def parse(source: str) -> ast.Module:
     """The syntax tree of a program, without warnings about its escape sequences.
 
     Raises `SyntaxError`, or `ValueError` for null characters.
     """
-    with warnings.catch_warnings():
+    with _PARSING, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
 
