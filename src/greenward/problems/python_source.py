@@ -18,8 +18,8 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 MAX_NAME_PARTS = 8
 
-# Two threads that make trees at once share the counter of the nesting, for which CPython 3.11 raises SystemError;
-# nor is `catch_warnings` for threads.
+# Two threads that make trees at once share the counter of the nesting, for which CPython 3.11 raises
+# SystemError. `catch_warnings` is not for threads either.
 _PARSING = threading.Lock()
 
 
