@@ -1,12 +1,12 @@
-"""Puts measured figures into README.md, between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""Puts measured figures into README.md and docs, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
     .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
 keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. The
-other figures come from `results/code_repair_arms.json`, `results/grpo_vs_trl_*.json`, `results/sandbox.json`,
-`results/evalplus_agreement.json` and `results/planted_faults.json`, which the programs of these names write
-with `--json`.
+other figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
+`results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
+programs of these names write with `--json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import code_repair_arms
+import policy_gradient
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -30,12 +30,15 @@ def main() -> None:
     arguments = parser.parse_args()
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
-    text = replaced(text, "code_fix", code_repair_block())
     text = replaced(text, "faults", faults_block())
     text = replaced(text, "speed", speed_block())
     text = replaced(text, "sandbox", sandbox_block())
     text = replaced(text, "agreement", agreement_block())
     README.write_text(text, encoding="utf-8")
+    record = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
+    page = HERE.parent / "docs" / "policy_gradient.md"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(replaced(text, "functions", policy_gradient.tables(record)), encoding="utf-8")
 
 
 def kept(name: str, report: Path | None) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def replaced(text: str, name: str, block: str) -> str:
     """The text with what stands between the marks of `name` replaced."""
     marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     if not marks.search(text):
-        raise SystemExit(f"README.md has no block <!-- {name} --> … <!-- /{name} -->")
+        raise SystemExit(f"there is no block <!-- {name} --> … <!-- /{name} -->")
     return marks.sub(lambda found: found[1] + block + found[2], text)
 
 
@@ -82,10 +85,6 @@ def demo_block(record: dict[str, Any]) -> str:
         f"{facts['peak memory']} at the most per seed.\n"
     )
     return "\n".join(lines)
-
-
-def code_repair_block() -> str:
-    return code_repair_arms.table(json.loads((RESULTS / "code_repair_arms.json").read_text(encoding="utf-8")))
 
 
 def speed_block() -> str:

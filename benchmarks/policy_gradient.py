@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -111,7 +112,7 @@ CEILINGS = {"supervised": SUPERVISED, "oracle": (*SUPERVISED, "warm_start.error_
 STUDIES = {
     "functions": Study(
         "quickstart",
-        "GRPO + self-imitation",
+        "GRPO + imitation",
         14,
         {
             "rejection sampling": REJECTION,
@@ -128,8 +129,8 @@ STUDIES = {
         100,
         {
             "GRPO": GRPO,
-            "PPO + self-imitation": IMITATION,
-            "GRPO + self-imitation": (*GRPO, *IMITATION),
+            "PPO + imitation": IMITATION,
+            "GRPO + imitation": (*GRPO, *IMITATION),
             "rejection sampling": REJECTION,
             **CEILINGS,
         },
@@ -139,7 +140,7 @@ STUDIES = {
         "GRPO",
         450,
         {
-            "GRPO + self-imitation": IMITATION,
+            "GRPO + imitation": IMITATION,
             "similarity reward": ("rewards=[{name: swe_rl, options: {tags: false}}]",),
             "rejection sampling": REJECTION,
             **CEILINGS,
@@ -149,14 +150,14 @@ STUDIES = {
         "grpo_spec",
         "GRPO",
         20,
-        {"GRPO + self-imitation": IMITATION, "rejection sampling": REJECTION, **CEILINGS},
+        {"GRPO + imitation": IMITATION, "rejection sampling": REJECTION, **CEILINGS},
     ),
     "vulnerability": Study(
         "grpo_vulnerability",
         "GRPO",
         40,
         {
-            "GRPO + self-imitation": IMITATION,
+            "GRPO + imitation": IMITATION,
             "rejection sampling": REJECTION,
             # The corpus of this recipe has right labels only, so that its oracle is further training.
             "supervised": SUPERVISED,
@@ -197,7 +198,7 @@ def main() -> None:
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
     if options.svg:
-        options.svg.write_text(standalone(curves(record)), encoding="utf-8")
+        options.svg.write_text(standalone(curves(record), width=640), encoding="utf-8")
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -310,7 +311,7 @@ def measured(
     }
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Measurements:
     """Evaluations of runs on either part, kept in `evaluated/` of each run."""
 
@@ -323,8 +324,17 @@ class Measurements:
     def answers(self, temperature: float) -> int:
         return self.samples if temperature else 1
 
+    def is_there(self, run: Path, part: str, temperature: float) -> bool:
+        """Whether these problems have as many answers already."""
+        folder = self.folder(run, part, temperature)
+        if not (folder / "summary.json").is_file():
+            return False
+        answered = {name: counts.total() for name, (_, counts) in programs(folder).items()}
+        return answered == dict.fromkeys(self.parts[part], self.answers(temperature))
+
     def evaluate(self, progress: Progress, jobs: Sequence[tuple[Path, str, float]]) -> None:
         """Two at a time; those that are there are only read."""
+        jobs = [one for one in jobs if not self.is_there(*one)]
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
             waiting = [
                 pool.submit(
@@ -346,12 +356,8 @@ class Measurements:
     def pass_at(self, runs: Sequence[Path], part: str, temperature: float, k: int) -> np.ndarray:
         """pass@k of each problem (P,), averaged over runs."""
         samples = self.answers(temperature)
-        values = []
-        for run in runs:
-            passed: Counter[str] = Counter()
-            for row in read_rows(self.folder(run, part, temperature) / "results.jsonl"):
-                passed[row.task_id] += bool(row.success)
-            values.append([pass_at_k(samples, passed[name], k) for name in self.parts[part]])
+        of_runs = [programs(self.folder(run, part, temperature)) for run in runs]
+        values = [[pass_at_k(samples, found[name][0], k) for name in self.parts[part]] for found in of_runs]
         return np.mean(np.array(values, dtype=np.float64), axis=0)
 
     def entropy(self, runs: Sequence[Path]) -> float:
@@ -361,13 +367,21 @@ class Measurements:
         """
         of_problems = []
         for run in runs:
-            programs: dict[str, Counter[str | None]] = {}
-            for row in read_rows(self.folder(run, "test", 1.0) / "results.jsonl"):
-                programs.setdefault(row.task_id, Counter())[row.code_sha256] += 1
-            for counts in programs.values():
+            for _, counts in programs(self.folder(run, "test", 1.0)).values():
                 shares = [count / counts.total() for count in counts.values()]
                 of_problems.append(-sum(share * math.log(share) for share in shares))
         return fmean(of_problems)
+
+
+@cache
+def programs(evaluation: Path) -> dict[str, tuple[int, Counter[str | None]]]:
+    """Of each problem, how many answers passed, and how often each program was written."""
+    rows = read_rows(evaluation / "results.jsonl")
+    passed = Counter(row.task_id for row in rows if row.success)
+    written: dict[str, Counter[str | None]] = {}
+    for row in rows:
+        written.setdefault(row.task_id, Counter())[row.code_sha256] += 1
+    return {name: (passed[name], counts) for name, counts in written.items()}
 
 
 def evaluated(run: Path, ids: tuple[str, ...], temperature: float, samples: int, output: Path) -> None:
@@ -472,21 +486,16 @@ def by_k(of_k: Mapping[Any, Any], k: int) -> Mapping[str, Any]:
 
 
 def curves(record: Mapping[str, Any]) -> Chart:
-    """pass@k at temperature 1, by the logarithm of k, of the arms that are methods and of the start."""
+    """pass@k at temperature 1, by the logarithm of k, of the start, the methods and the oracle."""
     roles: Sequence[Role] = ("control", "main", "second", "third", "fourth", "fifth")
     ks = [k for k in KS if k <= record["samples"]]
-    shown = [arm for arm in record["arms"] if not arm["name"].endswith(SAME_ANSWERS)]
-    series = []
-    for arm, role in zip(shown, roles, strict=False):
-        values = {k: by_k(arm["at_1"], k)["value"] for k in ks}
-        series.append(
-            Series(
-                arm["name"],
-                role,
-                tuple((math.log2(k), values[k]["value"]) for k in ks),
-                band=tuple((math.log2(k), values[k]["low"], values[k]["high"]) for k in ks),
-            )
-        )
+    shown = ("before", record["label"], "rejection sampling", "GRPO", "supervised", "oracle")
+    arms = {arm["name"]: [by_k(arm["at_1"], k)["value"]["value"] for k in ks] for arm in record["arms"]}
+    series = [
+        Series(name, role, tuple((math.log2(k), value) for k, value in zip(ks, arms[name], strict=True)))
+        for name, role in zip(shown, roles, strict=True)
+        if name in arms
+    ]
     return Chart("pass@k at temperature 1", "log2 of k", tuple(series), "share")
 
 

@@ -194,6 +194,16 @@ def test_a_folder_holds_what_goes_on_also_when_nothing_is_shown(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name != "progress.json"]
 
 
+def test_steps_are_told_by_the_metrics_and_not_by_what_goes_on(tmp_path):
+    progress = Progress(quiet=True, clock=(clock := Clock()))
+    progress.record_in(tmp_path)
+    progress.phase("grpo", 10)
+    assert doing(tmp_path) is None
+    clock.now += 2
+    with progress.during("loading a model"):
+        assert doing(tmp_path) == "loading a model"
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"phase": 3}', '{"done": 1}', "{"])
 def test_a_record_of_another_form_says_nothing(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)

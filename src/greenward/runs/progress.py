@@ -218,14 +218,15 @@ class Progress:
 
 
 def doing(folder: Path) -> str | None:
-    """What the run in `folder` was doing when it last said so, None where it never did."""
+    """What the run in `folder` was doing within a step when it last said so, None where it said nothing."""
     try:
         record = read_json(folder / PROGRESS) or {}
     except RunError:  # of another form
         return None
-    if not isinstance(record.get("phase"), str):
-        return None
     done, total = record.get("done"), record.get("total")
+    counts_steps = record.get("unit") == "step" and total is not None  # which the metrics tell
+    if not isinstance(record.get("phase"), str) or counts_steps:
+        return None
     count = _count(done, total) if type(done) is int and type(total) in (int, type(None)) else ""
     return visible(f"{record['phase']} {count}".rstrip(), _SHOWN_CHARS)
 
