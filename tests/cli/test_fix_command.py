@@ -354,6 +354,14 @@ def test_a_part_of_the_program_takes_its_place_in_the_file(fix: Callable[..., Re
     assert (shop / "shop/prices.py").read_text() == DOCUMENTED.replace("* RATE", "* (1 + RATE)")
 
 
+def test_a_program_in_place_of_edits_is_read_as_one(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(DOCUMENTED)
+    part = "def total(prices):\n    return sum(prices) * (1 + RATE)\n"
+    found = fix([f"The tax was missing:\n```python\n{part}```\n"], "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/prices.py").read_text() == DOCUMENTED.replace("* RATE", "* (1 + RATE)")
+
+
 def test_a_docstring_that_the_tests_read_may_change(fix: Callable[..., Result], shop: Path) -> None:
     (shop / "shop/prices.py").write_text(DOCUMENTED)
     (shop / "tests/test_prices.py").write_text(

@@ -107,7 +107,7 @@ def fix(
             "before": repair.before.status.value,
             "tests": total,
             "tests_passed_before": passed_before,
-            "tests_passed": sum((best or repair.before).tests_passed),
+            "tests_passed": sum(best.tests_passed) if best and repair.changes else passed_before,
             "answers": len(verdicts),
             "answers_passed": answers_passed,
             "model": repair.model,

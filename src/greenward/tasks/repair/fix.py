@@ -19,7 +19,7 @@ from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.compare import Selection, best_by_tests
-from greenward.grading.answers import Extracted
+from greenward.grading.answers import Extracted, extract_code, holds_fence
 from greenward.grading.changes import completed, needed_change, without_idle_changes
 from greenward.grading.edits import AnswerForm
 from greenward.grading.judge import Grader
@@ -42,6 +42,7 @@ from greenward.problems.mining import (
     without_runner,
 )
 from greenward.problems.problem import Problem
+from greenward.problems.python_source import parse_or_none
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
@@ -211,8 +212,8 @@ def find_repair(
         judge = _Judge(problem, folder, grader, time.monotonic() - started)
         asked = _Asked.of(model, problem, options, shown)
         with closing(asked), closing(asked.answers()) as answers:
-            for number, answer in answers:
-                if judge.passes(number, answer, asked.is_whole) and not options.all_answers:
+            for number, answer, is_program in answers:
+                if judge.passes(number, answer, is_program) and not options.all_answers:
                     break
         selection = judge.selection()
         best, changes = selection.verdict, {}
@@ -233,13 +234,13 @@ class _Judge:
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
 
-    def passes(self, number: int, answer: Extracted, is_whole: bool) -> bool:
-        """Whether the answer passes all tests; `is_whole` says that a whole program was asked for."""
+    def passes(self, number: int, answer: Extracted, is_program: bool) -> bool:
+        """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
         written = _within(self._folder, self._problem, answer)
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
-        if is_whole:  # the answer may be a part of it
+        if is_program:  # or a part of it
             others.append(self._with_each(self._with_each(written, completed), without_idle_changes))
         for other in others:
             if (
@@ -398,19 +399,25 @@ class _Asked:
         kind = _AskedServer if is_endpoint(model) else _AskedPolicy
         return kind(model, problem, options, progress)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether a whole program is asked for."""
-        return self._renderer.answer == "function"
+    def answers(self) -> Generator[tuple[int, Extracted, bool], None, None]:
+        """The answers with their numbers, as they end, and whether each is a program and no edit of one.
 
-    def answers(self) -> Generator[tuple[int, Extracted], None, None]:
-        """The answers with their numbers, as they end. Raises `EngineError` for a server that fails."""
+        Raises `EngineError` for a server that fails.
+        """
         with closing(self._texts()) as texts:
             started = time.monotonic()
             for number, text in texts:
                 self.drawing += time.monotonic() - started
-                yield number, self._renderer.extracted(self._problem, text)
+                yield number, *self._extracted(text)
                 started = time.monotonic()
+
+    def _extracted(self, text: str) -> tuple[Extracted, bool]:
+        found = self._renderer.extracted(self._problem, text)
+        if found.status is Status.EDIT_MALFORMED and holds_fence(text):  # a program in place of edits
+            program = extract_code(text, self._problem, self._renderer.style)
+            if program.code and parse_or_none(program.code) is not None:
+                return program, True
+        return found, self._renderer.answer == "function"
 
     def close(self) -> None:
         """Free what is held besides memory."""
