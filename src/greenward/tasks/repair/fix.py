@@ -23,7 +23,6 @@ from greenward.grading.answers import Extracted, extract_code, holds_fence
 from greenward.grading.changes import completed, needed_change, without_idle_changes
 from greenward.grading.edits import AnswerForm
 from greenward.grading.judge import Grader
-from greenward.grading.quality import parse_bounded
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy, resolve_device
@@ -303,7 +302,7 @@ def _docstrings_differ(one: Extracted, other: Extracted) -> bool:
     """Whether two answers that are the same program but for docstrings and comments differ in the former."""
     pairs = zip((one.code, *dict(one.files).values()), (other.code, *dict(other.files).values()), strict=True)
     for texts in pairs:
-        trees = [parse_bounded(text or "") for text in texts]
+        trees = [parse_or_none(text or "") for text in texts]
         if texts[0] != texts[1] and (None in trees or len({ast.dump(tree) for tree in trees if tree}) > 1):
             return True
     return False
