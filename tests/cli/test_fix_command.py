@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_nothing_of_a_hostile_repository_is_run_or_followed(fix: Callable[..., R
 
 
 def test_the_answer_that_passes_is_shown_and_applied_on_yes(fix: Callable[..., Result], shop: Path) -> None:
-    shown = fix([WRONG, MISSING, RIGHT, IN_TESTS])
+    shown = fix([WRONG, MISSING, RIGHT, IN_TESTS], "--all")
     assert shown.exit_code == 0, shown.output
     assert "1 of 2 tests pass" in shown.output and "1 of 4 answers pass all tests" in shown.output
     assert "-    return sum(prices) * RATE\n+    return sum(prices) * (1 + RATE)" in shown.output
@@ -173,7 +174,7 @@ def test_an_empty_file_can_be_repaired(fix: Callable[..., Result], shop: Path) -
 
 
 def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -> None:
-    found = json.loads(fix([WRONG, RIGHT, MISSING], "--json").stdout)
+    found = json.loads(fix([WRONG, RIGHT, MISSING], "--json", "--all").stdout)
     verdicts = found.pop("verdicts")
     assert [(one["status"], one["tests_passed"], one["tests"]) for one in verdicts] == [
         ("failed", 0, 2), ("passed", 2, 2), ("edit_not_found", 0, 2),
@@ -181,6 +182,7 @@ def test_the_result_is_one_json_object(fix: Callable[..., Result], shop: Path) -
     assert verdicts[0]["reason"] == "test_prices.Prices.test_empty: AssertionError: -0.2 != 0"
     assert verdicts[1]["reason"] == "" and verdicts[0]["edit_error"] is verdicts[1]["edit_error"] is None
     assert "This line is not there: '    return max(prices)'" in verdicts[2]["edit_error"]
+    assert found.pop("seconds")["tests"] > 0 and found.pop("tokens") > 0 and found.pop("peak_rss_mb") > 1
     assert found.pop("diff").startswith("--- a/shop/prices.py\n+++ b/shop/prices.py\n")
     assert found == {
         "passed": True, "before": "failed", "tests": 2, "tests_passed_before": 1, "tests_passed": 2,
@@ -310,3 +312,157 @@ def test_a_repair_keeps_the_line_ends_of_a_file_that_has_both(fix: Callable[...,
     now = file.read_bytes().decode().splitlines(keepends=True)
     changed = [one for one, other in zip(now, mixed.splitlines(keepends=True), strict=True) if one != other]
     assert len(changed) == 1 and "(1 + RATE)" in changed[0]
+
+
+DOCUMENTED = '''\
+"""Prices of the shop."""
+
+from shop.tax import RATE  # of the tax
+
+
+def total(prices):
+    """With tax."""
+    # All of them
+    return sum(prices) * RATE
+
+
+def cheapest(prices):
+    """Without tax."""
+    return min(prices)  # which may fail
+'''
+BARE = """\
+from shop.tax import RATE
+def total(prices):
+    return sum(prices) * (1 + RATE)
+"""
+
+
+def test_a_whole_program_keeps_what_was_not_to_change(fix: Callable[..., Result], shop: Path) -> None:
+    file = shop / "shop/prices.py"
+    file.write_bytes(DOCUMENTED.replace("\n", "\r\n").encode())
+    found = fix([f"```python\n{BARE}```"], "--form", "function", "--yes")
+    assert found.exit_code == 0, found.output
+    expected = DOCUMENTED.replace("* RATE", "* (1 + RATE)").replace("\n", "\r\n")
+    assert file.read_bytes() == expected.encode()
+
+
+def test_a_part_of_the_program_takes_its_place_in_the_file(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(DOCUMENTED)
+    part = "def total(prices):\n    return sum(prices) * (1 + RATE)\n"
+    found = fix([f"```python\n{part}```"], "--form", "function", "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/prices.py").read_text() == DOCUMENTED.replace("* RATE", "* (1 + RATE)")
+
+
+def test_a_program_in_place_of_edits_is_read_as_one(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(DOCUMENTED)
+    part = "def total(prices):\n    return sum(prices) * (1 + RATE)\n"
+    found = fix([f"The tax was missing:\n```python\n{part}```\n"], "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/prices.py").read_text() == DOCUMENTED.replace("* RATE", "* (1 + RATE)")
+
+
+def test_a_docstring_that_the_tests_read_may_change(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(DOCUMENTED)
+    (shop / "tests/test_prices.py").write_text(
+        "from shop.prices import total\n\ndef test_text():\n    assert total.__doc__ == 'Net.'\n"
+    )
+    found = fix([block("shop/prices.py", '    """With tax."""', '    """Net."""')], "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/prices.py").read_text() == DOCUMENTED.replace("With tax.", "Net.")
+
+
+def test_of_those_that_pass_the_smallest_change_is_the_best(fix: Callable[..., Result]) -> None:
+    search, small = "    return sum(prices) * RATE", "    return sum(prices) * (1.000000000000000000 + RATE)"
+    large = block("shop/prices.py", search, "    t = 1 + RATE\n    return t*sum(prices)")
+    found = json.loads(fix([large, block("shop/prices.py", search, small)], "--json", "--all").stdout)
+    assert found["answers_passed"] == 2 and found["diff"].count("\n+") == 2  # with the head
+    assert small in found["diff"]
+
+
+def test_answers_stop_when_one_passes(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a model that is loaded here: the first one that ends passes, and no further tokens are drawn."""
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.problems.problem import Problem
+
+    texts: list[str] = []
+
+    def extracted(self: PromptRenderer, problem: Problem, text: str) -> object:
+        texts.append(text)
+        return original(self, problem, RIGHT if len(texts) == 2 else WRONG)
+
+    original = PromptRenderer.extracted
+    monkeypatch.setattr(PromptRenderer, "extracted", extracted)
+    folder = published("llama", max_position_embeddings=1024)
+    tokens = {}
+    for chosen, answers in ((FixOptions(answers=6, max_tokens=40, form="search_replace"), 2),
+                            (FixOptions(answers=6, max_tokens=40, form="search_replace", all_answers=True), 6)):  # fmt: skip
+        texts.clear()
+        found = find_repair(Path("shop/prices.py"), Path("tests"), str(folder), chosen)
+        assert found.passed and found.selection is not None
+        assert len(found.selection.verdicts) == len(texts) == answers
+        assert sum(one.passed for one in found.selection.verdicts) == 1
+        tokens[answers] = found.tokens
+    assert 0 < tokens[2] <= tokens[6] <= 6 * 40
+
+
+def test_answers_of_a_server_stop_when_one_passes(shop: Path) -> None:
+    release = threading.Event()
+
+    def answer(prompt: str) -> str:
+        if prompt.endswith("#0"):
+            return RIGHT
+        release.wait(60)
+        return WRONG
+
+    with OpenAIServer(answer) as server:
+        options = FixOptions(answers=20)
+        try:
+            found = find_repair(Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", options)
+        finally:
+            release.set()
+    assert found.passed and found.selection is not None and len(found.selection.verdicts) == 1
+
+
+def test_time_tokens_and_memory_are_told(fix: Callable[..., Result]) -> None:
+    shown = fix([RIGHT])
+    assert "tokens in" in shown.output and "MiB at the peak." in shown.output
+    found = json.loads(fix([RIGHT], "--json").stdout)
+    assert set(found["seconds"]) == {"loading", "answers", "tests", "total"} and found["peak_rss_mb"] > 1
+    assert found["seconds"]["total"] >= found["seconds"]["tests"] > 0 and found["tokens"] > 0
+
+
+def test_each_phase_is_shown_from_the_start(fix: Callable[..., Result]) -> None:
+    lines = fix([RIGHT]).stderr.splitlines()
+    phases = ["starting", "reading the project", "running the tests on the file", "1 of 2 tests pass"]
+    assert lines[:4] == phases and lines[4].startswith("sampling")
+
+
+def test_a_read_only_file_is_refused_before_a_model_is_asked(fix: Callable[..., Result], shop: Path) -> None:
+    file = shop / "shop/prices.py"
+    file.chmod(0o444)
+    refused = fix([RIGHT], "--yes")
+    assert isinstance(refused.exception, ConfigError) and "is read-only" in str(refused.exception)
+    assert file.read_text() == PRICES and file.stat().st_mode & 0o777 == 0o444
+    assert fix([RIGHT]).exit_code == 0  # the repair is shown
+
+
+@pytest.mark.parametrize("content", [b"\x00\x01\x02", b"\xff\xfe\x00", b"PK\x03\x04\x00\x00"])
+def test_a_binary_file_is_refused_or_left_alone(
+    content: bytes, fix: Callable[..., Result], shop: Path
+) -> None:
+    file = shop / "shop/prices.py"
+    file.write_bytes(content)
+    found = fix(["I do not know"], "--yes")
+    assert isinstance(found.exception, ProblemError), found.output
+    assert file.read_bytes() == content
+
+
+def test_tests_that_hang_end_at_the_timeout_and_are_said_to(fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(
+        PRICES.replace("    return sum", "    while True: pass\n    return sum")
+    )
+    found = fix([WRONG], "--timeout", "1", "--yes")
+    assert found.exit_code == 1 and "timeout" in found.output.lower(), found.output

@@ -6,8 +6,9 @@ import json
 import random
 import shlex
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
@@ -47,7 +48,8 @@ MOST_REASONS = 10
 @click.option("--model", required=True, metavar="RUN|ID", help="A run, a model, or what --base-url serves.")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
 @api_key_options
-@click.option("--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try.")
+@click.option("--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try at most.")
+@flag("--all", "all_answers", help="Try all of them; without it none after one that passes.")
 @click.option("--temperature", type=FloatRange(min=0), default=0.8)
 @click.option("--max-tokens", type=COUNT, help="Of an answer.  [default: 1024, or as trained]")
 @click.option(
@@ -69,20 +71,32 @@ def fix(
 ) -> None:
     """Let a model repair FILE so that its tests pass.
 
-    The tests run in the sandbox. If they fail, the model writes N repairs, which the tests judge; the diff of
-    the best is shown with its verdict, and applied when you confirm. Exit code 1: no repair passes all tests.
+    The tests run in the sandbox. If they fail, the model writes up to N repairs, which the tests judge, until
+    one passes; the diff of the best is shown with its verdict, and applied when you confirm. The best is the
+    one that passes and changes the fewest lines. Exit code 1: no repair passes all tests.
 
     \b
     greenward fix shop/prices.py --tests tests --model runs/code_repair
+    greenward fix shop/prices.py --tests tests --model Qwen/Qwen2.5-Coder-1.5B-Instruct
     greenward fix prices.py --tests test_prices.py --model Qwen/Qwen2.5-Coder-7B-Instruct \\
         --base-url http://localhost:8000/v1
     """
+    from greenward.runs.machine import peak_resident_mb
     from greenward.runs.progress import Progress
-    from greenward.tasks.repair.fix import FixOptions, find_repair
 
-    name = endpoint_name(base_url, model) if base_url else model
+    name, started = endpoint_name(base_url, model) if base_url else model, time.monotonic()
     with Progress() as progress:
+        with progress.during("starting"):
+            from greenward.tasks.repair.fix import FixOptions, demand_writable, find_repair
+
+        if yes:
+            demand_writable(file)
         repair = find_repair(file, tests, name, FixOptions(**chosen), progress)
+    took = {
+        "seconds": {**repair.seconds, "total": time.monotonic() - started},
+        "tokens": repair.tokens,
+        "peak_rss_mb": peak_resident_mb(),
+    }
     best = repair.selection.verdict if repair.selection else None
     verdicts = repair.selection.verdicts if repair.selection else ()
     total, passed_before = len(repair.before.tests_passed), sum(repair.before.tests_passed)
@@ -93,13 +107,14 @@ def fix(
             "before": repair.before.status.value,
             "tests": total,
             "tests_passed_before": passed_before,
-            "tests_passed": sum((best or repair.before).tests_passed),
+            "tests_passed": sum(best.tests_passed) if best and repair.changes else passed_before,
             "answers": len(verdicts),
             "answers_passed": answers_passed,
             "model": repair.model,
             "verdicts": repair.outcomes(),
             "diff": repair.diff(),
             "applied": bool(repair.changes) and yes,
+            **took,
         }
         if record["applied"]:
             repair.apply()
@@ -111,6 +126,7 @@ def fix(
         made = repair.model or {}
         how = ", ".join(made[key] for key in ("quantization", "dtype") if key in made)
         click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
+        click.echo(_took(took))
         if best is None or not repair.changes:
             click.echo("No answer passes more tests than the file itself:")
             counted = Counter(tuple(one.values()) for one in repair.outcomes()).most_common()
@@ -130,6 +146,19 @@ def fix(
                 click.echo("Applied.")
     if not repair.passed:
         raise SystemExit(EXIT_NOT_FIXED)
+
+
+def _took(took: Mapping[str, Any]) -> str:
+    """One line for the time, the tokens and the memory of a repair."""
+    seconds = took["seconds"]
+    drawn = f"{took['tokens']:,} tokens in {seconds['answers']:.0f} s"
+    if seconds["answers"] > 0:
+        drawn += f" ({took['tokens'] / seconds['answers']:,.0f} per second)"
+    loaded = f"loading {seconds['loading']:.0f} s, " if seconds["loading"] else ""
+    return (
+        f"{seconds['total']:.0f} s: {loaded}{drawn}, tests {seconds['tests']:.0f} s; "
+        f"{took['peak_rss_mb']:,.0f} MiB at the peak."
+    )
 
 
 @click.group()

@@ -182,6 +182,8 @@ class JsonClient:
         connection = self._connection(max(deadline - time.monotonic(), 0.001))
         sock = connection.sock
         self._busy.add(sock)
+        if self._closed.is_set():  # by another thread, which may not have seen this connection
+            _end(sock)
         # Limits of time in sockets are for each read: a server that sends a byte a second keeps them.
         watchdog = threading.Timer(deadline - time.monotonic(), _end, [sock])
         watchdog.start()

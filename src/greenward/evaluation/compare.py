@@ -34,6 +34,7 @@ from greenward.common.statistics import (
 )
 from greenward.evaluation.store import EVALPLUS_RESULTS, RESULTS, SETTINGS, read_rows
 from greenward.grading.answers import Extracted
+from greenward.grading.changes import changed_lines
 from greenward.grading.compare import matches, same_output
 from greenward.grading.judge import Grader
 from greenward.grading.quality import parse_bounded
@@ -318,29 +319,18 @@ def best_of_n(
 ) -> Selection:
     """Runs the answers (programs, or what was extracted of texts; None without one) and chooses the best.
 
-    By "tests": the one that passes, else the one that passes the largest share of the tests; among equals the
-    shortest, then the first. By "votes": the answer whose results on the inputs of the problem most answers
-    share (self-consistency, arXiv 2203.11171); expected values are not read, so that the tests may be those
-    that the choice is measured on. Only answers that end all calls vote, an exception being a result like
-    others. Raises `ConfigError` for another `by`, and `ProblemError` where nothing returned can be compared.
+    By "tests", as `best_by_tests` has it. By "votes": the answer whose results on the inputs of the problem
+    most answers share (self-consistency, arXiv 2203.11171); expected values are not read, so that the tests
+    may be those that the choice is measured on. Only answers that end all calls vote, an exception being a
+    result like others.
+
+    Raises `ConfigError` for another `by`, and `ProblemError` where nothing returned can be compared.
     """
     if isinstance(answers, str | Extracted):
         raise ConfigError("answers: expected a list, found one answer.", remedy="Put it into a list.")
     given = tuple(answers)
     if by == "tests":
-        verdicts = tuple(grader.grade([(problem, code) for code in given]))
-        judged = [
-            position
-            for position, verdict in enumerate(verdicts)
-            if given[position] is not None and verdict.status.family is not Family.INFRASTRUCTURE
-        ]
-
-        def quality(position: int) -> tuple[bool, float, int, int]:
-            verdict, answer = verdicts[position], given[position]
-            code = answer.code if isinstance(answer, Extracted) else answer
-            return verdict.passed, verdict.fraction_passed, -len(code or ""), -position
-
-        return Selection(given, max(judged, key=quality, default=None), verdicts=verdicts)
+        return best_by_tests(problem, given, grader.grade([(problem, code) for code in given]))
     if by == "votes":
         if not any(map(problem.tests_of, (Case, Assertion, StdioCase))):
             raise ProblemError(
@@ -351,6 +341,31 @@ def best_of_n(
         best = max(range(len(votes)), key=lambda position: (votes[position], -position), default=None)
         return Selection(given, best if best is not None and votes[best] else None, votes=votes)
     raise ConfigError(f"by: expected 'tests' or 'votes', found {by!r}.")
+
+
+def best_by_tests(
+    problem: Problem, answers: Sequence[str | Extracted | None], verdicts: Sequence[Verdict]
+) -> Selection:
+    """The answer that passes, else the one that passes the largest share of the tests.
+
+    Among equals the one that changes the fewest lines of a program that is to be repaired, then the shortest,
+    then the first.
+    """
+    known = {problem.path: problem.buggy_code, **(problem.files or {})}
+    judged = [
+        position
+        for position, verdict in enumerate(verdicts)
+        if answers[position] is not None and verdict.status.family is not Family.INFRASTRUCTURE
+    ]
+
+    def quality(position: int) -> tuple[bool, float, int, int, int]:
+        verdict, answer = verdicts[position], answers[position]
+        found = answer if isinstance(answer, Extracted) else Extracted(answer)
+        texts = {problem.path: found.code, **dict(found.files)} if problem.buggy_code else {}
+        changed = sum(changed_lines(known.get(path), text) for path, text in texts.items())
+        return verdict.passed, verdict.fraction_passed, -changed, -len(found.code or ""), -position
+
+    return Selection(tuple(answers), max(judged, key=quality, default=None), verdicts=tuple(verdicts))
 
 
 def _votes(problem: Problem, runs: Sequence[RunResult | None]) -> tuple[int, ...]:

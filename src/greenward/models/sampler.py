@@ -21,7 +21,8 @@ import sys
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -203,21 +204,38 @@ class Sampler(RolloutEngine):
         on_group: OnGroup | None = None,
         on_ids: OnIds | None = None,
     ) -> list[list[Completion]]:
+        sizes = per_prompt(group_sizes, len(prompts))
+        groups: list[dict[int, Completion]] = [{} for _ in prompts]
+        for (n, g), completion in self.as_they_end(prompts, sizes, params, seed=seed, on_ids=on_ids):
+            groups[n][g] = completion
+            if on_group is not None and len(groups[n]) == sizes[n]:
+                on_group(n, _in_order(groups[n]))
+        return list(map(_in_order, groups))
+
+    def as_they_end(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_sizes: int | Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int | Sequence[int],
+        on_ids: OnIds | None = None,
+    ) -> Generator[tuple[Row, Completion], None, None]:
+        """The completions of `sample`, each when it ends; once the iterator is closed, no more are drawn."""
         check_prompts(prompts, params, self.max_positions)
         self.check_ids(prompts)
         sizes = per_prompt(group_sizes, len(prompts))
         keys = row_keys(prompts, sizes, per_prompt(seed, len(prompts)))
-        groups: list[dict[int, Completion]] = [{} for _ in prompts]
+        ended: set[Row] = set()
         while any(sizes):
             rows = max(1, min(self.max_rows, self._decoding.rows_at_once(params.max_tokens), sum(sizes)))
             try:
-                for (n, g), completion in self._decode(prompts, sizes, params, keys, rows, on_ids):
-                    if g in groups[n]:  # drawn already, before memory ran out
-                        continue
-                    groups[n][g] = completion
-                    if on_group is not None and len(groups[n]) == sizes[n]:
-                        on_group(n, _in_order(groups[n]))
-                break
+                with closing(self._decode(prompts, sizes, params, keys, rows, on_ids)) as drawn:
+                    for row, completion in drawn:
+                        if row not in ended:  # or it was drawn already, before memory ran out
+                            ended.add(row)
+                            yield row, completion
+                return
             except torch.OutOfMemoryError as error:
                 if rows == 1:
                     raise
@@ -228,7 +246,6 @@ class Sampler(RolloutEngine):
                 f"Out of memory while sampling: now at most {self.max_rows} answers at once. {reason}",
                 stacklevel=2,
             )
-        return list(map(_in_order, groups))
 
     @torch.inference_mode()
     def _decode(
@@ -239,7 +256,7 @@ class Sampler(RolloutEngine):
         keys: Sequence[np.ndarray],
         rows: int,
         on_ids: OnIds | None,
-    ) -> Iterator[tuple[Row, Completion]]:
+    ) -> Generator[tuple[Row, Completion], None, None]:
         """The rows with their completions, as they end; at most `rows` are decoded at once."""
         decoding = self._decoding
         decoding.open(rows, params.max_tokens)
@@ -249,41 +266,50 @@ class Sampler(RolloutEngine):
         tokens, told = 0, time.monotonic()  # since the last call of `on_tokens`
         token_ids_B = counts_B = torch.empty(0, dtype=torch.int64)
         uniforms_BT = torch.empty(0, params.max_tokens)
-        while waiting or len(batch):
-            check()
-            logits = [decoding.step(token_ids_B)] if len(batch) else []
-            may_join = not len(batch) or (decoding.joins and not drawn)
-            if may_join and (joining := waiting.take(rows - len(batch))):
-                logits.append(decoding.add([prompts[n] for n, _ in joining], [len(g) for _, g in joining]))
-                names = [(n, g) for n, samples in joining for g in samples]
-                keys_b = np.array([keys[n][g] for n, g in names], dtype=np.uint64)
-                device = logits[-1].device
-                new_bT = torch.from_numpy(uniforms(keys_b, params.max_tokens)).to(device)
-                uniforms_BT = torch.cat((uniforms_BT.to(device), new_bT))
-                counts_B = torch.cat((counts_B.to(device), counts_B.new_zeros(len(names), device=device)))
-                batch.join(names)
-            logits_BV = logits[0] if len(logits) == 1 else torch.cat(logits)
-            uniforms_B = uniforms_BT.gather(1, counts_B[:, None]).squeeze(1)
-            token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-            counts_B += 1
-            drawn.append((token_ids_B, logprobs_B))
-            if len(drawn) < min(_CHECKED_EVERY.get(logits_BV.device.type, 1), batch.steps_left):
-                continue
-            tokens += len(drawn) * int(batch.alive_B.sum())
-            if on_ids is not None:
-                for ids_B, _ in drawn:
-                    on_ids(ids_B.tolist())
-            yield from batch.record(*map(torch.stack, zip(*drawn, strict=True)))
-            drawn = []
-            kept_B = batch.leave(at_once=decoding.joins)
-            if len(kept_B) < len(token_ids_B):
-                decoding.keep(kept_B)
-                index = torch.from_numpy(kept_B).to(token_ids_B.device)
-                token_ids_B, uniforms_BT, counts_B = token_ids_B[index], uniforms_BT[index], counts_B[index]
-            is_last = not (waiting or len(batch))
-            if self.on_tokens and (is_last or time.monotonic() - told >= SECONDS_BETWEEN_COUNTS):
+        try:
+            while waiting or len(batch):
+                check()
+                logits = [decoding.step(token_ids_B)] if len(batch) else []
+                may_join = not len(batch) or (decoding.joins and not drawn)
+                if may_join and (joining := waiting.take(rows - len(batch))):
+                    logits.append(
+                        decoding.add([prompts[n] for n, _ in joining], [len(g) for _, g in joining])
+                    )
+                    names = [(n, g) for n, samples in joining for g in samples]
+                    keys_b = np.array([keys[n][g] for n, g in names], dtype=np.uint64)
+                    device = logits[-1].device
+                    new_bT = torch.from_numpy(uniforms(keys_b, params.max_tokens)).to(device)
+                    uniforms_BT = torch.cat((uniforms_BT.to(device), new_bT))
+                    counts_B = torch.cat((counts_B.to(device), counts_B.new_zeros(len(names), device=device)))
+                    batch.join(names)
+                logits_BV = logits[0] if len(logits) == 1 else torch.cat(logits)
+                uniforms_B = uniforms_BT.gather(1, counts_B[:, None]).squeeze(1)
+                token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
+                counts_B += 1
+                drawn.append((token_ids_B, logprobs_B))
+                if len(drawn) < min(_CHECKED_EVERY.get(logits_BV.device.type, 1), batch.steps_left):
+                    continue
+                tokens += len(drawn) * int(batch.alive_B.sum())
+                if on_ids is not None:
+                    for ids_B, _ in drawn:
+                        on_ids(ids_B.tolist())
+                yield from batch.record(*map(torch.stack, zip(*drawn, strict=True)))
+                drawn = []
+                kept_B = batch.leave(at_once=decoding.joins)
+                if len(kept_B) < len(token_ids_B):
+                    decoding.keep(kept_B)
+                    index = torch.from_numpy(kept_B).to(token_ids_B.device)
+                    token_ids_B, uniforms_BT, counts_B = (
+                        token_ids_B[index],
+                        uniforms_BT[index],
+                        counts_B[index],
+                    )
+                if self.on_tokens and time.monotonic() - told >= SECONDS_BETWEEN_COUNTS:
+                    self.on_tokens(tokens)
+                    tokens, told = 0, time.monotonic()
+        finally:  # at the end, or where it is closed before
+            if self.on_tokens and tokens:
                 self.on_tokens(tokens)
-                tokens, told = 0, time.monotonic()
 
 
 class _Waiting:

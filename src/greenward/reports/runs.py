@@ -360,10 +360,15 @@ def seed_values(evaluations: Evaluations, name: str) -> tuple[float, ...]:
     return tuple(e["metrics"][name]["value"] for e in evaluations if e and name in e["metrics"])
 
 
-def paired_difference(first: Evaluations, second: Evaluations, name: str = PRIMARY) -> Estimate | None:
-    """A metric in `second` minus `first` over the problems that both answered, with interval."""
+def paired_difference(
+    first: Evaluations, second: Evaluations, name: str = PRIMARY, later_name: str | None = None
+) -> Estimate | None:
+    """A metric in `second` (`later_name` if it is another one) minus `first` over the problems that both
+    answered, with interval.
+    """
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    earlier, later = (_shares([pair[side] for pair in pairs], name) for side in (0, 1))
+    names = (name, later_name or name)
+    earlier, later = (_shares([pair[side] for pair in pairs], of) for side, of in enumerate(names))
     differences = [later[task] - earlier[task] for task in earlier if task in later]
     return statistics.paired_difference(np.array(differences)) if differences else None
 

@@ -12,6 +12,7 @@ from statistics import fmean
 from greenward.common.errors import RunError
 from greenward.common.files import expects
 from greenward.common.parsing import yaml_text
+from greenward.reports import learned
 from greenward.reports.document import (
     NOTHING,
     PRIMARY,
@@ -278,6 +279,7 @@ def training_report(path: str | Path) -> Report:
                 _suites(runs),
                 _tags(runs),
             ),
+            section("What was learned", *learned.blocks(runs)),
             section("Sample answers", *_sample_answers(runs), level="appendix"),
             section("What became of the answers", _statuses(runs), level="detail"),
             section("Training, step by step", charts(step_charts(main.runs), "small", in_json=False)),
@@ -290,7 +292,7 @@ def training_report(path: str | Path) -> Report:
             section("Settings", *_settings(main.first), level="appendix"),
         ),
         footer="Written by greenward from the files of the run. Intervals are 95 %.",
-        data={"results": asdict(runs.results)},
+        data={"results": asdict(runs.results), "learned": learned.data(runs)},
     )
 
 

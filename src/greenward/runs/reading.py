@@ -203,11 +203,17 @@ def read_evaluations(path: Path, suite: str | None = None) -> list[dict[str, Any
     return [by_problem(record) for record in records if record is not None]
 
 
+_OF_AN_ANSWER = (
+    "code", "status", "first_failure", "error_class", "error_message", "extraction_failure", "truncated",
+)  # fmt: skip
+
+
 def by_problem(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record of an evaluation with its rows grouped by problem, as readers of runs want them.
 
-    Each has task_id, prompt, samples, passed, greedy_passed (None if not measured), and answers with code,
-    status and first_failure. Records of earlier versions hold their rows like that and are not changed.
+    Each has task_id, prompt, samples, passed, greedy_passed (None if not measured), and answers with their
+    code, status, first_failure, error_class, error_message, extraction_failure, and whether they were
+    truncated. Records of earlier versions hold their rows like that and are not changed.
     """
     rows = record.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "success" in row for row in rows):
@@ -224,7 +230,7 @@ def by_problem(record: Mapping[str, Any]) -> dict[str, Any]:
             "samples": len(answers),
             "passed": sum(row["success"] is True for row in answers),
             "greedy_passed": greedy.get(task_id),
-            "answers": [{key: row[key] for key in ("code", "status", "first_failure")} for row in answers],
+            "answers": [{key: row.get(key) for key in _OF_AN_ANSWER} for row in answers],
         }
         for task_id, answers in grouped.items()
     ]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import shlex
+import time
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
-from greenward.evaluation.compare import Selection, best_of_n
-from greenward.grading.answers import Extracted
+from greenward.evaluation.compare import Selection, best_by_tests
+from greenward.grading.answers import Extracted, extract_code, holds_fence
+from greenward.grading.changes import completed, needed_change, without_idle_changes
 from greenward.grading.edits import AnswerForm
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
@@ -37,6 +41,7 @@ from greenward.problems.mining import (
     without_runner,
 )
 from greenward.problems.problem import Problem
+from greenward.problems.python_source import parse_or_none
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
@@ -46,17 +51,20 @@ from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
 
 MOST_TOKENS = 1024
+_WRITABLE = 0o222  # for its owner, its group or others
 
 
 @dataclass(frozen=True)
 class FixOptions:
     """How repairs are sampled and judged. None stands for what the model was trained with, or a default.
 
-    `answers` are sampled at `temperature`. `form` is what the model writes: "search_replace" by default, or
-    what its run trained it to write. `timeout` is the CPU time of all tests in seconds.
+    At most `answers` are sampled at `temperature`; none after one that passes, unless `all_answers`. `form`
+    is what the model writes: "search_replace" by default, or what its run trained it to write. `timeout` is
+    the CPU time of all tests in seconds.
     """
 
     answers: int = 8
+    all_answers: bool = False
     temperature: float = 0.8
     max_tokens: int | None = None
     form: AnswerForm | None = None
@@ -76,7 +84,8 @@ class Repair:
 
     `changes` are the texts of the files that the best answer changes, before and after, None for a file that
     is not there; empty where no answer passes more tests than the file itself. `model` is what results say
-    of the model that was asked, with the `dtype` in which it was computed here.
+    of the model that was asked, with the `dtype` in which it was computed here; `tokens` is how many it drew,
+    and `seconds` what loading it, its answers and the tests took.
     """
 
     problem: Problem
@@ -84,6 +93,8 @@ class Repair:
     selection: Selection | None = None
     changes: Mapping[Path, tuple[str | None, str | None]] | None = None
     model: Mapping[str, Any] | None = None
+    tokens: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failure(self) -> str:
@@ -128,10 +139,12 @@ class Repair:
     def apply(self) -> None:
         """Write the changes, with the line endings and permissions that the files have.
 
-        Raises `ConfigError` where a file has changed since or is a link, before anything is written.
+        Raises `ConfigError` where a file has changed since, is a link or may not be written, before anything
+        is.
         """
         changes = self.changes or {}
         for path, (before, _) in changes.items():
+            demand_writable(path)
             if path.is_symlink():
                 raise ConfigError(f"{path} is a link.", remedy="Name the file that it leads to.")
             now = path.read_text(encoding="utf-8-sig", errors="replace") if path.exists() else None
@@ -166,6 +179,12 @@ def _with_line_ends_of(old: str, text: str) -> str:
     return "\n".join(written)
 
 
+def demand_writable(file: Path) -> None:
+    """Raises `ConfigError` for a file that is there and has no permission to be written."""
+    if file.exists() and not (file.stat().st_mode & _WRITABLE and os.access(file, os.W_OK)):
+        raise ConfigError(f"{file} is read-only.", remedy=f"chmod u+w {shlex.quote(str(file))}")
+
+
 def find_repair(
     file: Path, tests: Path, model: str, options: FixOptions, progress: Progress | None = None
 ) -> Repair:
@@ -174,31 +193,119 @@ def find_repair(
     Raises `ProblemError` for a file or tests that cannot be used, `ConfigError` for a model that cannot be
     asked, `SandboxError` where the tests cannot be run here.
     """
-    problem, folder = repair_problem(file, tests)
+    shown = progress or Progress(quiet=True)
+    with shown.during("reading the project"):
+        problem, folder = repair_problem(file, tests)
     limits = Limits(cpu_seconds=options.timeout, wall_seconds=3 * options.timeout, file_bytes=4 << 20)
     packages = (*usual_packages(), *options.packages)
+    started = time.monotonic()
     with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
-        (before,) = grader.grade([(problem, problem.buggy_code)])
+        with shown.during("running the tests on the file"):
+            (before,) = grader.grade([(problem, problem.buggy_code)])
         if before.status.family is Family.INFRASTRUCTURE:
             raise SandboxError(f"the tests could not be run: {before.error_message}")
         if before.passed:
             return Repair(problem, before)
+        shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
         problem = replace(problem, failing_test=Repair(problem, before).failure)
-        shown = progress or Progress(quiet=True)
-        written, asked = answers_to(problem, model, options, shown)
-        answers = [_within(folder, problem, one) for one in written]
-        with shown.during(f"judging {len(answers)} answers"):
-            selection = best_of_n(problem, answers, grader)
-    best, changes = selection.verdict, {}
-    if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
-        answer = selection.answer
-        found = answer if isinstance(answer, Extracted) else Extracted(answer)
-        known = {problem.path: problem.buggy_code, **(problem.files or {})}
-        after = {problem.path: found.code, **dict(found.files)}
-        changes = {
-            folder / path: (known.get(path), text) for path, text in after.items() if text != known.get(path)
+        judge = _Judge(problem, folder, grader, time.monotonic() - started)
+        asked = _Asked.of(model, problem, options, shown)
+        with closing(asked), closing(asked.answers()) as answers:
+            for number, answer, is_program in answers:
+                if judge.passes(number, answer, is_program) and not options.all_answers:
+                    break
+        selection = judge.selection()
+        best, changes = selection.verdict, {}
+        if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
+            with shown.during("leaving out what the tests do not need"):
+                changes = judge.changes(selection)
+    seconds = {"loading": asked.loading, "answers": asked.drawing, "tests": judge.seconds}
+    return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds)
+
+
+class _Judge:
+    """Judges the answers one after the other, without what changes nothing; a part of a program as a part."""
+
+    def __init__(self, problem: Problem, folder: Path, grader: Grader, seconds: float) -> None:
+        self.seconds = seconds
+        self._problem, self._folder, self._grader = problem, folder, grader
+        self._judged: dict[int, tuple[Extracted, Verdict]] = {}
+        self._verdicts: dict[Extracted, Verdict] = {}
+        self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
+
+    def passes(self, number: int, answer: Extracted, is_program: bool) -> bool:
+        """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
+        written = _within(self._folder, self._problem, answer)
+        kept = self._with_each(written, without_idle_changes)
+        best, verdict = kept, self._verdict(kept)
+        others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
+        if is_program:  # or a part of it
+            others.append(self._with_each(self._with_each(written, completed), without_idle_changes))
+        for other in others:
+            if (
+                not verdict.passed
+                and (found := self._verdict(other)).fraction_passed > verdict.fraction_passed
+            ):
+                best, verdict = other, found
+        self._judged[number] = best, verdict
+        return verdict.passed
+
+    def selection(self) -> Selection:
+        judged = [self._judged[number] for number in sorted(self._judged)]
+        return best_by_tests(self._problem, [one for one, _ in judged], [verdict for _, verdict in judged])
+
+    def changes(self, selection: Selection) -> dict[Path, tuple[str | None, str | None]]:
+        """The texts that the best answer changes; of one that passes, what the tests need of it."""
+        best = selection.answer
+        assert isinstance(best, Extracted) and selection.verdict is not None
+        if selection.verdict.passed:
+            for path in self._texts(best):
+                best = self._with_each(best, partial(self._needed, best, path), only=path)
+        return {
+            self._folder / path: (self._known.get(path), text)
+            for path, text in self._texts(best).items()
+            if text != self._known.get(path)
         }
-    return Repair(problem, before, selection, changes, asked)
+
+    def _needed(self, best: Extracted, path: str, before: str, after: str) -> str:
+        def passes(text: str) -> bool:
+            return self._verdict(self._with_each(best, lambda *_: text, only=path)).passed
+
+        return needed_change(before, after, passes)
+
+    def _texts(self, answer: Extracted) -> dict[str, str | None]:
+        return {self._problem.path: answer.code, **dict(answer.files)}
+
+    def _with_each(
+        self, answer: Extracted, change: Callable[[str, str], str], *, only: str | None = None
+    ) -> Extracted:
+        """The answer with `change(before, after)` for the text of each program that was there before."""
+
+        def changed(path: str, text: str | None) -> str | None:
+            before = self._known.get(path)
+            if text is None or not before or not path.endswith(".py") or only not in (None, path):
+                return text
+            return change(before, text)
+
+        files = tuple((path, changed(path, text)) for path, text in answer.files)
+        return replace(answer, code=changed(self._problem.path, answer.code), files=files)
+
+    def _verdict(self, answer: Extracted) -> Verdict:
+        started = time.monotonic()
+        if answer not in self._verdicts:
+            (self._verdicts[answer],) = self._grader.grade([(self._problem, answer)])
+        self.seconds += time.monotonic() - started
+        return self._verdicts[answer]
+
+
+def _docstrings_differ(one: Extracted, other: Extracted) -> bool:
+    """Whether two answers that are the same program but for docstrings and comments differ in the former."""
+    pairs = zip((one.code, *dict(one.files).values()), (other.code, *dict(other.files).values()), strict=True)
+    for texts in pairs:
+        trees = [parse_or_none(text or "") for text in texts]
+        if texts[0] != texts[1] and (None in trees or len({ast.dump(tree) for tree in trees if tree}) > 1):
+            return True
+    return False
 
 
 def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
@@ -230,6 +337,10 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     project = Path(os.path.commonpath([file.resolve().parent, place if place.is_dir() else place.parent]))
     tree = find_tree(str(project))
     own = _at(tree, project, file)
+    if "\0" in own.text:
+        raise ProblemError(
+            f"{file} holds null bytes: it is no Python file.", remedy="Name the file that is to be repaired."
+        )
     suites = [
         one
         for one in tree.files
@@ -270,67 +381,128 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     return problem, Path(os.path.relpath(root))
 
 
-def answers_to(
-    problem: Problem, model: str, options: FixOptions, progress: Progress
-) -> tuple[list[Extracted], dict[str, Any]]:
-    """What a model answers, extracted, and what results say of the model.
+class _Asked:
+    """A model that is asked for repairs: what results say of it, and what it took. Times are in seconds."""
 
-    Raises `ConfigError`, and `EngineError` for a server that fails.
-    """
-    if is_endpoint(model):
+    facts: Mapping[str, Any]
+    tokens = 0
+    loading = drawing = 0.0
+    _renderer: PromptRenderer
+
+    def __init__(self, problem: Problem, options: FixOptions, progress: Progress) -> None:
+        self._problem, self._options, self._progress = problem, options, progress
+
+    @staticmethod
+    def of(model: str, problem: Problem, options: FixOptions, progress: Progress) -> _Asked:
+        """Raises `ConfigError` for a model that cannot be asked."""
+        kind = _AskedServer if is_endpoint(model) else _AskedPolicy
+        return kind(model, problem, options, progress)
+
+    def answers(self) -> Generator[tuple[int, Extracted, bool], None, None]:
+        """The answers with their numbers, as they end, and whether each is a program and no edit of one.
+
+        Raises `EngineError` for a server that fails.
+        """
+        with closing(self._texts()) as texts:
+            started = time.monotonic()
+            for number, text in texts:
+                self.drawing += time.monotonic() - started
+                yield number, *self._extracted(text)
+                started = time.monotonic()
+
+    def _extracted(self, text: str) -> tuple[Extracted, bool]:
+        found = self._renderer.extracted(self._problem, text)
+        if found.status is Status.EDIT_MALFORMED and holds_fence(text):  # a program in place of edits
+            program = extract_code(text, self._problem, self._renderer.style)
+            if program.code and parse_or_none(program.code) is not None:
+                return program, True
+        return found, self._renderer.answer == "function"
+
+    def close(self) -> None:
+        """Free what is held besides memory."""
+
+    def _texts(self) -> Generator[tuple[int, str], None, None]:
+        raise NotImplementedError
+
+
+class _AskedServer(_Asked):
+    def __init__(self, model: str, problem: Problem, options: FixOptions, progress: Progress) -> None:
+        super().__init__(problem, options, progress)
         if options.dtype != "auto":
             raise ConfigError(
                 "dtype concerns models that are loaded here; a server has chosen its own.",
                 remedy="Leave out --dtype.",
             )
-        with closing(Endpoint(model, key_variable=options.api_key_env)) as endpoint:
-            served = ServedModel(endpoint)
-            renderer = _renderer(served, options)
-            asked = renderer.messages(problem) or renderer.prompt_text(problem)
-            params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
-            texts: dict[int, str] = {}
-            prompts = [(asked, options.seed + number) for number in range(options.answers)]
-            with progress.drawing("sampling", len(prompts)) as drawn:
-                for batch in endpoint.ask_all(prompts, params):
-                    for number, answer in batch:
-                        if isinstance(answer, RequestError):
-                            raise endpoint.explained(answer)
-                        texts[number] = answer.text
-                        drawn.answers(1)
-                        drawn.tokens(answer.completion_tokens or 0)
-            facts = served.to_json()
-        return [renderer.extracted(problem, texts[number]) for number in sorted(texts)], facts
-    found = find_model(model)
-    renderer = _renderer(found, options)
-    device = resolve_device(options.device)
-    with progress.during(f"loading {found.name}"):
-        policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
-    progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
-    prompt = renderer.prompt_ids(problem)
-    usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
-    if not prompt:
-        raise ConfigError(
-            f"{problem.path} is empty, and {model} is shown nothing but the file.",
-            remedy="Take a model that follows instructions, or begin the file with a signature.",
+        self._endpoint = Endpoint(model, key_variable=options.api_key_env)
+        served = ServedModel(self._endpoint)
+        self._renderer, self.facts = _renderer(served, options), served.to_json()
+
+    def _texts(self) -> Generator[tuple[int, str], None, None]:
+        options = self._options
+        asked = self._renderer.messages(self._problem) or self._renderer.prompt_text(self._problem)
+        params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
+        prompts = [(asked, options.seed + number) for number in range(options.answers)]
+        with self._progress.drawing("sampling", len(prompts), most_tokens=params.max_tokens) as drawn:
+            for batch in self._endpoint.ask_all(prompts, params):
+                for number, answer in batch:
+                    if isinstance(answer, RequestError):
+                        raise self._endpoint.explained(answer)
+                    drawn.answers(1)
+                    drawn.tokens(answer.completion_tokens or 0)
+                    self.tokens += answer.completion_tokens or 0
+                    yield number, answer.text
+
+    def close(self) -> None:
+        self._endpoint.close()
+
+
+class _AskedPolicy(_Asked):
+    def __init__(self, model: str, problem: Problem, options: FixOptions, progress: Progress) -> None:
+        super().__init__(problem, options, progress)
+        started = time.monotonic()
+        found = find_model(model)
+        self._renderer = _renderer(found, options)
+        device = resolve_device(options.device)
+        with progress.during(f"loading {found.name}"):
+            policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
+        progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
+        prompt = self._renderer.prompt_ids(problem)
+        usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
+        if not prompt:
+            raise ConfigError(
+                f"{problem.path} is empty, and {model} is shown nothing but the file.",
+                remedy="Take a model that follows instructions, or begin the file with a signature.",
+            )
+        room = policy.max_positions - len(prompt)
+        if room < 1:
+            raise ConfigError(
+                f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
+                remedy="Take a model with more positions, or a smaller file.",
+            )
+        self._params = SamplingParams(
+            max_tokens=min(options.max_tokens or usual, room),
+            temperature=options.temperature,
+            stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
         )
-    room = policy.max_positions - len(prompt)
-    if room < 1:
-        raise ConfigError(
-            f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
-            remedy="Take a model with more positions, or a smaller file.",
-        )
-    params = SamplingParams(
-        max_tokens=min(options.max_tokens or usual, room),
-        temperature=options.temperature,
-        stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
-    )
-    with progress.drawing("sampling", options.answers, most_tokens=params.max_tokens) as drawn:
-        policy.on_tokens = drawn.tokens
-        (completions,) = policy.sample([prompt], options.answers, params, seed=options.seed)
-        drawn.answers(len(completions))
-    written = (renderer.completion_text(one.token_ids.tolist()) for one in completions)
-    facts = found.to_json() | {"dtype": policy.computed_in}
-    return [renderer.extracted(problem, text) for text in written], facts
+        self._policy, self._prompt = policy, prompt
+        self.facts = found.to_json() | {"dtype": policy.computed_in}
+        self.loading = time.monotonic() - started
+
+    def _texts(self) -> Generator[tuple[int, str], None, None]:
+        options, policy = self._options, self._policy
+        most = self._params.max_tokens
+        with self._progress.drawing("sampling", options.answers, most_tokens=most) as drawn:
+
+            def count(tokens: int) -> None:
+                self.tokens += tokens
+                drawn.tokens(tokens)
+
+            policy.on_tokens = count
+            ends = policy.as_they_end([self._prompt], options.answers, self._params, seed=options.seed)
+            with closing(ends):
+                for (_, number), completion in ends:
+                    drawn.answers(1)
+                    yield number, self._renderer.completion_text(completion.token_ids.tolist())
 
 
 def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:

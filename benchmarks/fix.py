@@ -1,0 +1,167 @@
+"""How many files `greenward fix` mends, per form of answer and model.
+
+    nice -n 10 .venv/bin/python benchmarks/fix.py /tmp/models/qwen --out runs/fix
+    nice -n 10 .venv/bin/python benchmarks/fix.py /tmp/models/qwen1.5b --forms function --files roman cache
+
+Ten files of `fix_files`, with one to three bugs each (`BUGS`: what is replaced in the right file), and their
+tests. Each is checked first: the right file passes, the one with all bugs fails, and so does each bug alone.
+The command runs as a user runs it, in a process of its own, so that times include loading the model; beside
+the time is that of the processor, which other programs do not lengthen as much. A file counts as mended where
+all tests pass with the repair, within `--most-seconds` where that is given.
+
+Results are kept in a folder of `--out`, one file each; what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from greenward.grading.judge import Grader
+from greenward.tasks.repair.fix import repair_problem
+
+FILES = Path(__file__).parent / "fix_files"
+FORMS = ("function", "search_replace", "diff")
+BUGS: dict[str, tuple[tuple[str, str], ...]] = {
+    "roman": (("while number >= value:", "while number > value:"),),
+    "intervals": (
+        ("max(merged[-1][1], high)", "high"),
+        ("(first[1], second[0])", "(first[0], second[1])"),
+    ),
+    "stack_machine": (
+        ("0) >= PRECEDENCE[token]", "0) > PRECEDENCE[token]"),
+        ("second, first = stack.pop()", "first, second = stack.pop()"),
+    ),
+    "inventory": (
+        ("(before + number, price)", "(number, price)"),
+        ("if number > before:", "if number >= before:"),
+    ),
+    "calendar_days": (("(year % 100 != 0 or year % 400 == 0)", "year % 100 != 0"),),
+    "word_count": (("(-counted[word], word)", "(counted[word], word)"),),
+    "matrix": (
+        ("int(row == column)", "1"),
+        ("transpose(matrix[::-1])", "transpose(matrix)[::-1]"),
+    ),
+    "ini_file": (
+        ('line.split("=", 1)', 'line.split("=")'),
+        ("{name: dict(settings) for name, settings in first.items()}", "dict(first)"),
+        ('"\\n\\n".join(parts) + "\\n"', '"\\n".join(parts)'),
+    ),
+    "cache": (
+        ("        self._entries.move_to_end(key)\n        return", "        return"),
+        ("popitem(last=False)", "popitem()"),
+    ),
+    "graph": (
+        ("(length + edge, neighbour", "(edge, neighbour"),
+        ("                pending.append(neighbour)\n", ""),
+        ("in reachable(graph, neighbour) for", "in reachable(graph, node) for"),
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", help="folders, runs or ids; without any the files are checked")
+    parser.add_argument("--out", type=Path, default=Path("runs/fix"), help="where results are kept")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--files", nargs="+", choices=BUGS, default=tuple(BUGS))
+    parser.add_argument("--n", type=int, default=8, help="answers at most")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most-seconds", type=float, help="a repair that takes longer is not counted")
+    options = parser.parse_args()
+    if wrong := list(mistakes(options.files)):
+        raise SystemExit("\n".join(wrong))
+    settings = [f"--n={options.n}", f"--temperature={options.temperature}", f"--seed={options.seed}"]
+    for model, form in product(options.models, options.forms):
+        folder = options.out / Path(model).name / form / "_".join(one.lstrip("-") for one in settings)
+        records = {name: kept(folder / f"{name}.json", name, model, form, settings) for name in options.files}
+        show(f"{model}, {form}", records, options.most_seconds)
+
+
+def with_bugs(name: str, bugs: Sequence[tuple[str, str]]) -> str:
+    text = (FILES / f"{name}.py").read_text(encoding="utf-8")
+    for right, wrong in bugs:
+        if text.count(right) != 1:
+            raise SystemExit(f"{name}: {right!r} occurs {text.count(right)} times")
+        text = text.replace(right, wrong)
+    return text
+
+
+def place(folder: str, name: str, bugs: Sequence[tuple[str, str]]) -> tuple[Path, Path]:
+    """The file with the bugs and its tests, in a project of their own."""
+    file, tests = Path(folder) / f"{name}.py", Path(folder) / f"test_{name}.py"
+    file.write_text(with_bugs(name, bugs), encoding="utf-8")
+    shutil.copy(FILES / tests.name, tests)
+    return file, tests
+
+
+def mistakes(names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the files themselves."""
+    with Grader(packages=("pytest",)) as grader:
+        for name in names:
+            bugs = BUGS[name]
+            for variant in ((), bugs, *((bug,) for bug in bugs)):
+                with tempfile.TemporaryDirectory() as folder:
+                    problem, _ = repair_problem(*place(folder, name, variant))
+                (verdict,) = grader.grade([(problem, problem.buggy_code)])
+                if verdict.passed is bool(variant):
+                    yield f"{name} with {variant}: {verdict.status.value}, {verdict.error_message}"
+
+
+def kept(file: Path, name: str, model: str, form: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The record of `greenward fix --json` on one file: that of an earlier run, or of a new one."""
+    if file.exists():
+        earlier: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return earlier
+    with tempfile.TemporaryDirectory() as folder:
+        buggy, tests = place(folder, name, BUGS[name])
+        command = [sys.executable, "-m", "greenward", "fix", str(buggy), "--tests", str(tests)]
+        command += ["--model", str(model), "--form", form, "--json", *settings]
+        before = cpu_seconds()
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{name}: exit code {done.returncode}")
+    record: dict[str, Any] = json.loads(done.stdout)
+    record["seconds"]["processor"] = cpu_seconds() - before
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return record
+
+
+def cpu_seconds() -> float:
+    """What the processes that have ended took, sandbox included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def show(title: str, records: dict[str, dict[str, Any]], most_seconds: float | None) -> None:
+    heads = ("file", "bugs", "tests", "answers", "mended", "lines", "s", "CPU s", "MiB")
+    widths = (14, 5, 13, 8, 7, 6, 7, 7, 7)
+    print(f"\n{title}\n{''.join(f'{head:>{width}}' for head, width in zip(heads, widths, strict=True))}")
+    mended = 0
+    for name, one in records.items():
+        seconds = one["seconds"]["total"]
+        is_mended = one["passed"] and (most_seconds is None or seconds <= most_seconds)
+        mended += is_mended
+        tests = f"{one['tests_passed_before']}→{one['tests_passed']} of {one['tests']}"
+        lines = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in one["diff"].splitlines())
+        cells = (
+            name, len(BUGS[name]), tests, one["answers"], "yes" if is_mended else "no", lines or "",
+            round(seconds), round(one["seconds"]["processor"]), round(one["peak_rss_mb"]),
+        )  # fmt: skip
+        print("".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
+    print(f"{mended} of {len(records)} mended", flush=True)
+
+
+if __name__ == "__main__":
+    main()

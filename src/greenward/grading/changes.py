@@ -1,0 +1,303 @@
+"""Measures what a repair changes of a program, and leaves out of it what the repair does not need.
+
+A model that writes a program anew loses comments, blank lines and docstrings, and rewrites what nobody asked
+it to touch; or it writes a part of it alone. `completed` puts that part into the file, `without_idle_changes`
+puts back what does not change the program, and `needed_change` puts back statements as long as tests pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from io import StringIO
+
+from greenward.problems.python_source import parse_or_none
+
+_HEADING = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
+_MAX_CHARS = 1 << 18  # comparing two long texts of equal lines takes long
+_NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+_REPLACED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def changed_lines(before: str | None, after: str | None) -> int:
+    """How many lines a diff deletes and adds; None is a file that is not there."""
+    old, new = ([] if text is None else text.split("\n") for text in (before, after))
+    return sum(i2 - i1 + j2 - j1 for _, i1, i2, j1, j2 in _changes(old, new))
+
+
+def without_idle_changes(before: str, after: str) -> str:
+    """`after` with the comments, blank lines, docstrings and white space at line ends that `before` has.
+
+    Lines of code are those of `after`; what belongs to new ones stays as `after` has it. The result is the
+    same program as `after`, docstrings aside. `after` itself where it does not parse
+    or is too long.
+    """
+    program = _parsed(after)
+    if program is None or len(before) > _MAX_CHARS:
+        return after
+    old, new = _read(before), _read(after)
+    written = list(old.head)
+    ours, theirs = ([line.code for line in one.lines] for one in (old, new))
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        replaced = old.lines[i1:i2]
+        paired = (_paired(at, line, replaced) for at, line in enumerate(new.lines[j1:j2]))
+        kept = replaced if tag == "equal" else paired
+        written += (text for line in kept for text in (*line.above, line.text, *line.below))
+    found = "\n".join((*written, *old.tail))
+    merged = _parsed(found)
+    is_same = merged is not None and _without_docstrings(merged) == _without_docstrings(program)
+    return found if is_same else after
+
+
+def needed_change(before: str, after: str, passes: Callable[[str], bool]) -> str:
+    """`after` with each statement of the top level as `before` has it, where the program still `passes`.
+
+    A statement stays changed, too, if without its change a name of either text would be used and not defined.
+    Nothing is put back where a function takes other parameters than before, or one of both does not parse.
+    """
+    trees = _parsed(before), _parsed(after)
+    if trees[0] is None or trees[1] is None or _parameters_differ(trees[0], trees[1]):
+        return after
+    old, new = before.split("\n"), after.split("\n")
+    groups = _grouped(trees[0], old, new)
+    kept, names = list(groups), _bound(trees[0]) | _bound(trees[1])
+    if len(groups) < 2:
+        return after
+    for group in reversed(groups):  # what is used comes before what uses it
+        fewer = [one for one in kept if one is not group]
+        text = _applied(old, new, [change for one in fewer for change in one.changes])
+        tree = _parsed(text)
+        if tree is not None and not (names & _used(tree)) - _bound(tree) and passes(text):
+            kept = fewer
+    return _applied(old, new, [change for one in kept for change in one.changes])
+
+
+def completed(before: str, after: str) -> str:
+    """`before` with the definitions, assignments and imports of `after` in place of its own or beside them.
+
+    Of a class, too, the methods that `after` has take the place of others. `after` itself where one of both
+    does not parse.
+    """
+    trees = _parsed(before), _parsed(after)
+    if trees[0] is None or trees[1] is None:
+        return after
+    old, new = before.split("\n"), after.split("\n")
+    ends = _span(trees[0].body[-1]).stop if trees[0].body else 0
+    return "\n".join((*_with_statements(old, trees[0].body, new, trees[1].body, 0), *old[ends:]))
+
+
+def _with_statements(
+    old: Sequence[str], ours: Sequence[ast.stmt], new: Sequence[str], theirs: Sequence[ast.stmt], read: int
+) -> Iterator[str]:
+    """The lines of `old` from `read` to the end of the statements `ours`, with those of `theirs` in them."""
+    known = {name for one in ours for name in _bound(one)}
+    written = {name: one for one in theirs for name in _bound(one)}
+    added = [
+        one
+        for one in theirs
+        if not (names := _bound(one)) <= known and (_is_import(one) or not names & known)
+    ]
+    for one in ours:
+        span = _span(one)
+        yield from old[read : span.start]
+        read = span.stop
+        replaced = _bound(one) & written.keys() if isinstance(one, _REPLACED) else ()
+        found = next((written[name] for name in replaced), None)
+        if found is not None or _is_import(one):
+            for other in added:
+                yield from new[_span(other).start : _span(other).stop]
+            added = []
+        if isinstance(one, ast.ClassDef) and isinstance(found, ast.ClassDef):
+            yield from new[_span(found).start : _span(found.body[0]).start]
+            yield from _with_statements(old, one.body, new, found.body, _span(one.body[0]).start)
+        elif found is not None:
+            yield from new[_span(found).start : _span(found).stop]
+        else:
+            yield from old[span.start : span.stop]
+
+
+def _is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _span(node: ast.stmt) -> range:
+    """The lines of a statement with its decorators, counted from 0."""
+    decorators = node.decorator_list if isinstance(node, _DEFINITIONS) else []
+    return range(min([node.lineno, *(one.lineno for one in decorators)]) - 1, node.end_lineno or node.lineno)
+
+
+@dataclass
+class _Line:
+    """A line of code with what stands above it, and a docstring that stands below it."""
+
+    text: str
+    code: str  # without a comment behind it
+    above: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Program:
+    """Lines of code; what stands above the first, and below the last."""
+
+    head: list[str]
+    lines: list[_Line]
+    tail: list[str]
+
+
+def _paired(at: int, line: _Line, ours: Sequence[_Line]) -> _Line:
+    """A line in place of others, with what stands around the one that it takes the place of."""
+    above = ours[at].above if at < len(ours) else line.above
+    heading = _HEADING.match(line.code)
+    same = (one for one in ours if heading and (found := _HEADING.match(one.code)) and found[1] == heading[1])
+    return _Line(line.text, line.code, above, next((one.below for one in same), line.below))
+
+
+def _read(text: str) -> _Program:
+    lines = text.split("\n")
+    code, docstrings, inside = set[int](), set[int](), set[int]()  # the last end within a text
+    ends = list(map(len, lines))
+    statement: list[tokenize.TokenInfo] = []
+    read = 0
+    try:
+        for token in tokenize.generate_tokens(StringIO(text).readline):
+            first, last = token.start[0] - 1, token.end[0] - 1
+            if token.type == tokenize.COMMENT:
+                ends[first] = token.start[1]
+            elif token.type == tokenize.NEWLINE:
+                is_text = bool(statement) and all(one.type == tokenize.STRING for one in statement)
+                for one in statement:
+                    (docstrings if is_text else code).update(range(one.start[0] - 1, one.end[0]))
+                statement, read = [], first + 1
+            elif token.type not in _NO_CODE:
+                statement.append(token)
+                inside.update(range(first, last))
+    except (tokenize.TokenError, SyntaxError):  # what follows is read line by line
+        rest = enumerate(lines[read:], start=read)
+        code.update(at for at, line in rest if line.strip() and not line.lstrip().startswith("#"))
+    program = _Program([], [], [])
+    waiting: list[str] = []
+    for at, line in enumerate(lines):
+        if at in code:
+            shown = line if at in inside else line[: ends[at]].rstrip()
+            if program.lines:
+                program.lines.append(_Line(line, shown, waiting))
+            else:
+                program.head = waiting
+                program.lines.append(_Line(line, shown))
+            waiting = []
+            continue
+        waiting.append(line)
+        if at in docstrings and at + 1 not in docstrings and program.lines:
+            program.lines[-1].below += waiting
+            waiting = []
+    program.tail = waiting
+    return program
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """The tree of a program; None for what is no Python, or too long."""
+    return parse_or_none(text) if len(text) <= _MAX_CHARS else None
+
+
+def _without_docstrings(tree: ast.Module) -> str:
+    """The dump of a tree without statements that are texts; the tree is changed."""
+    for node in ast.walk(tree):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if isinstance(statements, list):
+                kept = [one for one in statements if not _is_text(one)]
+                setattr(node, block, kept or [ast.Pass()] * bool(statements))
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+_Change = tuple[int, int, int, int]
+"""Lines i1 to i2 of the one text that are lines j1 to j2 of the other."""
+
+
+@dataclass
+class _Group:
+    """Changes of the same statements of the top level, which are named by their numbers."""
+
+    statements: set[int]
+    changes: list[_Change]
+
+
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return (code for code in codes if code[0] != "equal")
+
+
+def _grouped(tree: ast.Module, old: Sequence[str], new: Sequence[str]) -> list[_Group]:
+    spans = list(map(_span, tree.body))
+    groups: list[_Group] = []
+    for _, i1, i2, j1, j2 in _changes(old, new):
+        touched = {
+            number
+            for number, span in enumerate(spans)
+            if (span.start < i2 and i1 < span.stop) or (i1 == i2 and span.start < i1 < span.stop)
+        }
+        if groups and touched & groups[-1].statements:
+            groups[-1].statements |= touched
+            groups[-1].changes.append((i1, i2, j1, j2))
+        else:
+            groups.append(_Group(touched, [(i1, i2, j1, j2)]))
+    return groups
+
+
+def _applied(old: Sequence[str], new: Sequence[str], changes: Sequence[_Change]) -> str:
+    lines, read = list[str](), 0
+    for i1, i2, j1, j2 in changes:
+        lines += (*old[read:i1], *new[j1:j2])
+        read = i2
+    return "\n".join((*lines, *old[read:]))
+
+
+def _parameters_differ(before: ast.Module, after: ast.Module) -> bool:
+    ours, theirs = dict(_parameters(before.body)), dict(_parameters(after.body))
+    return any(theirs.get(name, ours[name]) != ours[name] for name in ours)
+
+
+def _parameters(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[str, str]]:
+    """The qualified names of functions and methods with what they take."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _parameters(node.body, f"{within}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{within}{node.name}", ast.dump(node.args)
+
+
+def _bound(tree: ast.Module | ast.stmt) -> set[str]:
+    """The names that the top level of a program, or a statement, defines, imports or assigns."""
+    names = set[str]()
+    pending: list[ast.AST] = [*tree.body] if isinstance(tree, ast.Module) else [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _DEFINITIONS):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        pending += ast.iter_child_nodes(node)
+    return names
+
+
+def _used(tree: ast.Module) -> set[str]:
+    return {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
