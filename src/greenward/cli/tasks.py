@@ -78,6 +78,7 @@ def fix(
         --base-url http://localhost:8000/v1
     """
     from greenward.runs.progress import Progress
+    from greenward.runs.reading import stored_as
     from greenward.tasks.repair.fix import FixOptions, find_repair
 
     name = endpoint_name(base_url, model) if base_url else model
@@ -109,7 +110,7 @@ def fix(
     else:
         click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
         made = repair.model or {}
-        how = ", ".join(made[key] for key in ("quantization", "dtype") if key in made)
+        how = ", ".join(filter(None, (stored_as(made), made.get("dtype"))))
         click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
         if best is None or not repair.changes:
             click.echo("No answer passes more tests than the file itself:")
