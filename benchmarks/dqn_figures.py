@@ -17,12 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from figures import RESULTS, replaced
-from greenward.common.statistics import proportion
+from greenward.common.statistics import paired_difference, proportion
 from greenward.reports.document import Chart, Role, Series, duration, percent
 from greenward.reports.svg import standalone
 from greenward.runs.reading import read_evaluations, read_metrics, read_sessions
-from greenward.tasks.token_mdp.report import RANDOM_SEARCH
+from greenward.tasks.token_mdp.report import RANDOM_SEARCH, UNSEEN
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROLES: tuple[Role, ...] = ("main", "second", "third", "fourth", "fifth")
@@ -73,21 +75,23 @@ def chart(runs: Sequence[Path], title: str, signals: dict[str, str]) -> Chart:
 
 
 def results_block(runs: Sequence[Path]) -> str:
+    searched = [(run / RANDOM_SEARCH).is_file() for run in runs]
     heads = ("run", "episodes", "training time", "classics solved greedily", "unseen solved greedily")
-    heads += ("random search, as many episodes", "as much time")
+    heads += ("random search, as many episodes", "as much time") if any(searched) else ()
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for run in runs:
         rows = read_metrics(run / "metrics.jsonl").rows
-        own, unseen = read_evaluations(run)[-1], read_evaluations(run, "unseen_problems")[-1]
-        search = run / RANDOM_SEARCH
-        found = json.loads(search.read_text(encoding="utf-8")) if search.is_file() else None
+        own, unseen = read_evaluations(run)[-1], read_evaluations(run, UNSEEN)[-1]
         cells = [
             run.name,
             f"{int(rows[-1]['episodes']):,}",
             duration(sum(float(row["time/step"]) for row in rows)),
             *(solved(one) for one in (own, unseen)),
-            *(beside(found, key, len(own["greedy_rows"])) for key in ("at_episodes", "at_seconds")),
         ]
+        if any(searched):
+            file = run / RANDOM_SEARCH
+            found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+            cells += [beside(found, key, len(own["greedy_rows"])) for key in ("at_episodes", "at_seconds")]
         lines.append(f"| {' | '.join(cells)} |")
     device = read_sessions(runs[0])[-1].get("device", "")
     lines += ["", f"By hidden tests, with Wilson's 95 % intervals over problems. On {device}."]
@@ -109,9 +113,9 @@ def share(right: int, number: int) -> str:
 
 
 def programs(run: Path) -> list[str]:
-    """The greedy programs of a run."""
-    evaluations = (read_evaluations(run)[-1], read_evaluations(run, "unseen_problems")[-1])
-    found = [row for one in evaluations for row in one["greedy_rows"]]
+    """The greedy programs of a run for the classic problems, trained on or not."""
+    evaluations = (read_evaluations(run)[-1], read_evaluations(run, UNSEEN)[-1])
+    found = [row for one in evaluations for row in one["greedy_rows"] if "/" not in row["task_id"]]
     text = "\n".join(f"# {row['task_id']}: {row['status']}\n{row['code'].strip()}\n" for row in found)
     return [f"The greedy programs of {run.name}:", "", "```python", text.strip(), "```"]
 
@@ -128,8 +132,8 @@ def ablation_block(record: dict[str, Any]) -> str:
 
 
 def unseen_block(record: dict[str, Any]) -> str:
-    """Solved greedily, the mean over seeds and the range, for each arm of `dqn_unseen.py`."""
-    reachable = {name for name, lacking in record["lacking"].items() if not lacking}
+    """Solved greedily by each arm of `dqn_unseen.py`: mean and range over seeds, then seed by seed."""
+    reachable = [name for name, lacking in record["lacking"].items() if not lacking]
     classics = {name for name in record["lacking"] if "/" not in name}
     heads = ("", "seeds", "8 classics, trained on", f"{len(reachable)} unseen, reachable")
     heads += (f"{len(record['lacking']) - len(reachable)} unseen, not reachable",)
@@ -140,13 +144,36 @@ def unseen_block(record: dict[str, Any]) -> str:
         unseen = [set(row["unseen"]) for row in rows]
         cells = [
             spread([row["classics"] for row in rows]),
-            spread([len(solved & reachable) for solved in unseen]),
-            spread([len(solved - reachable) for solved in unseen]),
+            spread([len(solved.intersection(reachable)) for solved in unseen]),
+            spread([len(solved.difference(reachable)) for solved in unseen]),
             spread([len(solved & classics) for solved in unseen]),
             spread([row["seconds"] / 60 for row in rows]),
         ]
         lines.append(f"| {arm} | {', '.join(runs)} | {' | '.join(cells)} |")
+    heads = ("", "seeds", "classics", "unseen, reachable", "the recipe solves more of these")
+    lines += ["", f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for arm, runs in record["arms"].items():
+        rows = list(runs.values())
+        cells = [
+            ", ".join(str(row["classics"]) for row in rows),
+            ", ".join(str(len(set(row["unseen"]).intersection(reachable))) for row in rows),
+            "" if runs is record["arms"]["the recipe"] else advantage(record["arms"], arm, reachable),
+        ]
+        lines.append(f"| {arm} | {', '.join(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def advantage(arms: dict[str, Any], arm: str, problems: Sequence[str]) -> str:
+    """How many more of the problems the recipe solves than `arm`, with the same seeds; 95 % over problems."""
+    seeds = [seed for seed in arms[arm] if seed in arms["the recipe"]]
+    solved = {
+        name: np.array([[problem in arms[name][seed]["unseen"] for problem in problems] for seed in seeds])
+        for name in ("the recipe", arm)
+    }
+    shares_P = solved["the recipe"].mean(0) - solved[arm].mean(0)
+    found = paired_difference(shares_P)
+    value, low, high = (f"{len(problems) * one:+.1f}" for one in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -6,14 +6,14 @@
 The problems are the three of `classic_evaluation`, and all of MBPP (Austin et al. 2021) that the token MDP
 can write: the types are those of generated functions, the grammar accepts MBPP's own solution, and that has a
 value on 40 inputs, MBPP's own and others that are drawn as those of generated functions are. The first 20
-tests are visible, the others are hidden. A problem whose tests the solution of an earlier one passes is left
-out, and so is what a training problem's solution solves. Generated functions that pass all visible or all
-hidden tests of one of the problems take no part in training.
+tests are visible, the others are hidden; a program that passes both solves the problem. A problem whose
+tests the solution of an earlier one passes is left out, and so is what a training problem's solution solves.
+Generated functions that pass all visible or all hidden tests of one of the problems take no part in training.
 
 A problem is reachable by composition where some program that passes its tests has only parts that
 demonstrations have, too (`composition.py`). The programs that are tried are MBPP's own, the
 generated functions that were left out because they solve the problem, and those that a run wrote.
-A run that is finished is not repeated.
+A run that is finished is not repeated, and the record of earlier runs in FILE is kept.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 import composition
 from greenward import api
 from greenward.common.errors import ProblemError
+from greenward.grading.judge import Grader, build_grader
 from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
 from greenward.problems.problem import Case, Comparison, Problem, stable_hash
@@ -194,9 +195,17 @@ def train(run: Path, suite: Path, seed: int, overrides: Sequence[str]) -> None:
     api.train("dqn_code_generation", [*usual, *overrides], output=run, quiet=True, resume=True)
 
 
-def greedy_programs(run: Path, suite: str | None) -> dict[str, tuple[bool, str]]:
+def greedy_programs(run: Path, suite: str | None) -> dict[str, str]:
+    """By problem, the greedy programs of a run that pass the hidden tests."""
     rows = read_evaluations(run, suite)[-1]["greedy_rows"]
-    return {row["task_id"]: (row["status"] == "passed", row["code"]) for row in rows}
+    return {row["task_id"]: row["code"] for row in rows if row["status"] == "passed"}
+
+
+def passing(programs: Mapping[str, str], problems: Sequence[TokenProblem], grader: Grader) -> dict[str, str]:
+    """The programs that pass the visible tests: hidden ones alone may leave out what MBPP's own ask for."""
+    asked = [(one.problem, programs[one.task_id]) for one in problems if one.task_id in programs]
+    verdicts = grader.grade(asked)
+    return {one.task_id: code for (one, code), verdict in zip(asked, verdicts, strict=True) if verdict.passed}
 
 
 def main() -> None:
@@ -217,27 +226,34 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     suite = options.output / "unseen.json"
     save_json(problems, suite)
-    found: dict[str, dict[str, Any]] = {}
+    is_there = options.json is not None and options.json.is_file()
+    known: dict[str, Any] = json.loads(options.json.read_text()) if is_there else {}
+    found: dict[str, dict[str, Any]] = known.get("arms", {})
     written: dict[str, set[str]] = {}
     for arm, seed in () if options.reachable else product(options.arms, options.seeds):
         run = options.output / f"{arm.replace(' ', '_')}_{seed}"
         summary = read_summary(run)
         if summary is None or summary["status"] != "finished":
             train(run, suite, seed, [*options.set, *ARMS[arm]])
-        unseen = greedy_programs(run, UNSEEN)
-        for name, (passed, code) in unseen.items():
-            if passed:
-                written.setdefault(name, set()).add(code)
+        with build_grader(recipe.sandbox) as grader:
+            asked = token_problems(problems, vocabulary)
+            unseen = passing(greedy_programs(run, UNSEEN), asked, grader)
+        for name, code in unseen.items():
+            written.setdefault(name, set()).add(code)
         rows = read_metrics(run / "metrics.jsonl").rows
         found.setdefault(arm, {})[str(seed)] = {
-            "classics": sum(passed for passed, _ in greedy_programs(run, None).values()),
-            "unseen": sorted(name for name, (passed, _) in unseen.items() if passed),
+            "classics": len(greedy_programs(run, None)),
+            "unseen": sorted(unseen),
             "seconds": sum(float(row["time/step"]) for row in rows),
         }
         print(arm, seed, found[arm][str(seed)], flush=True)
         if options.json:
-            options.json.write_text(json.dumps({"arms": found}, indent=1) + "\n")
-    parts = lacking(recipe, problems, written)
+            options.json.write_text(json.dumps(known | {"arms": found}, indent=1) + "\n")
+    earlier = known.get("lacking", {})  # which knew what other runs wrote
+    parts = {
+        name: min(one, earlier.get(name, one), key=len)
+        for name, one in lacking(recipe, problems, written).items()
+    }
     for name, one in parts.items():
         print(f"{name}: {'reachable' if not one else 'lacks ' + '; '.join(one)}")
     print(f"{sum(not one for one in parts.values())} of {len(parts)} are reachable by composition")

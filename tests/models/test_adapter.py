@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.config.sections import LoraConfig
+from greenward.models import adapter_expressions
 from greenward.models.catalog import find_model
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
@@ -289,3 +290,51 @@ def test_a_rank_that_the_weights_do_not_have_takes_no_memory(published, tmp_path
         CheckpointError, match=r"largest size in adapter_model\.safetensors|not an adapter of PEFT"
     ):
         Policy.from_folder(folder, device="cpu")
+
+
+def with_config(saved, **changes):
+    """The adapter of a saved model, with a changed config."""
+    config = json.loads((saved / "adapter" / "adapter_config.json").read_text())
+    (saved / "adapter" / "adapter_config.json").write_text(json.dumps(config | changes))
+    return saved / "adapter"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"target_modules": r"(\w+\.?)+!"},
+        {"target_modules": "(.|.|.)" * 20 + "!"},
+        {"exclude_modules": "(.*)" * 12 + "!"},
+        {"rank_pattern": {r"(([a-z]|_|\w)*)*!": 4}},
+        {"modules_to_save": ["x", r"([^!]|\w)*!"]},
+    ],
+)
+def test_an_expression_that_backtracks_without_end_is_refused(published, tmp_path, monkeypatch, hostile):
+    monkeypatch.setattr(adapter_expressions, "CPU_SECONDS", 1)
+    adapted(published("qwen2")).save(tmp_path / "model")
+    folder = with_config(tmp_path / "model", **hostile)
+    with pytest.raises(CheckpointError, match="layers in 1 s, found") as error:
+        Policy.from_folder(folder, device="cpu")
+    assert "!" in str(error.value) and "target_modules" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        r"(?:.*?(?:language|text|model).*?(?:self_attn|mlp).*?(?:q|k|v|o|gate|up|down)_proj.*?)|(?:\bx\b)",
+        r"^(?!.*visual).*_proj$",
+    ],
+)
+def test_expressions_of_published_adapters_select_their_layers(published, tmp_path, usual):
+    adapted(published("qwen2")).save(tmp_path / "model")
+    before = scores(Policy.from_folder(tmp_path / "model" / "adapter", device="cpu"))
+    folder = with_config(
+        tmp_path / "model", target_modules=usual, rank_pattern={r"model\.layers\.\d+\..*": 4}
+    )
+    torch.testing.assert_close(scores(Policy.from_folder(folder, device="cpu")), before)
+
+
+def test_what_is_no_expression_is_refused_as_before(published, tmp_path):
+    adapted(published("qwen2")).save(tmp_path / "model")
+    with pytest.raises(CheckpointError, match="expected an adapter for"):
+        Policy.from_folder(with_config(tmp_path / "model", target_modules="(q_proj|*"), device="cpu")

@@ -193,6 +193,16 @@ def test_runs_evaluations_and_reports_name_the_quantisation(tmp_path):
         assert origin.items() <= found.items()
     assert "Q4_K_M" in (tmp_path / "evaluation" / "report.html").read_text()
 
+    again = tmp_path / "again"
+    api.train("quickstart", [f"model.id={run}", *small, *off, "sandbox.require=D"], output=again)
+    for number, trained in enumerate((run, again)):
+        output = tmp_path / f"of_{number}"
+        summary = api.evaluate(str(trained), str(suite), max_tokens=3, require="D", output=output).summary
+        assert summary["model"]["base"] == origin and "quantization" not in summary["model"]
+        assert "trained from Q4_K_M" in (output / "report.html").read_text()
+    assert "trained from Q4_K_M" in (again / "report.html").read_text()
+    assert "(trained from Q4_K_M)" in (again / "checkpoints" / "last" / "README.md").read_text()
+
 
 def test_the_hash_is_of_the_content_and_a_changed_file_is_looked_at_again(tmp_path):
     path = write(tmp_path / "m.gguf")

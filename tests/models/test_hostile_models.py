@@ -95,6 +95,41 @@ def test_a_config_of_a_larger_model_than_the_weights_takes_no_memory(saved):
         Policy.from_folder(saved, device="cpu")
 
 
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("load", [Policy.from_folder, Policy.for_inference])
+def test_a_weight_that_is_not_finite_is_named(saved, value, load):
+    tensors = load_file(saved / "model.safetensors")
+    tensors[UP][3, 5] = tensors[UP][0, 0] = value
+    save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"in 2 of the 256 numbers of {UP}\n") as error:
+        load(saved, device="cpu")
+    assert str(saved) in str(error.value)
+
+
+def test_a_weight_that_is_not_finite_is_named_of_models_of_transformers(published, tmp_path):
+    folder = shutil.copytree(published("gpt2"), tmp_path / "gpt2")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("h.1.mlp.c_fc.bias"))
+    tensors[name][0] = float("nan")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        CheckpointError, match=r"in 1 of the \d+ numbers of transformer\.h\.1\.mlp\.c_fc\.bias"
+    ):
+        Policy.from_folder(folder, device="cpu")
+
+
+def test_finite_weights_whose_sum_is_not_are_loaded_but_for_types_that_end_before_them(saved):
+    tensors = load_file(saved / "model.safetensors")
+    tensors[UP][:] = 3e38
+    save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
+    assert Policy.from_folder(saved, device="cpu").model.layers[0].gate_up.max() == tensors[UP].max()
+    with pytest.raises(CheckpointError, match=f"in 256 of the 256 numbers of {UP} as float16"):
+        Policy.for_inference(saved, dtype="float16", device="cpu")
+
+
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 def test_no_value_beside_a_tokenizer_raises(saved, name):
     path = saved / name

@@ -83,6 +83,7 @@ def fix(
     """
     from greenward.runs.machine import peak_resident_mb
     from greenward.runs.progress import Progress
+    from greenward.runs.reading import stored_as
 
     name, started = endpoint_name(base_url, model) if base_url else model, time.monotonic()
     with Progress() as progress:
@@ -124,7 +125,7 @@ def fix(
     else:
         click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
         made = repair.model or {}
-        how = ", ".join(made[key] for key in ("quantization", "dtype") if key in made)
+        how = ", ".join(filter(None, (stored_as(made), made.get("dtype"))))
         click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
         click.echo(_took(took))
         if best is None or not repair.changes:

@@ -23,7 +23,7 @@ from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import sha256_of
-from greenward.runs.reading import is_run, read_config
+from greenward.runs.reading import base_model, is_run, read_config, read_sessions
 
 _WEIGHTS = (
     "*.safetensors", "config.json", "adapter_config.json", "generation_config.json", "tokenizer*.json",
@@ -31,6 +31,7 @@ _WEIGHTS = (
 )  # fmt: skip
 _MOST_OF_CARD = 1 << 20
 _MOST_NAME = 80  # characters
+_MOST_RECORDED = 1000
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,25 @@ class FoundModel:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Name, licence and, of a GGUF file, the quantisation: what a run says of what it trains."""
+        """Name, licence and, of a GGUF file, the quantisation: what a run says of what it trains.
+
+        Of a run's checkpoint they are followed by the same of its `base`, the model that training began from.
+        """
         stored = {"quantization": self.quantization} if self.quantization else {}
-        return {"name": self.name, "licence": self.licence, **stored}
+        base = {"base": self._base} if self._base else {}
+        return {"name": self.name, "licence": self.licence, **stored, **base}
+
+    @cached_property
+    def _base(self) -> dict[str, str]:
+        """What the run of a checkpoint recorded of its model; of one that had a base itself, of that base."""
+        run = _run_of(self.folder)
+        recorded = base_model(read_sessions(run)) if run else {}
+        first = recorded.get("base")
+        return {
+            key: visible(value, _MOST_RECORDED)
+            for key, value in (first if isinstance(first, dict) else recorded).items()
+            if key in ("name", "licence", "quantization") and isinstance(value, str)
+        }
 
     @cached_property
     def licence(self) -> str | None:
@@ -143,16 +160,21 @@ def find_model(name: str, which: str | None = None) -> FoundModel:
 
 
 def _found(name: str, folder: Path) -> FoundModel:
-    run = folder.resolve().parent.parent
-    in_run = folder.resolve().parent.name == "checkpoints" and is_run(run)
+    run = _run_of(folder)
     recipe = None
-    if in_run and not names_code(read_config(run)):  # a stranger's: nothing of it is imported
+    if run and not names_code(read_config(run)):  # a stranger's: nothing of it is imported
         recipe = language_model(load_recipe(run / "config.yaml"))
     if recipe is not None:  # a run may be a stranger's: nothing is sent to the servers that it names
         local = recipe.sandbox.model_copy(update={"backend": "local", "http": None})
         recipe = recipe.model_copy(update={"sandbox": local})
     step = checkpoint_step(folder) if (folder / MANIFEST).is_file() else None
     return FoundModel(name, folder, recipe, step)
+
+
+def _run_of(folder: Path) -> Path | None:
+    """The run directory whose checkpoint `folder` is."""
+    run = folder.resolve().parent.parent
+    return run if folder.resolve().parent.name == "checkpoints" and is_run(run) else None
 
 
 def write_gguf(found: FoundModel, path: Path, *, kind: str | None = None, overwrite: bool = False) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from greenward.common.errors import CheckpointError
 from greenward.common.files import UNEXPECTED, expecting
+from greenward.common.interruption import check
 from greenward.common.records import check_types
 from greenward.models import gguf
 from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
@@ -380,6 +381,26 @@ def copy_weights(decoder: Decoder, state: Mapping[str, Tensor]) -> None:
     """Fill the decoder from the state of a model of `transformers` of the same shape."""
     for name, target in published_tensors(decoder).items():
         target.copy_(state[name])
+
+
+@torch.no_grad()
+def demand_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raises `CheckpointError` for a weight, of those of the model in `folder`, that is NaN or infinite.
+
+    One pass over each tensor: a sum is finite only if all that it adds is.
+    """
+    for name, tensor in tensors.items():
+        check()
+        if not tensor.is_floating_point() or tensor.sum().isfinite():
+            continue
+        if count := int(tensor.numel() - tensor.isfinite().sum()):  # else the sum alone was too large
+            raise CheckpointError(
+                f"expected finite weights in {folder}, found NaN or infinity in {count:,} of the "
+                f"{tensor.numel():,} numbers of {name}"
+                + (" as float16, which ends at 65,504" if tensor.dtype == torch.float16 else ""),
+                remedy="The file is damaged, or of a training that diverged: fetch it again, or take an "
+                "earlier checkpoint.",
+            )
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from greenward.common.errors import CheckpointError, ConfigError
 from greenward.common.files import expecting
 from greenward.config.sections import LoraConfig
+from greenward.models import adapter_expressions
 from greenward.models.checkpoint import ADAPTER_CONFIG, published_tensors, transformers_model
 from greenward.models.decoder import Decoder, DecoderLayer, is_adapted
 from greenward.models.tokenizer import read_json
@@ -242,9 +243,13 @@ def read_merged(folder: Path, base: Path) -> Any:
         )
     _demand_rank(folder)
     try:
+        model = transformers_model(base)
+        _demand_quick_expressions(folder, model)
         with warnings.catch_warnings():  # layers that the file has nothing for would stay as they are
             warnings.filterwarnings("error", message=".*Found missing adapter keys")
-            return PeftModel.from_pretrained(transformers_model(base), str(folder)).merge_and_unload()
+            return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    except CheckpointError:
+        raise
     except Exception as error:  # of many libraries
         reason = str(error).partition("\n")[0][:_MOST_REASON]
         raise CheckpointError(f"expected an adapter for {base} in {folder}, found: {reason}") from error
@@ -266,6 +271,17 @@ def _demand_rank(folder: Path) -> None:
                 f"{WEIGHTS_FILE}, found {max(ranks):,}",
                 remedy="Config and weights are of different adapters: fetch both again.",
             )
+
+
+def _demand_quick_expressions(folder: Path, model: nn.Module) -> None:
+    """Raises `CheckpointError` for an expression that PEFT would match without end."""
+    names = [name for name, _ in model.named_modules()]
+    if slow := adapter_expressions.slow_expression(read_json(folder / ADAPTER_CONFIG), names):
+        raise CheckpointError(
+            f"expected regular expressions in {folder / ADAPTER_CONFIG} that are matched with the names of "
+            f"the model's layers in {adapter_expressions.CPU_SECONDS} s, found {slow[:_MOST_REASON]!r}",
+            remedy='Name the layers in a list, as in "target_modules": ["q_proj", "v_proj"].',
+        )
 
 
 def _holder(model: nn.Module) -> Any:

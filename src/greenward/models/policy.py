@@ -230,7 +230,7 @@ class Policy(Sampler):
         """Read a Hugging Face folder: with our decoder where it can, else through transformers.
 
         An adapter in PEFT's format is merged into its base. `frozen` weights, which are not trained, are kept
-        in `dtype`.
+        in `dtype`. Raises `CheckpointError` for what is no model, and for weights that are NaN or infinite.
         """
         folder = Path(folder)
         base = checkpoint.base_folder(folder)
@@ -243,6 +243,7 @@ class Policy(Sampler):
             model = TransformersPolicy.read(folder) if merged is None else merged
             model = model.to(numbers).requires_grad_(False) if frozen else model
             policy: Policy = TransformersPolicy(model.to(target), tokenizer, dtype=numbers)
+            checkpoint.demand_finite(dict(model.named_parameters()), folder)
         else:
             if merged is None:
                 checkpoint.demand_weights(shape, folder)
@@ -252,6 +253,7 @@ class Policy(Sampler):
             else:
                 checkpoint.copy_weights(decoder, merged.state_dict())
             policy = cls(decoder.to(target), tokenizer, dtype=numbers)
+            checkpoint.demand_finite(checkpoint.published_tensors(decoder), folder)
         policy.set_gradient_checkpointing(gradient_checkpointing)
         return policy
 

@@ -32,6 +32,7 @@ from greenward.reports.document import (
 from greenward.reports.games import game_blocks
 from greenward.reports.runs import is_game
 from greenward.runs.files import JsonRows, read_json
+from greenward.runs.reading import stored_as
 from greenward.tasks import summary_tables
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[Fact]:
     for name, key in named:
         if key in settings:
             yield Fact(name, "the server's own" if settings[key] is None else str(settings[key]))
-    if quantization := (summary.get("model") or {}).get("quantization"):
-        yield Fact("weights", str(quantization))
+    if stored := stored_as(summary.get("model") or {}):
+        yield Fact("weights", stored)
     if usage := summary.get("usage"):
         tokens = f"{usage['prompt_tokens']:,} of prompts, {usage['completion_tokens']:,} of answers"
         unknown = usage["answers_not_counted"]
@@ -164,7 +165,7 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
     rows = [(words(name), setting_text(value)) for name, value in summary.get("settings", {}).items()]
     if model := summary.get("model"):
         rows.append(("weights' step", setting_text(model["step"])))
-        rows += [("quantisation", setting_text(model["quantization"]))] if "quantization" in model else []
+        rows += [("quantisation", stored)] if (stored := stored_as(model)) else []
         rows += [("server", setting_text(model["server"]))] if "server" in model else []
     sessions = summary.get("sessions") or ()
     if len(sessions) > 1:

@@ -87,6 +87,7 @@ from greenward.runs.reading import (
     is_run,
     read_summary,
     runs_below,
+    stored_as,
 )
 
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
@@ -307,8 +308,8 @@ def _facts(runs: Runs) -> Iterator[Fact]:
         yield Fact("peak memory", memory(max(peaks)))
     sessions = runs.main.first.sessions
     if model := base_model(sessions):
-        stored = f", {model['quantization']}" if model.get("quantization") else ""
-        yield Fact("model", f"{Path(str(model.get('name'))).name}{stored}")
+        name = Path(str(model.get("name"))).name
+        yield Fact("model", ", ".join(filter(None, (name, stored_as(model)))))
     if sessions and sessions[-1].get("device"):
         yield Fact("on", str(sessions[-1]["device"]))
 

@@ -22,6 +22,7 @@ from greenward.runs.reading import (
     evaluation_files,
     read_config,
     read_sessions,
+    stored_as,
     task_of,
 )
 
@@ -55,7 +56,7 @@ def model_card(run: Path, step: int) -> str:
     sessions = _readable(read_sessions, run) or []
     stated = base_model(sessions) if model else {}
     licence = (_licence_of(model) or stated.get("licence")) if model else None
-    stored = f" ({stated['quantization']})" if stated.get("quantization") else ""
+    stored = f" ({stored_as(stated)})" if stored_as(stated) else ""
     link = f"[{model}](https://huggingface.co/{model})"
     metadata = {
         "library_name": "transformers",

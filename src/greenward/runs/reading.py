@@ -168,6 +168,14 @@ def base_model(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
+def stored_as(model: Mapping[str, Any]) -> str:
+    """How a result's `model` was quantised, or the one that its training began from; empty for neither."""
+    if quantization := model.get("quantization"):
+        return str(quantization)
+    base = model.get("base")
+    return f"trained from {base['quantization']}" if base and base.get("quantization") else ""
+
+
 def read_sessions(path: Path) -> list[dict[str, Any]]:
     """The sessions of the run at `path` as provenance.json has them, oldest first."""
     sessions = (read_json(path / PROVENANCE) or {}).get("sessions")
