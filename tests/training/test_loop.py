@@ -243,11 +243,14 @@ def test_the_time_limit_counts_training_alone_over_all_sessions(tmp_path, monkey
         now[0] += 1000.0
         return evaluate(policy, step, elapsed)
 
+    left = []
+    monkeypatch.setattr(Progress, "advance", lambda *_, eta=None, **__: left.append(eta))
     settings = {"max_steps": 50, "max_seconds": 6.0, "evaluate": slow_evaluation}
     first = run_loop(tmp_path, OneSecond(interrupt_at=2), **settings)
     assert first.interrupted and first.steps_done == 3
     second = run_loop(tmp_path, OneSecond(), resume=True, **settings)
     assert (second.steps_done, second.training_seconds) == (6, 6.0) and not second.interrupted
+    assert left == [f"ETA 0:0{seconds}" for seconds in (5, 4, 3, 2, 1, 0)]
 
 
 def test_callbacks_of_one_name_would_overwrite_each_other_and_are_refused(tmp_path):

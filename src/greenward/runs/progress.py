@@ -283,7 +283,7 @@ class Drawn:
         if self._most_tokens and self._tokens:
             bound = seconds * left * self._most_tokens / self._tokens
         if self._ended:
-            return f"ETA {_duration(min(seconds * left / self._ended, bound))}"
+            return eta_in(min(seconds * left / self._ended, bound))
         return f"ETA at most {_duration(bound)}" if bound < float("inf") else ""
 
 
@@ -301,7 +301,12 @@ def _eta(state: _Phase, step: int, now: float) -> str:
     if state.total is None or state.first_step is None or step <= state.first_step:
         return ""
     per_step = (now - state.started) / (step - state.first_step)
-    return f"ETA {_duration(per_step * (state.total - step))}"
+    return eta_in(per_step * (state.total - step))
+
+
+def eta_in(seconds: float) -> str:
+    """The words for an end in so many seconds."""
+    return f"ETA {_duration(seconds)}"
 
 
 def _duration(seconds: float) -> str:

@@ -37,7 +37,7 @@ from greenward.runs.checkpoints import checkpoint_step, latest_checkpoint, save_
 from greenward.runs.directory import RunDirectory
 from greenward.runs.files import OVERFLOWED
 from greenward.runs.machine import available_mb, probe_seconds, resident_mb
-from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.progress import Progress, eta_in, evaluation_line
 from greenward.runs.publish import model_card
 from greenward.runs.reading import EVALUATIONS, evaluation_name, step_name, steps_in
 from greenward.runs.trackers import MetricSink, evaluation_values, sample_rows, suite_group
@@ -363,7 +363,12 @@ class TrainingLoop:
         for sink in self.sinks if logs else ():
             sink.log(self.steps_done, metrics | _names_of_others(metrics, record.episodes))
         self._step_start.keep()
-        self.progress.advance(self.steps_done, metrics, warning=self._signal.brief)
+        eta = None
+        if self.max_seconds is not None:
+            left = self.max_seconds - self.training_seconds
+            if left < seconds * (self.max_steps - self.steps_done):  # the time ends before the steps do
+                eta = eta_in(left)
+        self.progress.advance(self.steps_done, metrics, warning=self._signal.brief, eta=eta)
 
     def _warn(self, text: str) -> None:
         self.progress.message(text)
