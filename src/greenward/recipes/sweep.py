@@ -276,7 +276,7 @@ def demo(
             "replace it by --overwrite, or choose another --output.",
         )
     recipe = load_recipe(RECIPE, overrides)
-    of_a_model = recipe.model.id is not None and recipe.warm_start is None
+    of_a_model = isinstance(recipe, GRPORecipe) and recipe.warm_start is None and recipe.model.id is not None
     devices = _devices() if of_a_model else []
     parallel = min(2, len(devices)) or 2 if of_a_model else len(seeds)
     share = max(1, (os.cpu_count() or 1) // parallel)
