@@ -74,6 +74,7 @@ _SPREAD_OF_EPISODES_LEARNED, _SPREAD_OF_EPISODES_SEEN = 0.5, 0.8
 _ANSWERS = 32  # whose mean is the reward of a row, where the log does not tell
 _RANGE_TO_SPREAD = 0.25
 _RANGE_SEEN = 0.1
+_NOISE_SEEN = 0.7  # of the noise of a row: of a hundred rows or more a reader sees less than that of one
 _LEAST_FREE = 0.2  # of the variance: around their mean, values that resemble each other have less of it
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 SATURATED = 0.9
@@ -276,7 +277,7 @@ class Learning:
 
     `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
     of the spread of single answers, of an agent's half of that of its episodes. `visible` is one that a
-    reader would see in the curve: the noise of a single row, or a tenth of the range of the answers; of an
+    reader would see in the curve: 0.7 of the noise of a row, or a tenth of the range of the answers; of an
     agent 0.8 of the spread of its episodes. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell,
     else 0. `is_full` says that nothing was left to learn, or that held-out results rose.
     """
@@ -333,23 +334,27 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
     Where the spread of the answers was not logged, a row is the mean of 32 of them: their spread follows
     from its noise. The rows of a step that were averaged have less of it together.
     """
-    values = run.series(name)[1]
-    noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
+    noise = _noise_of_rows(run.series(name)[1])
     if run.family.kind == "agent":
         spread = _spread_of_episodes(run, noise)
         # A reader sees a rise by the noise of a row, however many episodes it averages.
         return min(_SPREAD_OF_EPISODES_LEARNED * spread, noise), _SPREAD_OF_EPISODES_SEEN * spread
     if name != REWARD:
-        return LEARNED, noise
+        return LEARNED, _NOISE_SEEN * noise
     spreads = run.series("reward/std")[1]
     if (spreads > 0).any():
-        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), noise
+        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), _NOISE_SEEN * noise
     averaged = run.reading.averaged if run.reading else 0
     noise *= math.sqrt(max(averaged / len(run.steps), 1.0))
     top, bottom = (run.series(f"reward/{end}")[1] for end in ("max", "min"))
     reach = float(np.median(top) - np.median(bottom)) if len(top) and len(bottom) else 0.0
     spread = max(noise * math.sqrt(_ANSWERS), _RANGE_TO_SPREAD * reach)
-    return _SPREAD_LEARNED * spread, max(noise, _RANGE_SEEN * reach)
+    return _SPREAD_LEARNED * spread, max(_NOISE_SEEN * noise, _RANGE_SEEN * reach)
+
+
+def _noise_of_rows(values: Floats) -> float:
+    """The standard deviation of values around the means of six parts."""
+    return math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
 
 
 _EPISODE_LENGTH = re.compile(r"(?:.*/)?ep_?len_?mean")
@@ -394,10 +399,10 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     is_small = found.sign >= 0 and found.high < found.enough
     is_small = is_small and peak - min(found.start, start + error) < found.enough
     is_flat = found.sign != 1 and found.high < found.visible
-    is_flat = is_flat and peak - min(found.start, start) < found.visible
-    is_flat = is_flat and found.rise > -found.visible  # else it fell
+    is_flat = is_flat and peak - min(found.start, start) < max(found.visible, _noise_of_rows(values))
+    is_flat = is_flat and (found.sign == 0 or found.rise > -found.visible)  # else it fell
     unit = found.enough if is_small else found.visible
-    what = "a tenth of the spread of single answers" if is_small else "the noise of a row"
+    what = "a tenth of the spread of single answers" if is_small else "0.7 of the noise of a row"
     if run.family.kind == "agent":
         what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
     elif is_small and found.signal != REWARD:
@@ -463,8 +468,8 @@ NO_LEARNING = Finding(
     ),
     confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
     limit=(
-        "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below the noise "
-        "of a single row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
+        "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below 0.7 of the "
+        "noise of a row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
         "episodes: the noise of a row times the root of the episodes behind it); or a rise whose bound is "
         "below 5 points (15 % of what is missing to 1), or below a tenth of the spread of single answers (an "
         "agent's: half of that of its episodes). The rise is that from the first sixth, or from the first 5 "
@@ -516,7 +521,7 @@ def _lost(run: RunSignals) -> Result:
     since = sum(map(len, parts[:best]))
     low = values[since:] < (means[best] + means[-1]) / 2
     place = since + (first_frequent(low) or int(low.argmax()))
-    noise = math.sqrt(float(np.mean([part.var() for part in parts])))
+    noise = _noise_of_rows(values)
     numbers = {
         "signal": REWARD,
         "before": means[best],

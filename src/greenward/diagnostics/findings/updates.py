@@ -426,7 +426,7 @@ GRADIENT_SPIKES = Finding(
         "More prompts per step (training.prompts_per_step) average them out.",
     ),
     confirm="The same steps spike again when the run is repeated with its seed.",
-    limit="> 3 × the median around and > 8 robust sd",
+    limit="> 3 × the median around, > 8 robust sd, and > 4 of the logarithms",
     weight="info, warning from 2 % of the steps of the second half (at least 3), or by 100 times",
     source="[detectors](#detectors)",
     explains=("reward-drop", "quality-drop"),
