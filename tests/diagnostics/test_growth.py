@@ -95,6 +95,15 @@ def test_a_spike_is_named_with_its_step_and_a_quiet_double_is_none():
     assert find_spikes(STEPS, quiet) == []
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_norms_that_usually_differ_by_factors_have_hardly_any_spikes(seed):
+    """Norms of few answers are log-normal: 13 public logs have a deviation of 0.5 to 1.5."""
+    values = np.exp(1.0 * np.random.default_rng(seed).standard_normal(500))
+    assert len(find_spikes(STEPS, values)) <= 1
+    values[299] = 1000.0
+    assert 300 in [spike.step for spike in find_spikes(STEPS, values)]
+
+
 def test_the_large_gradients_at_the_beginning_are_no_spikes():
     values = norms()
     values[:5] *= (30, 20, 15, 10, 8)

@@ -122,6 +122,15 @@ def grpo(folder, rewards, **others):
     return diagnose_run(folder / "log.jsonl")
 
 
+@pytest.mark.parametrize(("rise", "called"), [(0.0, True), (0.3, False)])
+def test_no_learning_needs_a_bound_below_the_noise_of_a_row(tmp_path, rise, called):
+    """Of 100 rows the bound is 0.55 of their noise above the rise, so that 0.85 of it cannot be excluded."""
+    noise = np.where(np.arange(100) % 2, 0.2, -0.2)
+    found = grpo(tmp_path / "run", 0.5 + noise + 0.2 * rise * (np.arange(100) >= 50))
+    assert ("no-learning" in {one.name for one in found.findings}) is called
+    assert found.verdict == ("findings" if called else "cannot tell")
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_learning_is_shown_not_shown_or_cannot_be_told(tmp_path, seed):
     noise = np.random.default_rng(seed).normal(0, 0.2, 300)

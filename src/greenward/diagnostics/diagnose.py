@@ -40,6 +40,7 @@ from greenward.diagnostics.findings.answers import ANSWERS, answers_around
 from greenward.diagnostics.findings.held_out import evaluation_topic, sound_evaluations
 from greenward.diagnostics.findings.reward_model import DIAGRAM
 from greenward.diagnostics.findings.rewards import learned
+from greenward.diagnostics.findings.solved import solved
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import lines_of, median_of_part
 from greenward.diagnostics.signals import (
@@ -92,7 +93,8 @@ class _Outcome:
 
 
 def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tuple[Card, ...]:
-    """Run every test of the topics, and return a card for each, without the findings that chance explains.
+    """Run every test of the topics, and return a card for each, without the findings that chance explains, or
+    that follow from solved training problems.
 
     p-values are adjusted by Holm's method. The critical tests of a run are one family and the others
     another, so that a run has a critical finding by chance in a share `alpha` of all healthy runs at most,
@@ -108,6 +110,10 @@ def examine(topics: Sequence[Topic], run: RunSignals, limits: Thresholds) -> tup
         for outcome, p_value in zip(family, holm(list(family.values())), strict=True):
             found = outcome.result.found and p_value <= limits.alpha
             outcome.result = replace(outcome.result, found=found, p_value=p_value)
+    by_success = [one for one in itertools.chain(*cards) if one.result.found and one.finding.by_success]
+    if by_success and solved(run) is not None:
+        for outcome in by_success:
+            outcome.result = replace(outcome.result, found=False)
     return tuple(
         filled_in(_card(topic, run, limits, one), run) for topic, one in zip(topics, cards, strict=True)
     )

@@ -137,7 +137,8 @@ class Finding:
     what would confirm the finding. For its page in docs/findings, `limit` says when it is found, `weight`
     what its severity depends on, and `source` where the limit comes from.
 
-    `explains` are the findings that may follow from it, `live` the changes that a monitor looks for,
+    `explains` are the findings that may follow from it, `by_success` says that it is a consequence of solved
+    training problems, where they are (`findings/solved.py`), `live` are the changes that a monitor looks for,
     `not_for` the algorithms for which it means nothing, `suspects` the settings that a bisection tries
     first, and `views` the commands of `rldk` that show it.
     """
@@ -160,6 +161,7 @@ class Finding:
     weight: str = ""
     source: str = ""
     explains: tuple[str, ...] = ()
+    by_success: bool = False
     live: tuple[Watched, ...] = ()
     not_for: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ("training", "algorithm", "sampling", "rewards", "rollouts", "reward_model")

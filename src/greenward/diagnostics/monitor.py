@@ -39,6 +39,8 @@ from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.diagnose import diagnose_signals
 from greenward.diagnostics.finding import Finding, Thresholds, Watched
 from greenward.diagnostics.findings import FINDINGS
+from greenward.diagnostics.findings.solved import SIGNALS as OF_SOLVED
+from greenward.diagnostics.findings.solved import solved
 from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
 from greenward.diagnostics.readers.names import as_number, renamed
 from greenward.diagnostics.signal_tests import find_impossible, measure_memory_growth
@@ -63,6 +65,7 @@ EVERY = 3  # logged steps between looks
 NEWEST = 8  # values that must differ from those before
 _MEMORY_LOOKS = 50  # logged steps between looks at memory, which is tested over the whole run
 _MEMORY_POINTS = 400
+_COURSE = 1024  # rows of the whole run that are kept, to know whether its problems are solved
 _GROWN = 10  # part by which a log grows between two diagnoses
 _EDGE = 1e-12
 WATCHED = tuple((finding, change) for finding in FINDINGS.values() for change in finding.live)
@@ -105,6 +108,8 @@ class LiveTests:
         self._step, self._logged = -1, 0  # the newest step, and how many there were
         self._values: dict[str, deque[tuple[int, float]]] = {}
         self._memory: dict[str, list[tuple[int, float]]] = {}
+        self._course: list[tuple[int, dict[str, float]]] = []
+        self._every = 1  # logged steps from one row of the course to the next
         self._told: set[str] = set()
 
     def add(self, step: int, metrics: Mapping[str, float]) -> list[Alarm]:
@@ -127,6 +132,7 @@ class LiveTests:
             possible = self.possible.get(name)
             if possible and possible.visible is None and possible.beyond(np.array(value)):
                 found += self._impossible(step, name, self.alpha)
+        self._keep(step, {name: metrics[name] for name in OF_SOLVED & metrics.keys()})
         if step == self._step:
             return self._untold(found)
         self._step, self._logged = step, self._logged + 1
@@ -141,6 +147,24 @@ class LiveTests:
         if self._logged % _MEMORY_LOOKS == 0:
             found += self._memory_leaks()
         return self._untold(found)
+
+    def _keep(self, step: int, row: dict[str, float]) -> None:
+        """Keep a row of the course, which is thinned evenly where it grows long."""
+        if step == self._step and self._course and self._course[-1][0] == step:
+            self._course[-1][1].update(row)
+        elif step != self._step and self._logged % self._every == 0:
+            self._course.append((step, row))
+            if len(self._course) > _COURSE:
+                self._course, self._every = self._course[::2], 2 * self._every
+
+    def _is_solved(self) -> bool:
+        """Whether the training problems are solved by what was logged so far."""
+        steps = np.array([step for step, _ in self._course])
+        names = sorted({name for _, row in self._course for name in row})
+        values = {name: np.array([row.get(name, np.nan) for _, row in self._course]) for name in names}
+        recorded = {name: ~np.isnan(one) for name, one in values.items()}
+        run = RunSignals(Path(os.devnull), steps, values, recorded)
+        return solved(run, NEWEST) is not None
 
     def _impossible(self, step: int, signal: str, level: float) -> list[Alarm]:
         """An alarm where the newest values are outside of the range of a signal."""
@@ -176,6 +200,8 @@ class LiveTests:
         change = find_change_point(tested)
         if change is None or change.p_value > level or not change.is_large:
             return None
+        if finding.by_success and self._is_solved():
+            return None
         onset = int(steps[change.onset.step])
         return self._alarm(finding.name, watched.severity, watched.signal, onset, before, newest)
 
@@ -200,6 +226,8 @@ class LiveTests:
             "logged": self._logged,
             "values": {name: list(held) for name, held in self._values.items()},
             "memory": {name: list(held) for name, held in self._memory.items()},
+            "course": [[step, dict(row)] for step, row in self._course],
+            "every": self._every,
             "told": sorted(self._told),
         }
 
@@ -212,6 +240,8 @@ class LiveTests:
             for held in (state.get("values", {}), state.get("memory", {}))
         )
         self._values = {name: deque(one, maxlen=WINDOW) for name, one in values.items()}
+        self._course = [(int(step), dict(row)) for step, row in state.get("course", ())]
+        self._every = state.get("every", 1)
         self._told = set(state.get("told", ()))
 
 

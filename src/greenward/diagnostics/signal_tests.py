@@ -378,6 +378,7 @@ def onset_of(run: RunSignals, signal: str) -> Onset | None:
 EXPLOSION_RATIO = 3.0  # to the median before
 SPIKE_RATIO = 3.0  # to the median around
 SPIKE_SIGMAS = 8.0
+SPIKE_LOG_SIGMAS = 4.0  # of the logarithms, which norms of few answers are normal in
 MIN_GROWTH_FACTOR = 1.1
 MEMORY_RATIO = 1.25  # between two runs; the same run repeated varies by a few percent
 _NOT_FINITE_RATIO = 10.0  # how many times the largest finite norm a norm that is not finite counts as
@@ -451,10 +452,12 @@ def large_where(not_finite: npt.NDArray[np.bool_], norms: Floats) -> Floats:
 
 
 def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
-    """Values above 3 times the median of the 25 steps on both sides, and 8 robust sigmas over it.
+    """Values above 3 times the median of the 25 steps on both sides, over it by 8 robust sigmas, and by 4 of
+    the logarithms.
 
-    The ratio keeps small deviations from surroundings that hardly vary out of the list. The first 5 values
-    are no spikes, however high: a run begins with large gradients, and the median around is of later ones.
+    The ratio keeps small deviations from surroundings that hardly vary out of the list, the logarithms those
+    of a series whose usual values differ by factors. The first 5 values are no spikes, however high: a run
+    begins with large gradients, and the median around is of later ones.
     """
     if len(values) < 2 * _SPIKE_REACH + 1:
         return []
@@ -462,7 +465,11 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1), axis=1)
     excess = values - around
     sigma = max(1.4826 * float(np.median(np.abs(excess))), float(np.finfo(float).tiny))
-    found = (around > 0) & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
+    positive = (around > 0) & (values > 0)
+    logs = np.log(np.where(positive, values, 1.0) / np.where(positive, around, 1.0))
+    log_sigma = 1.4826 * float(np.median(np.abs(logs[positive]))) if positive.any() else 0.0
+    found = positive & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
+    found &= logs > SPIKE_LOG_SIGMAS * log_sigma
     found[:_BEGINNING] = False
     return [
         Spike(int(steps[i]), float(values[i]), float(values[i] / around[i]), float(excess[i] / sigma))

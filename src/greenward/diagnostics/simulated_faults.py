@@ -216,9 +216,31 @@ def _diverge(s: dict[str, Array], w: World, after: Array) -> None:
     s["value/loss"] = 0.05 * np.exp(grown + 0.1 * noise(w.rng, w.steps))
 
 
-def _fades(w: World, after: Array) -> None:
+def _agree(w: World, after: Array) -> None:
+    """All answers of a group become one, right or wrong, and nothing more is learned."""
+    w.agreement = float(w.rng.uniform(0.85, 1)) * (1 - np.exp(-_since(after) / 15)) * after
+    w.learning = 1 - after
+
+
+def _collapse(w: World, after: Array) -> None:
+    """Groups agree, and with them entropy and distinct answers go; what was learned stays or is lost."""
+    _agree(w, after)
+    w.exploration = np.exp(-np.minimum(_since(after) / 15, 5))
+    w.copies = 0.9 * w.agreement
+    if w.rng.random() < 0.5:
+        _learning_falls(w, after)
+
+
+def _solve(w: World, after: Array) -> Callable[[dict[str, Array]], None]:
+    """A healthy run that learns until nearly all answers are right, and is sure of one to each problem."""
     w.gain, w.learning = 9.0, w.learning * after * 2
     w.cut, w.timeouts, w.errors = w.cut * 0, w.timeouts * 0, w.errors * 0.02
+    w.exploration = np.exp(-np.minimum(_since(after) / 15, 5))
+
+    def edit(signals: dict[str, Array]) -> None:
+        signals["completion/unique"] *= 1 - 0.8 * (1 - np.exp(-_since(after) / 40))
+
+    return edit
 
 
 KINDS: Mapping[str, Kind] = {
@@ -263,7 +285,7 @@ KINDS: Mapping[str, Kind] = {
     "no learning": Kind(("no-learning",), _flat, True, True),
     "all groups fail": Kind(("dead-groups",), _loss_of_all_groups(-1), True, True),
     "all groups pass": Kind(("dead-groups", "group-signal-fades"), _loss_of_all_groups(1), True, True),
-    "group signal fades": Kind(("group-signal-fades", "dead-groups"), _fades),
+    "group signal fades": Kind(("group-signal-fades", "dead-groups"), _agree),
     "entropy collapse": Kind(
         ("entropy-collapse",),
         _field("exploration", lambda w, a: np.exp(-np.minimum(_since(a) / 15, 5))),
@@ -361,6 +383,8 @@ KINDS: Mapping[str, Kind] = {
 HEALTHY = Kind((), lambda world, after: None)
 # Kinds that FaultBench does not measure.
 _MORE: Mapping[str, Kind] = {
+    "training problems are solved": Kind(("problems-solved",), _solve),
+    "groups agree and entropy collapses": Kind(("entropy-collapse",), _collapse),
     "quality falls": Kind(("quality-drop",), _field("readable", lambda w, a: w.readable * (1 - 0.5 * a))),
     "training problems are known by heart": Kind(("train-held-out-gap",), _by_heart),
     "groups of one answer": Kind(("group-of-one",), _one_answer, True),

@@ -71,6 +71,7 @@ class World:
     length_bias: float = 0.0
     flaky: float = 0.0
     copies: Array = field(init=False)
+    agreement: Array = field(init=False)  # share of the groups whose answers are all one
     style_weight: float = 0.2
     style_noise: float = 0.01
     calibration: Any = None
@@ -92,7 +93,7 @@ class World:
         )
         self.slow, self.exploration = one.copy(), one.copy()
         self.proxy, self.leak, self.device_leak, self.lag = zero.copy(), zero.copy(), zero.copy(), zero.copy()
-        self.cheats, self.copies = zero.copy(), zero.copy()
+        self.cheats, self.copies, self.agreement = zero.copy(), zero.copy(), zero.copy()
         base = float(rng.uniform(30, 400))
         self.length = base * (1 + float(rng.uniform(-0.1, 0.25)) * t)
         self.cut = np.full(n, float(rng.choice([0.0, 0.01, 0.05])))
@@ -138,6 +139,9 @@ def play(world: World) -> dict[str, Array]:
     chance = able * (1 - w.errors - w.timeouts)[:, None] * (1 - w.cut)[:, None]
     chance = np.clip(chance + (1 - chance) * w.proxy[:, None], 0, 1)
     passed = rng.random((n, w.tasks, w.group)) < chance[..., None]
+    if w.agreement.any():
+        agree = rng.random((n, w.tasks)) < w.agreement[:, None]
+        passed = np.where(agree[..., None], passed[..., :1], passed)
     count = passed.sum(2)
     share = lambda p: rng.binomial(answers, np.clip(p, 0, 1)) / answers  # noqa: E731
     style = np.clip(w.readable + w.style_noise * noise(rng, n), 0, 1)

@@ -6,16 +6,17 @@ A new one is a record beside its test in one of these files, and a name in a top
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from greenward.diagnostics.finding import Finding, Topic
-from greenward.diagnostics.findings import answers, held_out, reward_model, rewards, updates
+from greenward.diagnostics.findings import answers, held_out, reward_model, rewards, solved, updates
 from greenward.tasks import shipped_task
 
 REWARD_HEALTH = (
     updates.VALUES,
     updates.GRADIENTS,
     reward_model.CALIBRATION,
-    rewards.REWARDS,
+    replace(rewards.REWARDS, findings=(*rewards.REWARDS.findings, solved.PROBLEMS_SOLVED)),
     updates.POLICY,
     updates.COMPUTE,
 )

@@ -185,6 +185,7 @@ DIVERSITY_LOSS = Finding(
     limit="the share of distinct answers halves",
     weight="warning, info while the pass rate rises",
     explains=("dead-groups", "group-signal-fades", "gradient-vanished", "dominant-answer"),
+    by_success=True,
     live=(Watched("completion/unique", "ratio", 0.4),),
 )
 

@@ -74,12 +74,13 @@ _SPREAD_OF_EPISODES_LEARNED, _SPREAD_OF_EPISODES_SEEN = 0.5, 0.8
 _ANSWERS = 32  # whose mean is the reward of a row, where the log does not tell
 _RANGE_TO_SPREAD = 0.25
 _RANGE_SEEN = 0.1
+_NOISE_SEEN = 0.7  # of the noise of a row: of a hundred rows or more a reader sees less than that of one
 _LEAST_FREE = 0.2  # of the variance: around their mean, values that resemble each other have less of it
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
-_SATURATED = 0.9
+SATURATED = 0.9
 _AROUND = 15  # steps on both sides of a jump
 _FEW = 5
-_FEWEST_ALONE = 8  # rows
+FEWEST_ROWS = 8  # rows
 FEW_FACTS = 3  # rows: what is exactly so needs no statistics
 _LEVELS = 6  # parts of a run
 LOST_ERRORS, LOST_SHARE = 3.5, 0.5  # standard errors, and of what was gained
@@ -166,6 +167,7 @@ CONSTANT_REWARD = Finding(
         *WORSE,
         *("reward-term-dead", "diversity-loss", "failing-answers-rise", "calibration-no-discrimination"),
     ),
+    by_success=True,
     views=("reward",),
 )
 
@@ -275,7 +277,7 @@ class Learning:
 
     `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
     of the spread of single answers, of an agent's half of that of its episodes. `visible` is one that a
-    reader would see in the curve: the noise of a single row, or a tenth of the range of the answers; of an
+    reader would see in the curve: 0.7 of the noise of a row, or a tenth of the range of the answers; of an
     agent 0.8 of the spread of its episodes. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell,
     else 0. `is_full` says that nothing was left to learn, or that held-out results rose.
     """
@@ -301,25 +303,26 @@ class Learning:
         return self.sign == 1 and self.rise >= self.enough
 
 
-def learned(run: RunSignals) -> Learning:
+def learned(run: RunSignals, fewest: int = MIN_POINTS) -> Learning:
     """What was learned in a run. The rise is from the mean of the first sixth, or of the first 5 values where
-    these are surely lower by what matters, to that of the last third; its error is that of an AR(1).
+    these are surely lower by what matters, to that of the last third; its error is that of an AR(1). Of a
+    signal with less than `fewest` values nothing is known.
     """
     name = _what_is_learned(run)
     values = run.series(name)[1]
-    if len(values) < MIN_POINTS:
+    if len(values) < fewest:
         return Learning(name, len(values))
     unit, visible = _rises_that_count(run, name)
     first, last = values[: max(len(values) // 6, _FEW)], values[-(len(values) // 3) :]
     start = float(first.mean())
     if name != REWARD:
         unit = max(unit, _ROOM * (1 - start))
-    rise, error = _rise(first, last)
-    at_once, its_error = _rise(first[:_FEW], last)
+    rise, error = rise_between(first, last)
+    at_once, its_error = rise_between(first[:_FEW], last)
     if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
         start, rise, error = float(first[:_FEW].mean()), at_once, its_error
     low, high = rise - Z_90 * error, rise + Z_90 * error
-    is_full = _rose_elsewhere(run) or (name != REWARD and start > _SATURATED)
+    is_full = _rose_elsewhere(run) or (name != REWARD and start > SATURATED)
     return Learning(
         name, len(values), (low > 0) - (high < 0), start, rise, low, high, unit, visible, is_full
     )  # fmt: skip
@@ -331,23 +334,27 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
     Where the spread of the answers was not logged, a row is the mean of 32 of them: their spread follows
     from its noise. The rows of a step that were averaged have less of it together.
     """
-    values = run.series(name)[1]
-    noise = math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
+    noise = _noise_of_rows(run.series(name)[1])
     if run.family.kind == "agent":
         spread = _spread_of_episodes(run, noise)
         # A reader sees a rise by the noise of a row, however many episodes it averages.
         return min(_SPREAD_OF_EPISODES_LEARNED * spread, noise), _SPREAD_OF_EPISODES_SEEN * spread
     if name != REWARD:
-        return LEARNED, noise
+        return LEARNED, _NOISE_SEEN * noise
     spreads = run.series("reward/std")[1]
     if (spreads > 0).any():
-        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), noise
+        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), _NOISE_SEEN * noise
     averaged = run.reading.averaged if run.reading else 0
     noise *= math.sqrt(max(averaged / len(run.steps), 1.0))
     top, bottom = (run.series(f"reward/{end}")[1] for end in ("max", "min"))
     reach = float(np.median(top) - np.median(bottom)) if len(top) and len(bottom) else 0.0
     spread = max(noise * math.sqrt(_ANSWERS), _RANGE_TO_SPREAD * reach)
-    return _SPREAD_LEARNED * spread, max(noise, _RANGE_SEEN * reach)
+    return _SPREAD_LEARNED * spread, max(_NOISE_SEEN * noise, _RANGE_SEEN * reach)
+
+
+def _noise_of_rows(values: Floats) -> float:
+    """The standard deviation of values around the means of six parts."""
+    return math.sqrt(float(np.mean([part.var() for part in np.array_split(values, _LEVELS)])))
 
 
 _EPISODE_LENGTH = re.compile(r"(?:.*/)?ep_?len_?mean")
@@ -377,7 +384,7 @@ def _rose_elsewhere(run: RunSignals) -> bool:
     if len(values) < 2 * _FEW:
         return False
     third = len(values) // 3
-    rise, error = _rise(values[:third], values[-third:])
+    rise, error = rise_between(values[:third], values[-third:])
     return rise > student_quantile(Z_99, 2 * third - 2) * error
 
 
@@ -388,14 +395,14 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if found.count < MIN_POINTS or steps[-1] - steps[0] + 1 < LEARNING_FROM or found.is_full:
         return Result()
     peak = max(float(part.mean()) for part in np.array_split(values, _LEVELS))
-    start, error = float(values[:_FEW].mean()), _rise(values[:_FEW], values[-(len(values) // 3) :])[1]
+    start, error = float(values[:_FEW].mean()), rise_between(values[:_FEW], values[-(len(values) // 3) :])[1]
     is_small = found.sign >= 0 and found.high < found.enough
     is_small = is_small and peak - min(found.start, start + error) < found.enough
     is_flat = found.sign != 1 and found.high < found.visible
-    is_flat = is_flat and peak - min(found.start, start) < found.visible
-    is_flat = is_flat and found.rise > -found.visible  # else it fell
+    is_flat = is_flat and peak - min(found.start, start) < max(found.visible, _noise_of_rows(values))
+    is_flat = is_flat and (found.sign == 0 or found.rise > -found.visible)  # else it fell
     unit = found.enough if is_small else found.visible
-    what = "a tenth of the spread of single answers" if is_small else "the noise of a row"
+    what = "a tenth of the spread of single answers" if is_small else "0.7 of the noise of a row"
     if run.family.kind == "agent":
         what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
     elif is_small and found.signal != REWARD:
@@ -408,7 +415,7 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(is_small or is_flat, numbers, onset=exactly(steps[0]))
 
 
-def _rise(first: Floats, last: Floats, *, is_unbiased: bool = True) -> tuple[float, float]:
+def rise_between(first: Floats, last: Floats, *, is_unbiased: bool = True) -> tuple[float, float]:
     """(the rise from the mean of some values to that of others, its error).
 
     Values that resemble each other are near their own mean; `is_unbiased` says that the error counts it.
@@ -437,7 +444,7 @@ def rises_from(run: RunSignals, step: int) -> bool:
     since = values[steps > step]
     if len(around) < _FEW or len(since) < _FEW:
         return False
-    rise, error = _rise(around, since[-max(len(since) // 3, _FEW) :])
+    rise, error = rise_between(around, since[-max(len(since) // 3, _FEW) :])
     return rise > max(Z_95 * error, learned(run).enough)
 
 
@@ -461,8 +468,8 @@ NO_LEARNING = Finding(
     ),
     confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
     limit=(
-        "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below the noise "
-        "of a single row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
+        "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below 0.7 of the "
+        "noise of a row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
         "episodes: the noise of a row times the root of the episodes behind it); or a rise whose bound is "
         "below 5 points (15 % of what is missing to 1), or below a tenth of the spread of single answers (an "
         "agent's: half of that of its episodes). The rise is that from the first sixth, or from the first 5 "
@@ -489,13 +496,15 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 
 
 def _is_ripple(run: RunSignals, result: Result) -> bool:
-    """Whether an agent's fall is small beside what its reward moved: episodes are logged as moving means,
-    whose noise looks like changes.
+    """Whether a fall is small beside what the reward moved. Where all answers are right, what is left of its
+    noise makes the least fall a sure one; an agent's episodes are logged as moving means, whose noise looks
+    like changes.
     """
-    if run.family.kind != "agent" or result.change is None:
+    if result.change is None:
         return False
     means = [float(part.mean()) for part in np.array_split(run.series(REWARD)[1], _LEVELS)]
-    return result.change.before - result.change.after < RIPPLE * (max(means) - min(means))
+    least = RIPPLE if run.family.kind == "agent" else SMALL_SHARE
+    return result.change.before - result.change.after < least * (max(means) - min(means))
 
 
 def _lost(run: RunSignals) -> Result:
@@ -506,13 +515,13 @@ def _lost(run: RunSignals) -> Result:
     parts = np.array_split(values, _LEVELS)
     means = [float(part.mean()) for part in parts]
     best = int(np.argmax(means[:-1]))
-    moved, error = _rise(parts[best], parts[-1], is_unbiased=False)  # 3.5 errors are far
+    moved, error = rise_between(parts[best], parts[-1], is_unbiased=False)  # 3.5 errors are far
     if len(values) < MIN_POINTS or -moved <= max(LOST_ERRORS * error, LOST_SHARE * (means[best] - means[0])):
         return Result()
     since = sum(map(len, parts[:best]))
     low = values[since:] < (means[best] + means[-1]) / 2
     place = since + (first_frequent(low) or int(low.argmax()))
-    noise = math.sqrt(float(np.mean([part.var() for part in parts])))
+    noise = _noise_of_rows(values)
     numbers = {
         "signal": REWARD,
         "before": means[best],
@@ -541,8 +550,8 @@ REWARD_DROP = Finding(
     ),
     confirm="Held-out evaluations before and after the onset fall, too.",
     limit=(
-        "the reward or a term of it falls and does not recover (change test; an agent's by a fifth of its "
-        "range at least); or the mean of the last sixth "
+        "the reward or a term of it falls and does not recover (change test; the reward by a fiftieth of its "
+        "range at least, an agent's by a fifth); or the mean of the last sixth "
         "of the rewards is below that of the best by over half of what was gained until then, and by over "
         "3.5 standard errors of an AR(1)"
     ),
@@ -746,6 +755,7 @@ DEAD_GROUPS = Finding(
         *("gradient-vanished", "no-learning", "group-signal-fades", "reward-term-dead", "diversity-loss"),
         "auxiliary-reward-dominates",
     ),
+    by_success=True,
     not_for=("rejection",),
     views=("reward",),
 )
@@ -791,7 +801,7 @@ def group_of_one(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def _answers_alone(run: RunSignals) -> bool:
     """Whether the rewards of a prompt never differ, while those of steps do at most of them."""
     rewards, spread = run.series(REWARD)[1], run.series("reward/std")[1]
-    if len(spread) < _FEWEST_ALONE or spread.any() or len(rewards) < _FEWEST_ALONE:
+    if len(spread) < FEWEST_ROWS or spread.any() or len(rewards) < FEWEST_ROWS:
         return False
     usual = int(np.unique(rewards, return_counts=True)[1].max())
     return 2 * usual < len(rewards)
@@ -850,6 +860,7 @@ GROUP_SIGNAL_FADES = Finding(
     confirm="groups/dead_all_pass grows as groups/with_signal falls.",
     limit="groups with signal fall to less than half",
     weight="warning, not with a critic",
+    by_success=True,
     source="change test",
     explains=("gradient-vanished", "dead-groups"),
     live=(Watched("groups/with_signal", "ratio", 0.4),),
