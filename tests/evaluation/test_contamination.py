@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,68 @@ def test_the_worst_overlap_comes_first():
 def test_texts_that_are_no_program_or_nested_deeply_do_no_harm():
     deep = "x = " + "+".join(["1"] * 3000)
     assert one([deep, "(" * 5000, "\x00", "x = 0x" + "f" * 9000, ""], problem("e/1", words(1), deep))
+
+
+HELPER = """
+def normalised(words, lowest=2):
+    \"\"\"Words that count.\"\"\"
+    kept = [word.strip().lower() for word in words]
+    return sorted(word for word in kept if len(word) >= lowest)
+"""
+HEAD = "class Index:\n    def __init__(self, words):\n        self.words = words\n"
+METHOD = """
+    def {name}(self):
+        \"\"\"{said}\"\"\"
+        {counts} = {{}}
+        for one in normalised(self.words):
+            {counts}[one] = {counts}.get(one, 0) + {step}
+        return {counts}
+"""
+
+
+def method(name, said, step, counts="counts"):
+    return METHOD.format(name=name, said=said, step=step, counts=counts)
+
+
+def in_file(task_id, asked, *others, entry_point):
+    """A problem that asks for one method of a file; the helper and the other methods are given."""
+    code = "".join((HELPER, HEAD, asked, *others))
+    start = asked.index('"""\n') + 4
+    files = {"index.py": code.replace(asked, f"{asked[:start]}        raise NotImplementedError\n")}
+    prompt = asked.split('"""')[1]
+    fields = {"path": "index.py", "files": files, "reference": code}
+    return Problem(task_id, prompt, f"Index.{entry_point}", **fields)
+
+
+ASKED = in_file("e/1", method("counted", words(1), step=1), entry_point="counted")
+
+
+def test_what_a_file_gives_beside_the_function_asked_for_is_no_overlap():
+    train = in_file("t/1", method("tallied", words(2), step=2), entry_point="tallied")
+    overlap = one([train, HELPER], ASKED)  # the helper and the head of the class are the same
+    assert (overlap.exact, overlap.same_program, overlap.text_share) == (None, None, 0.0)
+    assert overlap.code_share < 1  # the 13-grams around the number differ
+
+
+@pytest.mark.parametrize("place", ["asked for", "given", "in a text"])
+def test_a_method_is_found_wherever_training_shows_it(place):
+    copy = method("tallied", words(2), step=1, counts="found")
+    other = method("weighed", words(3), step=5)
+    train = {
+        "asked for": in_file("t/1", copy, other, entry_point="tallied"),
+        "given": in_file("t/1", other, copy, entry_point="weighed"),
+        "in a text": f"import os\n{HEAD}{copy}",
+    }[place]
+    overlap = one([train], ASKED)
+    name = "text 1" if place == "in a text" else "t/1"
+    assert (overlap.exact, overlap.same_program) == (None, name)
+
+
+def test_the_same_function_in_another_file_is_exact():
+    asked = method("counted", words(1), step=1)
+    train = in_file("t/1", asked, method("weighed", words(3), step=5), entry_point="counted")
+    train = replace(train, prompt=words(4))
+    assert one([train], ASKED).exact == "t/1"
 
 
 def test_the_copies_within_mbpp_are_those_that_its_own_rows_show():

@@ -39,8 +39,8 @@ from greenward.grading.compare import matches, same_output
 from greenward.grading.judge import Grader
 from greenward.grading.quality import parse_bounded
 from greenward.grading.verdict import Family, Status, Verdict
-from greenward.problems.problem import Assertion, Case, Problem, ProblemSet, StdioCase
-from greenward.problems.python_source import Definition
+from greenward.problems.problem import Assertion, Case, Problem, ProblemSet, StdioCase, function_in
+from greenward.problems.python_source import Definition, qualified_functions
 from greenward.runs.files import read_json
 from greenward.runs.reading import by_problem, counts_answers, read_evaluations
 from greenward.sandbox.protocol import Outcome, RunResult
@@ -475,19 +475,18 @@ def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Con
       dropped and all names that the program binds made alike; not for programs under 20 nodes;
     - 13-grams: of words of the specification, and of code tokens of the reference program.
 
+    Where an evaluation problem asks for one function of a file, this function is the reference program, and
+    the rest of the file is given. A training problem shows its whole file, in which it is looked for.
+
     One pass over `train`, whose memory does not grow with it.
     """
-    # The starter code often repeats the prompt.
-    wanted = {one.task_id: _features(one.prompt or one.starter_code, one.reference) for one in evaluation}
+    wanted = {one.task_id: _asked_for(one) for one in evaluation}
     # The training item in which each feature was first seen (None: not yet).
     seen: dict[Feature, str | None] = {one: None for features in wanted.values() for one in features}
     items = 0
     for items, item in enumerate(train, start=1):
-        if isinstance(item, str):
-            name, found = f"text {items}", _features(item, item)
-        else:
-            name, found = item.task_id, _features(item.prompt or item.starter_code, item.reference)
-        for feature in found:
+        name = f"text {items}" if isinstance(item, str) else item.task_id
+        for feature in _shown_by(item):
             if feature in seen and seen[feature] is None:
                 seen[feature] = name
     overlaps = [_overlap(task_id, features, seen) for task_id, features in wanted.items()]
@@ -496,17 +495,48 @@ def contamination(train: Iterable[Problem | str], evaluation: ProblemSet) -> Con
     return Contamination(evaluation.name, len(evaluation), items, tuple(overlaps))
 
 
-def _features(text: str, code: str) -> list[Feature]:
+def _asked_for(problem: Problem) -> list[Feature]:
+    """The features of the specification and of the program, or the function of a file, that is asked for."""
+    tree = parse_bounded(problem.reference)
+    function = function_in(problem, problem.reference)
+    if not function:
+        return _features(_specification(problem), problem.reference, _units(tree))
+    functions = qualified_functions(tree) if tree else ()
+    units = [node for name, node in functions if name == problem.entry_point]
+    return _features(_specification(problem), function, units)
+
+
+def _shown_by(item: Problem | str) -> list[Feature]:
+    """The features of a text, or of a problem and its whole reference; methods count on their own, too."""
+    text, code = (item, item) if isinstance(item, str) else (_specification(item), item.reference)
+    units = _units(tree := parse_bounded(code))
+    units += [node for _, node in qualified_functions(tree or ast.Module([], [])) if node not in units]
+    function = None if isinstance(item, str) else function_in(item, code)
+    return [*_features(text, code, units), *_exact(function or "")]
+
+
+def _specification(problem: Problem) -> str:
+    # The starter code often repeats the prompt.
+    return problem.prompt or problem.starter_code
+
+
+def _features(text: str, code: str, units: Iterable[ast.AST]) -> list[Feature]:
     """What two items are compared by, in their order; a 13-gram as often as it occurs."""
-    words = text.lower().split()
-    exact = [" ".join(part) for part in (words, code.lower().split()) if part]
-    tokens = _CODE_TOKEN.findall(code)
+    words, tokens = text.lower().split(), _CODE_TOKEN.findall(code)
+    large = (unit for unit in units if sum(1 for _ in ast.walk(unit)) >= MIN_NODES)
     return [
-        *(("exact", one) for one in exact),
-        *(("program", one) for one in _programs(code)),
+        *_exact(text),
+        *_exact(code),
+        *(("program", _normalised(unit)) for unit in large),
         *(("text", tuple(words[start : start + N])) for start in range(len(words) - N + 1)),
         *(("code", tuple(tokens[start : start + N])) for start in range(len(tokens) - N + 1)),
     ]
+
+
+def _exact(text: str) -> list[Feature]:
+    """The text without regard to white space and letter case; nothing for an empty one."""
+    words = text.lower().split()
+    return [("exact", " ".join(words))] if words else []
 
 
 def _overlap(task_id: str, features: list[Feature], seen: Mapping[Feature, str | None]) -> Overlap:
@@ -528,12 +558,11 @@ def _overlap(task_id: str, features: list[Feature], seen: Mapping[Feature, str |
     )
 
 
-def _programs(code: str) -> list[str]:
-    """The normalised syntax tree of each top-level function or class, or of a script without any."""
-    if (tree := parse_bounded(code)) is None:
+def _units(tree: ast.Module | None) -> list[ast.AST]:
+    """The top-level functions and classes, or a script without any as a whole."""
+    if tree is None:
         return []
-    units: list[ast.AST] = [node for node in tree.body if isinstance(node, Definition)] or [tree]
-    return [_normalised(unit) for unit in units if sum(1 for _ in ast.walk(unit)) >= MIN_NODES]
+    return [node for node in tree.body if isinstance(node, Definition)] or [tree]
 
 
 def _normalised(unit: ast.AST) -> str:
