@@ -58,6 +58,8 @@ from greenward.runs.reading import TIMING_PREFIXES, WITHOUT_EFFECT, flattened
 
 TOLERANCE = 1e-6  # relative; float32 sums in another order differ by less
 ALPHA = 0.05
+_DIVERGENCES = frozenset({"kl", "approx_kl", "importance/kl"})  # whose noise grows with their size
+_FEWEST = 3  # values of a part
 _ZERO = 1e-12  # smaller differences are rounding of a value that is 0
 _APART = 6.0  # times the drift of a level; two random walks are so in 1.2 % of all cases
 _DRIFT_PARTS = 4
@@ -196,7 +198,8 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Test:
-    """The better of the two tests of one paired difference; p-values count both (Bonferroni).
+    """The better of the two tests of one paired difference; p-values count both (Bonferroni). That of a shift
+    is not below Welch's (`_apart`).
 
     `onset` is an index of the common steps.
     """
@@ -212,22 +215,59 @@ def _test(name: str, pair: _Pair) -> _Test | None:
     is_norm = NORM.fullmatch(name) is not None
     if is_norm:
         a, b = large_where(pair.wrong_a, a), large_where(pair.wrong_b, b)
-    ratio = RATIO_SCALE.fullmatch(name) is not None
-    usable = np.isfinite(a) & np.isfinite(b) & (not ratio or (a > 0) & (b > 0))
-    index = np.flatnonzero(usable)
+    usable = np.isfinite(a) & np.isfinite(b)
+    positive = (a > 0) & (b > 0)
+    is_ratio = RATIO_SCALE.fullmatch(name) is not None
+    is_ratio = is_ratio or (name in _DIVERGENCES and bool(positive[usable].all()))
+    index = np.flatnonzero(usable & positive if is_ratio else usable)
     a, b = a[index], b[index]
-    gap = np.log(b / a) if ratio else b - a
-    gap[_equal(a, b)] = 0.0
+    same = _equal(a, b)
+    if is_ratio:
+        a, b = np.log(a), np.log(b)
+    gap = np.where(same, 0.0, b - a)
     change, offset = find_change_point(gap), find_offset(gap)
     if change is None or offset is None:
         return None
-    p_value = min(1.0, 2 * min(change.p_value, offset[0]))
+    of_change = change.p_value
+    if change.kind == "shift":
+        of_change = max(of_change, _apart(gap, change.onset.step))
+    p_value = min(1.0, 2 * min(of_change, offset[0]))
     if not change.is_notable(_DESCRIBED) and change.p_value > offset[0]:
         return _Test(p_value, offset[1], "offset", exactly(index[0]))
     onset = change.onset
     if is_norm and change.kind == "shift" and change.effect_sd > 0:
         onset = first_out_of_scale(gap, onset)
     return _Test(p_value, change.effect_sd, change.kind, onset_at(index, onset))
+
+
+def _apart(gap: Floats, place: int) -> float:
+    """The p-value of a gap that differs from a place on, and may be noisier on one side of it.
+
+    Counts and shares have less noise where they are near 0 or 1. A test that takes all their differences for
+    equally sure finds a level in the noisy part. This is Welch's test with as many values as an AR(1)
+    holds independent ones.
+    """
+    parts = gap[:place], gap[place:]
+    if min(map(len, parts)) < _FEWEST:
+        return 0.0
+    spreads = [float(part.std(ddof=1)) for part in parts]
+    if min(spreads) == 0:
+        spreads = [max(spreads)] * 2
+    if max(spreads) == 0:
+        return 0.0
+    noise = np.concatenate(
+        [(part - part.mean()) / spread for part, spread in zip(parts, spreads, strict=True)]
+    )
+    phi = float(np.mean(noise[1:] * noise[:-1]))
+    phi = min(max(phi + (1 + 3 * phi) / len(noise), 0.0), 0.95)  # without its bias, as in `noise_of`
+    held = (1 + phi) / (1 - phi)
+    errors = [spread**2 * held / len(part) for part, spread in zip(parts, spreads, strict=True)]
+    free = sum(errors) ** 2 / sum(
+        error**2 / max(len(part) / held - 1, 1.0) for part, error in zip(parts, errors, strict=True)
+    )
+    moved = abs(float(parts[1].mean() - parts[0].mean()))
+    z = (8 * free + 1) / (8 * free + 3) * math.sqrt(free * math.log1p(moved**2 / sum(errors) / free))
+    return math.erfc(z / math.sqrt(2))
 
 
 def _difference(
