@@ -3,7 +3,8 @@
     .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
-keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. The
+keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. So does
+`--demo-model` with the report of `greenward demo model=MODEL`, which docs/real_models.md quotes. The
 other figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
 `results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
 programs of these names write with `--json`.
@@ -27,6 +28,7 @@ RESULTS = HERE / "results"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--demo", type=Path, help="report.json of a finished demo")
+    parser.add_argument("--demo-model", type=Path, help="report.json of a finished demo with a model")
     arguments = parser.parse_args()
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
@@ -36,9 +38,14 @@ def main() -> None:
     text = replaced(text, "agreement", agreement_block())
     README.write_text(text, encoding="utf-8")
     record = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
-    page = HERE.parent / "docs" / "policy_gradient.md"
-    text = page.read_text(encoding="utf-8")
-    page.write_text(replaced(text, "functions", policy_gradient.tables(record)), encoding="utf-8")
+    of_model = demo_block(kept("demo_model", arguments.demo_model))
+    for page, name, block in (
+        ("policy_gradient.md", "functions", policy_gradient.tables(record)),
+        ("real_models.md", "demo_model", of_model),
+    ):
+        file = HERE.parent / "docs" / page
+        text = file.read_text(encoding="utf-8")
+        file.write_text(replaced(text, name, block), encoding="utf-8")
 
 
 def kept(name: str, report: Path | None) -> dict[str, Any]:
@@ -79,12 +86,18 @@ def demo_block(record: dict[str, Any]) -> str:
     table, facts, made = record["before_after"], record["facts"], record["made_with"]
     rows = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
     lines = ["| " + " | ".join(cell.strip() for cell in row) + " |" for row in rows]
-    lines.append(
-        f"\n{table['caption']} {facts['seeds']} seeds side by side on {made['cpu count']} cores "
-        f"({made['device']}): {record['seconds'] / 60:.1f} minutes without the start of the processes, "
-        f"{facts['peak memory']} at the most per seed.\n"
-    )
-    return "\n".join(lines)
+    machine = f"{made['cpu count']} cores ({made['device']})"
+    if "seeds" in facts:
+        took = (
+            f"{facts['seeds']} seeds side by side on {machine}: {record['seconds'] / 60:.1f} minutes without the "
+            f"start of the processes, {facts['peak memory']} at the most per seed."
+        )
+    else:  # with a model, where the two methods train at a time
+        took = (
+            f"Both methods side by side on {machine}: {facts['GRPO wall time']} with the evaluations, "
+            f"{facts['peak memory']} at the most for each."
+        )
+    return "\n".join([*lines, f"\n{table['caption']} {took}\n"])
 
 
 def speed_block() -> str:
