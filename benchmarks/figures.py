@@ -3,9 +3,8 @@
     .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
-keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used. So does
-`--demo-model` with the report of `greenward demo model=MODEL`, which docs/real_models.md quotes. The
-other figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
+keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used.
+`--demo-model` does so with the report of `greenward demo model=MODEL`, for docs/real_models.md. The other figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
 `results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
 programs of these names write with `--json`.
 """
@@ -89,8 +88,8 @@ def demo_block(record: dict[str, Any]) -> str:
     machine = f"{made['cpu count']} cores ({made['device']})"
     if "seeds" in facts:
         took = (
-            f"{facts['seeds']} seeds side by side on {machine}: {record['seconds'] / 60:.1f} minutes without the "
-            f"start of the processes, {facts['peak memory']} at the most per seed."
+            f"{facts['seeds']} seeds side by side on {machine}: {record['seconds'] / 60:.1f} minutes without "
+            f"the start of the processes, {facts['peak memory']} at the most per seed."
         )
     else:  # with a model, where the two methods train at a time
         took = (
