@@ -4,7 +4,8 @@
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
 keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used.
-`--demo-model` does so with the report of `greenward demo model=MODEL`, for docs/real_models.md. The other figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
+`--demo-model` does so with the report of `greenward demo model=MODEL`, for docs/real_models.md. The other
+figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
 `results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
 programs of these names write with `--json`.
 """
