@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import doctest
+import textwrap
 
 import pytest
 
 from greenward.config.sections import FamiliesConfig
+from greenward.evaluation.compare import contamination
 from greenward.problems.catalog import load_problems
+from greenward.problems.generated import HELPERS, OPERATIONS, generated_modules, split
 from greenward.problems.problem import Doctest, hole_of, place
 from greenward.tasks.corpus import generated_examples, texts_to_tokenize
 
@@ -45,6 +48,81 @@ def test_sides_share_no_module_and_no_function(sides):
     assert not {one.files[one.path] for one in train} & {one.files[one.path] for one in held_out}
     assert not {one.task_id for one in train} & {one.task_id for one in held_out}
     assert all("function_never_seen" in one.tags for one in held_out)
+
+
+def renamed(function: ast.FunctionDef) -> str:
+    """The function without its name and docstring, its variables numbered as they occur."""
+    (function,) = ast.parse(ast.unparse(function)).body
+    function.name, names = "f", {}
+    if ast.get_docstring(function) is not None:
+        del function.body[0]
+    nodes = list(ast.walk(function))
+    own = {one.arg for one in nodes if isinstance(one, ast.arg)}
+    own |= {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    for node in nodes:
+        for field in ("arg", "id"):
+            if getattr(node, field, None) in own:
+                setattr(node, field, names.setdefault(getattr(node, field), f"v{len(names)}"))
+    return ast.unparse(function)
+
+
+def functions(code: str) -> dict[str, ast.FunctionDef]:
+    return {one.name: one for one in ast.walk(ast.parse(code)) if isinstance(one, ast.FunctionDef)}
+
+
+def shown_texts(problems) -> set[str]:
+    """What training problems show: their functions and specifications, and their wrong bodies."""
+    texts = {one.prompt for one in problems}
+    for code in {one.reference for one in problems}:
+        for function in functions(code).values():
+            texts |= {ast.get_docstring(function), ast.unparse(function), renamed(function)}
+    for problem in problems:
+        asked = textwrap.dedent(problem.starter_code)
+        for body in problem.columns["wrong_bodies"]:
+            (wrong,) = functions(asked + textwrap.indent(textwrap.dedent(body), "    ")).values()
+            texts.add(renamed(wrong))
+    return texts
+
+
+def assert_no_answer_is_shown(train, held_out):
+    shown = shown_texts(train)
+    for problem in held_out:
+        asked = functions(problem.reference)[problem.entry_point.rpartition(".")[2]]
+        answers = {problem.prompt, ast.get_docstring(asked), ast.unparse(asked), renamed(asked)}
+        assert not answers & shown, problem.task_id
+
+
+def asked_operations(problems) -> set[str]:
+    return {one.task_id.rpartition("+")[2] for one in problems}
+
+
+def helpers_of(problems) -> set[str]:
+    return {one.prompt.partition(",")[0] for one in problems}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_training_problem_shows_a_held_out_answer_or_specification(problems, seed):
+    split_problems = split(problems, 0.2, seed)
+    train, held_out = generated_modules(*split_problems)
+    two = [sum("+" in one.task_id for one in side) for side in split_problems]
+    assert [len(train), len(held_out)] == two  # none is left out
+    assert len(train) > 3000 and len(held_out) > 700
+    assert len({one.prompt for one in held_out}) > 300
+    assert_no_answer_is_shown(train, held_out)
+    counts = contamination(train, held_out).counts
+    assert (counts["exact"], counts["same_program"]) == (0, 0)
+    assert asked_operations(held_out) <= asked_operations(train) == set(OPERATIONS)
+    assert helpers_of(held_out) <= helpers_of(train) == {one.capitalize() for one in HELPERS}
+
+
+@pytest.mark.parametrize(("limit", "seed"), [(60, 0), (200, 0), (200, 5), (700, 1)])
+def test_few_problems_show_no_held_out_answer_either(limit, seed):
+    config = FamiliesConfig(limit=limit, seed=seed)
+    train, held_out = (load_problems("modules", config, part) for part in ("train", "held_out"))
+    assert train and held_out
+    assert_no_answer_is_shown(train, held_out)
+    assert asked_operations(held_out) <= asked_operations(train)
+    assert helpers_of(held_out) <= helpers_of(train)
 
 
 def test_a_body_needs_the_helper_that_the_context_names(sides):

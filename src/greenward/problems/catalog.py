@@ -396,7 +396,7 @@ def load_problems(
     if source == FAMILIES:
         return _split_families(families)[part]
     if source == MODULES:
-        return generated_modules(_split_families(families)[part])
+        return _split_modules(families)[part]
     if source in SOURCES:
         made: ProblemSet = load(SOURCES[source])(part)
         return made
@@ -555,4 +555,11 @@ def _format_of(path: Path) -> Format:
 @lru_cache(maxsize=1)
 def _split_families(config: FamiliesConfig) -> dict[str, ProblemSet]:
     train, held_out = split(generate(config), config.held_out, config.seed)
+    return {"train": train, "held_out": held_out}
+
+
+@lru_cache(maxsize=1)
+def _split_modules(config: FamiliesConfig) -> dict[str, ProblemSet]:
+    sides = _split_families(config)
+    train, held_out = generated_modules(sides["train"], sides["held_out"])
     return {"train": train, "held_out": held_out}

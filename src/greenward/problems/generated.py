@@ -7,13 +7,15 @@ Generated modules are small documented files. A problem of two operations become
 a helper of the file does the first operation, the function that is asked for calls it and does the second.
 What the helper is called, and whether it is a function or a method, differs from module to module, so an
 answer has to read its file. Functions are masked and put as those of mined source (`problems.mining`).
-Every held-out problem asks for a function that no training problem computes.
+Every held-out problem asks for a function that no training problem computes, and of a module for an answer
+that no training problem holds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -311,32 +313,95 @@ def _draw_uneven(kind: Kind, rng: random.Random) -> Any:
 MODULES = "modules"
 FUNCTIONS_PER_MODULE = 3
 CONTEXT_CHARS = 320
-_HELPERS = ("prepare", "tidy", "select", "arrange", "collect", "derive", "reduce", "shape", "convert", "trim")
+# A helper is called by one of these verbs, none of which says what it does.
+HELPERS = (
+    "prepare", "tidy", "select", "arrange", "collect", "derive", "reduce", "shape", "convert", "trim",
+    "adapt", "assemble", "clean", "extract", "gather", "refine", "resolve", "sift", "transform", "compose",
+)  # fmt: skip
+NEW_HELPERS = 5  # of these, for each form of expression
+_VARIABLE = re.compile(rf"\b(?:{'|'.join(kind.value for kind in Kind)}|[a-z])\b")
 
 
-def generated_modules(problems: ProblemSet) -> ProblemSet:
-    """The problems of two operations in `problems` as functions of modules, in an order by module.
+@dataclass(frozen=True)
+class _Module:
+    """A file to be generated: `originals` begin with the same operation, that of the helper."""
+
+    name: str
+    helper: str
+    is_new: bool
+    originals: tuple[Problem, ...]
+
+
+def generated_modules(train: ProblemSet, held_out: ProblemSet) -> tuple[ProblemSet, ProblemSet]:
+    """(train, held-out): the problems of two operations as functions of modules, in an order by module.
 
     Functions of one module begin with the same operation. The task id is `modules/` and the names of both.
     `columns` has as `wrong_bodies` the bodies with a wrong expression for the second operation that fail.
+
+    An answer is a call of the helper and the second operation, whatever the helper does. So each pair of a
+    helper's name and a second operation is on one side, too (`new_helpers`): neither the specification nor
+    the right body of a held-out problem occurs in a training problem, not even beside the function that is
+    asked for or as a wrong body. A held-out problem is left out if no training problem asks for its second
+    operation, or has one of the helpers that it may have; there are such where few problems are generated.
+    """
+    modules = list(_modules(train, HELPERS, is_new=False))
+    used = {module.helper for module in modules}
+    asked = {_second(one) for module in modules for one in module.originals}
+    known = held_out.filter(lambda one: _second(one) in asked)
+    new = _modules(known, [helper for helper in HELPERS if helper in used], is_new=True)
+    trained, tested = ([one for module in side for one in _problems_of(module)] for side in (modules, new))
+    names = [problems.name.replace("families", MODULES) for problems in (train, held_out)]
+    return ProblemSet(trained, name=names[0]), ProblemSet(tested, name=names[1])
+
+
+@cache
+def new_helpers(expression: str) -> frozenset[str]:
+    """The names of helpers with which only held-out functions compute `expression`; the same for any seed.
+
+    Expressions that differ in variables and numbers alone have the same ones: an answer may choose the names
+    of its variables, and other numbers alone would hardly make a new function.
+    """
+    form = re.sub(r"\d+", "0", _VARIABLE.sub("_", expression))
+    order = sorted(HELPERS, key=lambda helper: stable_hash(f"asked/{helper}/{form}"))
+    return frozenset(order[:NEW_HELPERS])
+
+
+def _second(problem: Problem) -> Operation:
+    return Composition.of(problem.task_id).operations[-1]
+
+
+def _modules(problems: ProblemSet, helpers: Sequence[str], *, is_new: bool) -> Iterator[_Module]:
+    """Modules of up to `FUNCTIONS_PER_MODULE` functions, each with a helper that fits all of them.
+
+    Of the helpers that fit the most of the functions that are left, a stable hash takes one.
     """
     by_first: dict[str, list[Problem]] = defaultdict(list)
+    fitting: dict[str, set[str]] = {}
     for problem in problems:
-        chain = Composition.of(problem.task_id)
-        if len(chain.operations) == 2:
-            by_first[chain.operations[0].name].append(problem)
-    found: list[Problem] = []
-    for first, members in by_first.items():
-        members.sort(key=lambda problem: stable_hash(f"module/{problem.task_id}"))
-        for number, start in enumerate(range(0, len(members), FUNCTIONS_PER_MODULE)):
-            found += _module(f"{first}_{number}", members[start : start + FUNCTIONS_PER_MODULE])
-    return ProblemSet(found, name=problems.name.replace("families", MODULES))
+        first, *others = Composition.of(problem.task_id).operations
+        if len(others) == 1:
+            by_first[first.name].append(problem)
+            new = new_helpers(others[0].expression)
+            fitting[problem.task_id] = {helper for helper in helpers if (helper in new) == is_new}
+    for operation, left in by_first.items():
+        left.sort(key=lambda problem: stable_hash(f"module/{problem.task_id}"))
+        for number in range(len(left)):
+            name = f"{operation}_{number}"
+            groups = {
+                helper: [one for one in left if helper in fitting[one.task_id]][:FUNCTIONS_PER_MODULE]
+                for helper in helpers
+            }
+            helper = max(helpers, key=lambda one: (len(groups[one]), stable_hash(f"helper/{name}/{one}")))
+            if not (chosen := groups[helper]):
+                break
+            yield _Module(name, helper, is_new, tuple(chosen))
+            left = [problem for problem in left if problem not in chosen]
 
 
-def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
-    originals = {f"get_{Composition.of(one.task_id).operations[1].name}": one for one in members}
+def _problems_of(module: _Module) -> Iterator[Problem]:
+    originals = {f"get_{_second(one).name}": one for one in module.originals}
     chains = {function: Composition.of(one.task_id) for function, one in originals.items()}
-    helper = _HELPERS[stable_hash(f"helper/{name}") % len(_HELPERS)]
+    name, helper = module.name, module.helper
     is_class = stable_hash(f"class/{name}") % 2 == 0
     first = next(iter(chains.values())).operations[0]  # which all have
     file = SourceFile(f"{name}.py", f"{name}.py", _text(helper, first, chains, is_class), is_test=False)
@@ -353,6 +418,7 @@ def _module(name: str, members: Iterable[Problem]) -> Iterator[Problem]:
             function.reference.replace(f"return {chain.expressions[1]}\n", f"return {expressions[1]}\n")
             for position, expressions in chain.wrong_variants()
             if position == 1
+            and (helper in new_helpers(expressions[1])) == module.is_new
             and any(chain.fails(expressions, one.args[0], one.expected) for one in original.cases)
         ]
         task_id = f"{MODULES}/{original.task_id.removeprefix(ID_PREFIX)}"
