@@ -104,6 +104,14 @@ def test_norms_that_usually_differ_by_factors_have_hardly_any_spikes(seed):
     assert 300 in [spike.step for spike in find_spikes(STEPS, values)]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_spike_over_a_level_that_never_varies_is_found_without_a_warning():
+    values = np.ones(len(STEPS))
+    values[len(STEPS) // 2] = 1e5
+    (found,) = find_spikes(STEPS, values)
+    assert (found.step, found.ratio) == (STEPS[len(STEPS) // 2], 1e5)
+
+
 def test_the_large_gradients_at_the_beginning_are_no_spikes():
     values = norms()
     values[:5] *= (30, 20, 15, 10, 8)
