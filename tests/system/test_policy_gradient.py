@@ -60,7 +60,7 @@ def test_temperatures_are_chosen_on_other_problems_than_those_that_are_reported(
     }
     assert asked["validation"] and asked["test"] and not asked["validation"] & asked["test"]
     trained = {
-        json.loads(line)["task_id"]
+        json.loads(line)["problem"]
         for path in seed.glob("rollouts/*.jsonl")
         for line in path.read_text().splitlines()
     }
