@@ -471,9 +471,7 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     found = positive & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
     found &= logs > SPIKE_LOG_SIGMAS * log_sigma
     found[:_BEGINNING] = False
-    with np.errstate(
-        over="ignore"
-    ):  # a level that never varies has no sigma
+    with np.errstate(over="ignore"):  # a level that never varies has no sigma
         return [
             Spike(int(steps[i]), float(values[i]), float(values[i] / around[i]), float(excess[i] / sigma))
             for i in np.flatnonzero(found)
