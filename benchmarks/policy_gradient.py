@@ -97,10 +97,7 @@ SAME_ANSWERS = " at equal samples"
 
 @dataclass(frozen=True)
 class Study:
-    """A recipe, what its arm is called, the steps it trains, and the arms beside it: overrides by name.
-
-    An arm that begins with a name of a recipe and a colon uses that recipe.
-    """
+    """A recipe, what its arm is called, the steps it trains, and the arms beside it: overrides by name."""
 
     recipe: str
     label: str
