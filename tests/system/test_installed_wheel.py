@@ -54,4 +54,12 @@ def test_the_demo_runs_from_an_installed_wheel(tmp_path):
     run(greenward, "demo", "--quick", "--seeds", "0", "--output", "demo", *TINY_STUDY)
     report = json.loads((tmp_path / "demo/report.json").read_text())
     table = next(one["blocks"][0] for one in report["sections"] if one["title"] == "Before and after")
-    assert [row[0] for row in table["rows"]] == ["Before", "After GRPO", "Rejection sampling", "Control"]
+    arms = ["Before", "After GRPO", "Rejection sampling", "Control"]
+    differences = [
+        "Gain of GRPO",
+        "Change of Rejection sampling",
+        "GRPO minus Rejection sampling",
+        "Change of Control",
+        "GRPO minus Control",
+    ]
+    assert [row[0] for row in table["rows"]] == arms + differences
