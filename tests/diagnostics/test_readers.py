@@ -403,6 +403,15 @@ FORMS = {
                  "0.1. Training.\n"),
         "Mean Reward",
     ),
+    "mlx-lm": (
+        lines_of("Iter {step}: Train loss 0.012, Total rewards mean {reward:.2f}, Total rewards std 0.400, "
+                 "KL 0.010, Learning Rate 1.000e-05, It/sec 1.705, Trained Tokens 1024, Peak mem 20.1 GB\n"),
+        "Total rewards mean",
+    ),
+    "a list with bars": (
+        lines_of("update {step} | policy loss -0.01 | mean return of episodes {reward:.2f} | steps per s 812\n"),
+        "mean return of episodes",
+    ),
     "key=value": (
         lines_of("2026-01-02 03:04:05,678 - trainer - INFO - step={step} reward={reward} kl={kl}\n"), "reward"
     ),
@@ -461,6 +470,28 @@ def test_what_trainers_print_is_read_from_a_file_a_folder_and_a_paste(tmp_path, 
             assert signals.steps.tolist() == [row["step"] for row in ROWS], (way, place)
             np.testing.assert_allclose(signals.values["reward/mean"], expected, atol=1e-9)
             assert signals.reading.rows == 40 and signals.reading.set_aside == 0
+
+
+def test_numbers_in_prose_are_no_list_of_signals(tmp_path):
+    prose = "It took 3 hours, used 2 GPUs, and the reward rose, from 0.1 to 0.4, in 200 steps.\n"
+    prose += "We saw KL 0.5 at the end, clip 0.2, batch 64.\n"
+    text = "".join(f"step {row['step']}: reward {row['reward']}\n{prose}" for row in ROWS)
+    signals = read_run_signals(written(tmp_path, "train.log", text))
+    assert signals.steps.tolist() == [row["step"] for row in ROWS]
+    np.testing.assert_allclose(signals.values["reward/mean"], [row["reward"] for row in ROWS])
+    assert not any("batch" in name or "used" in name for name in signals.values)
+
+
+def test_the_terms_of_the_reward_that_mlx_prints_are_known(tmp_path):
+    text = lines_of(
+        "Iter {step}: Train loss 0.0, Total rewards mean {reward}, Total rewards std 0.1, KL {kl}, "
+        "r1_accuracy_reward_func mean {reward}, r1_accuracy_reward_func std 0.1, It/sec 1.7, Tokens/sec 300.0\n"
+    )
+    signals = read_run_signals(written(tmp_path, "train.log", text))
+    for ours in ("reward/mean", "reward/r1_accuracy_reward_func"):
+        np.testing.assert_allclose(signals.values[ours], [row["reward"] for row in ROWS])
+    assert {"reward/std", "kl", "loss", "perf/tokens_per_second"} <= signals.values.keys()
+    assert not any("not known" in note for note in signals.notes)
 
 
 def test_a_paste_that_cannot_be_read_is_called_standard_input(monkeypatch):

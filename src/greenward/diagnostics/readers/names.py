@@ -32,11 +32,14 @@ _THEIRS: Mapping[str, str] = {
     "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
-    "average_reward_score mean_total_reward rewards/accuracies",
-    "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std",
+    "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
+    "grouped_rewards_mean rewards/accuracies",
+    "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
+    "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
-    "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss",
+    "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss "
+    "train_loss",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
     "entropy_loss objective/entropy policy_entropy",
@@ -81,7 +84,7 @@ _THEIRS: Mapping[str, str] = {
     "reward/min": "critic/score/min critic/rewards/min reward_min",
     "advantage/std": "critic/advantages/std advantages/std advantages_std adv_std",
     "rollouts/staleness": "off_policy_level/all/mean rollout/staleness_steps staleness policy_lag",
-    "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec",
+    "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec tokens/sec",
     "perf/device_memory_mb": "perf/max_memory_allocated_gb gpu_mem_gb perf/max_memory_reserved_gb "
     "perf/peak_memory gpu_memory_gb memory/max_alloc memory(gib)",
     "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb",
@@ -106,6 +109,7 @@ _KEPT = re.compile(
     r"games|clip|kl|entropy|tokens|reward_model|rollouts|completion|evaluation)/[^/]+"
 )
 _TERM = re.compile(r"(?:rewards|reward|env/all/reward)/(?:func_)?([^/]+)(?:/mean)?")
+_TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-lora: accuracy_reward_func mean
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
 _EVALUATION = re.compile(r"(?:eval|val|val-core|val-aux|test|validation|evaluation)[/_](.+)")
 _NO_SCORE = re.compile(
@@ -115,10 +119,10 @@ _SCORES = ("acc", "pass", "correct", "solve", "score", "avg@", "reward")  # the 
 _COUNTERS = frozenset({"epoch", "num_tokens", "num_input_tokens_seen", "total_flos", "progress/done_frac"})
 # Names that every log of their trainer has, and that no check needs: they are no news.
 _NO_NEWS = re.compile(
-    r"rewards?/.+/(?:std|min|max)|clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
+    r"rewards?/.+/(?:std|min|max)|.+_reward(?:_func(?:tion)?)?_(?:std|min|max|cov)|grouped_rewards_std|clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
     r"(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)|(?:logps|logits)/.*|"
     r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
-    r"ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|train_speed\(iter/s\))"
+    r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|train_speed\(iter/s\))"
 )
 
 
@@ -178,6 +182,8 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
     term = _TERM.fullmatch(name.strip().replace(" / ", "/").removeprefix("train/"))
     if term and term[1] not in _NO_TERMS:
         return f"reward/{term[1]}", 0
+    if match := _TERM_MEAN.fullmatch(_forms(name)[1]):
+        return f"reward/{match[1]}", 0
     if _KEPT.fullmatch(name):
         return name, 0
     return None, 0

@@ -6,6 +6,7 @@
 - Boxes with a name and a number in each line: Stable-Baselines3 (logger.py, HumanOutputFormat), Spinning Up,
   OpenAI Baselines. Markdown tables, and tables whose columns are parted by spaces.
 - Bars of tqdm with values behind the rate.
+- Lists of names and numbers without a sign between them: mlx-lm (`Iter 10: Train loss 2.3, It/sec 0.5, …`).
 - Lines and blocks of names and numbers: minimind (`Epoch:[1/1](1/500), Reward: 0.4, …`), prime-rl
   (`Step 28 | Time: 3.1s | Reward: 0.5 | …`), TF-Agents (`step = 200: loss = 0.1`), rsl_rl's blocks below
   `Learning iteration 12/1500`, CleanRL, ML-Agents, and most that people write themselves.
@@ -442,6 +443,17 @@ _UNITS = frozenset({
     *("samples/s", "gb", "gib", "mb", "mib", "%"),
 })  # fmt: skip
 _MOST_WORDS = 6
+_LISTED = re.compile(
+    rf"(?:^|[,;|:])\s*([^\W\d][\w/.-]{{0,80}}(?: [\w/.()-]{{1,80}}){{0,{_MOST_WORDS - 1}}}) ({NUMBER}%?)"
+    r"(?: ?[A-Za-z/]{1,12})?(?=\s*(?:[,;|]|$))"
+)
+_LEAST_LISTED = 3
+
+
+def _listed(text: str) -> Collection[str]:
+    """The names of a list of names, each with its number behind it, of which two are signals."""
+    names = {name for name, _ in _LISTED.findall(text)}
+    return names if len(names) >= _LEAST_LISTED and sum(map(is_metric, names)) >= 2 else ()
 
 
 def _pairs(text: str) -> list[_Pair]:
@@ -452,6 +464,7 @@ def _pairs(text: str) -> list[_Pair]:
     text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
     if "(" in text:
         text = _WRAPPED.sub(r"\1", text)
+    listed = _listed(text) if "," in text or "|" in text or ";" in text else ()
     found: list[_Pair] = []
     words: list[str] = []
     assigned = after_number = gap = False
@@ -459,7 +472,7 @@ def _pairs(text: str) -> list[_Pair]:
         kind = token.lastgroup
         if kind == "number":
             if words:
-                _take_pair(found, words, token, assigned)
+                _take_pair(found, words, token, assigned or " ".join(words) in listed)
             words, assigned, after_number = [], False, True
         elif kind == "word":
             word = token["word"]
