@@ -152,7 +152,7 @@ def demo(
     same time each, and a report that compares them.
 
     With model=FOLDER_FILE_OR_ID adapters of a pretrained model are trained instead, by GRPO and by rejection
-    sampling side by side.
+    sampling, one after the other.
     """
     from greenward.recipes import sweep as recipes
 

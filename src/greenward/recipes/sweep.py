@@ -236,13 +236,12 @@ CONTROL_RATE_SHARE = 1 / 3  # of the warm start's peak learning rate, held const
 OF_A_MODEL = (
     "model.lora.r=16",
     "algorithm.kl.coefficient=0",
-    "algorithm.self_imitation={learning_rate: 1e-4, max_per_prompt: 2, replay_rounds: 2, batch_size: 32}",
-    "training.learning_rate=1e-4",
+    "training.learning_rate=3e-4",
     "training.warmup_steps=2",
-    "training.prompts_per_step=16",
-    "training.num_generations=4",
+    "training.prompts_per_step=8",
+    "training.num_generations=8",
     f"training.max_steps={UNBOUNDED_STEPS}",
-    "training.max_seconds=1500",
+    "training.max_seconds=900",
     "training.checkpoint_interval_steps=5",
     "sampling.max_tokens=256",
     "evaluation.num_questions=50",
@@ -260,9 +259,9 @@ def demo(
 ) -> bool:
     """Run the quickstart recipe and those that train for the same time for every seed, in `output/seed_N`.
 
-    Where `overrides` name a pretrained model, adapters of it are trained by GRPO and by rejection sampling
-    side by side, each for `training.max_seconds` with half of the processors. `overwrite` deletes a demo that
-    is there. True when all finished, False when interrupted (resume goes on).
+    Where `overrides` name a pretrained model, adapters of it are trained by GRPO and by rejection sampling,
+    each for `training.max_seconds` with all processors, one after the other unless there are several GPUs.
+    `overwrite` deletes a demo that is there. True when all finished, False when interrupted (resume goes on).
     Raises `RunError` with what a failed seed said, after the other seeds were stopped cleanly, and
     `SandboxError` when all finished but the infrastructure lost more than 2 % of the answers in an
     evaluation.
@@ -278,13 +277,13 @@ def demo(
     recipe = load_recipe(RECIPE, overrides)
     of_a_model = isinstance(recipe, GRPORecipe) and recipe.warm_start is None and recipe.model.id is not None
     devices = _devices() if of_a_model else []
-    parallel = min(2, len(devices)) or 2 if of_a_model else len(seeds)
+    parallel = max(1, min(2, len(devices))) if of_a_model else len(seeds)
     share = max(1, (os.cpu_count() or 1) // parallel)
     common = [f"training.threads={share}", f"sandbox.workers={share}"]
     common += [*(OF_A_MODEL if of_a_model else SHORTER), *overrides]
     runs_of = runs_with_model if of_a_model else runs_of_seed
     of_seeds = [runs_of(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
-    # Of a model those that are compared run together; else the others wait for GRPO.
+    # Of a model those that are compared follow each other; else the others wait for GRPO.
     order = of_seeds if of_a_model else zip(*of_seeds, strict=True)
     runs = [run for some in order for run in some]
     claim_folder(output, "runs", overwrite=overwrite)

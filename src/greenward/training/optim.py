@@ -18,7 +18,6 @@ from torch.nn.utils import get_total_norm
 
 from greenward.common.errors import ConfigError
 from greenward.models.policy import Policy
-from greenward.models.scoring import TokenScores
 from greenward.training import distributed
 from greenward.training.losses import LossOutput
 from greenward.training.protocols import Stateful
@@ -284,11 +283,9 @@ class UpdateStatistics:
         sums, tokens = (distributed.all_reduce(torch.stack(part).sum()) for part in parts)
         return sums / tokens
 
-    def add_entropy(self, scores: TokenScores, mask_BT: Tensor) -> None:
+    def add_entropy(self, entropy_BT: Tensor, mask_BT: Tensor) -> None:
         """Add the entropy of the tokens that are True in `mask_BT`."""
-        assert scores.entropy_BT is not None
-        entropy = scores.entropy_BT.detach().masked_fill(~mask_BT, 0.0).sum()
-        self._sums["entropy"].append((entropy, mask_BT.sum()))
+        self._sums["entropy"].append((entropy_BT.masked_fill(~mask_BT, 0.0).sum(), mask_BT.sum()))
 
     def add_step(self, norms: Mapping[str, float], *, applied: bool) -> None:
         """Add an optimizer step: gradient norms before clipping, by the part (policy, critic) that stepped.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from greenward.config.sections import PolicyGradientConfig, TrainingConfig
 from greenward.models.policy import Policy
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode
+from greenward.training import distributed
 from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import Batch, MicroBatch
 from greenward.training.collector import Collector
@@ -139,7 +141,7 @@ class RLTrainer(Stateful):
             self._add_logprobs("old_logprobs_T", self.policy, batch)
         if self._kl_in_loss and self.reference is not None:
             self._add_logprobs("ref_logprobs_T", self.reference, batch)
-        self._measure_entropy(batch.left_out, statistics)
+        self._estimate_entropy(batch.left_out, statistics)
         stopped_early = False
         for number, minibatch in batch.minibatches(
             algorithm.minibatches, passes=self._passes(), seed=self.seed, step=step
@@ -147,7 +149,7 @@ class RLTrainer(Stateful):
             learns = number < algorithm.updates_per_batch and not stopped_early
             stopped_early |= not self._optimizer_step(minibatch, number, statistics, learns=learns)
             if number == 0 and not learns:  # the metric is of all answers
-                self._measure_entropy(minibatch, statistics)
+                self._estimate_entropy(minibatch, statistics)
         self.policy.version += statistics.policy_steps > 0
         metrics = {
             "learning_rate": rate,
@@ -268,7 +270,8 @@ class RLTrainer(Stateful):
         self._loss_scale(output.loss).backward()
         statistics.add(output, micro.mask_BT)
         if number == 0:
-            statistics.add_entropy(scores, micro.mask_BT)
+            assert scores.entropy_BT is not None
+            statistics.add_entropy(scores.entropy_BT.detach(), micro.mask_BT)
         return output.loss.detach()
 
     def objective(self) -> Objective:
@@ -291,17 +294,16 @@ class RLTrainer(Stateful):
         """The learning rates of `_further_parameters`, without the schedule."""
         return []
 
-    @torch.no_grad()
-    def _measure_entropy(self, batch: Batch, statistics: UpdateStatistics) -> None:
-        """Entropy of answers without a gradient of the policy: the metric is of all scored answers."""
+    def _estimate_entropy(self, batch: Batch, statistics: UpdateStatistics) -> None:
+        """Entropy of answers without a gradient of the policy: the metric is of all scored answers.
 
-        def measure() -> UpdateStatistics:
-            found = UpdateStatistics()
-            for micro in batch.micro_batches(self._limit.size, self.policy.device):
-                found.add_entropy(micro.scores(self.policy, entropy=True), micro.mask_BT)
-            return found
-
-        statistics.extend(self._limit.run_within_memory(measure, len(batch.rows)))
+        The mean of -log π over tokens that π sampled is an unbiased estimate of it, without a forward pass.
+        """
+        turns = [row.turn for row in batch.rows[distributed.rank() :: distributed.size()]]
+        logprobs = [turn.logprobs_T[turn.policy_wrote_T] for turn in turns]
+        surprisal = torch.from_numpy(-np.concatenate([np.empty(0, np.float32), *logprobs]))
+        surprisal = surprisal.to(self.policy.device)
+        statistics.add_entropy(surprisal, torch.ones_like(surprisal, dtype=torch.bool))
 
     def _adapt_coefficients(self, metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
         """The coefficients that this batch was used with; the next ones follow what was measured."""
