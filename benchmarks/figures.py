@@ -92,10 +92,10 @@ def demo_block(record: dict[str, Any]) -> str:
             f"{facts['seeds']} seeds side by side on {machine}: {record['seconds'] / 60:.1f} minutes without "
             f"the start of the processes, {facts['peak memory']} at the most per seed."
         )
-    else:  # with a model, where the two methods train at a time
+    else:  # with a model
         took = (
-            f"Both methods side by side on {machine}: {facts['GRPO wall time']} with the evaluations, "
-            f"{facts['peak memory']} at the most for each."
+            f"GRPO on {machine}: {facts['GRPO wall time']} with both evaluations, "
+            f"{facts['peak memory']} at the most."
         )
     return "\n".join([*lines, f"\n{table['caption']} {took}\n"])
 
