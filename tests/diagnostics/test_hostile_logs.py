@@ -180,6 +180,13 @@ PRINTED = {
     "brackets": "[1" * 45_000,
     "digits and commas": "step 1" + ",111" * 20_000,
     "units": "loss 1" + "ms" * 40_000,
+    "a tuple": "('a" + "', 1, 'b" * 10_000 + "')",
+    "quotes of tuples": "('" + "'" * 90_000 + ")",
+    "words before a gap": "a.b " * 20_000 + "  1",
+    "names of paths": "a/" * 45_000 + " 1",
+    "writers": "(a pid=1) " * 9000,
+    "levels": "2024-11-28 20:07:12 " + "a " * 40_000 + "INFO x: 1",
+    "words of a reward": "step 1 " + "average " * 10_000 + "reward: 1",
 }
 
 

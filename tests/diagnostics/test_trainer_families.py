@@ -33,6 +33,10 @@ NAMES = {
     "Stable-Baselines3, off-policy": "rollout/ep_rew_mean rollout/ep_len_mean rollout/exploration_rate "
     "time/episodes time/fps train/loss train/n_updates",
     "CleanRL": "charts/episodic_return charts/SPS charts/learning_rate losses/approx_kl losses/entropy",
+    "Tianshou": "n/ep n/st len loss rew",
+    "slime": "rollout/raw_reward rollout/response_len/mean train/grad_norm train/kl_loss",
+    "prime-rl, the console of its orchestrator": "Reward Seq._Length Max.\xa0Off-Policy\xa0Level",
+    "DeepSpeed-Chat": "ppo_ep act_loss cri_loss unsuper_loss",
     "RLlib": "episode_reward_mean episode_len_mean timesteps_total training_iteration",
     "an agent's trainer, by the shape of its names": "episode_reward frame value",
     "a language model's trainer, by the shape of its names": "mean_reward format_rate loss_pg",
@@ -41,9 +45,22 @@ NAMES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("names", "counted_by", "family"),
+    [
+        ("Score", "episode", "an agent's trainer, by the shape of its names"),
+        ("policy_loss entropy value_loss", "step", "an agent's trainer, by the shape of its names"),
+        ("reward kl", "episode", "a language model's trainer, by the shape of its names"),
+        ("Score", "step", "an unknown trainer"),
+    ],
+)
+def test_what_counts_the_steps_tells_an_agent_where_no_name_tells_of_answers(names, counted_by, family):
+    assert family_of(names.split(), counted_by=counted_by).name == family
+
+
 @pytest.mark.parametrize("family", NAMES)
 def test_a_family_is_known_by_the_names_in_its_logs(family):
-    names = NAMES[family].split()
+    names = [name.replace("\xa0", " ") for name in NAMES[family].split(" ")]
     assert family_of(names).name == family
     assert family_of([f"train/{name}" for name in names]).name == family
     assert family_of(names).silent <= FINDINGS.keys()

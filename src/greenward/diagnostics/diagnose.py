@@ -298,6 +298,7 @@ _TWO_ARTICLES = re.compile(r"\b(an? (?:\w+er|higher)|more|fewer) the ")  # "a lo
 _IN_BRACKETS = re.compile(r" \(([^()]*)\)")
 # What an agent in a simulator has not.
 _ABOUT_ANSWERS = re.compile(r"\b(answer|group|prompt|problem|token|completion|sampl|held-out|checkpoint-)")
+_AGAIN = "Repeated with another seed, the run shows it again."
 _GO_ON = re.compile("Go on from the last checkpoint before the onset")
 _BEST = re.compile("Use the checkpoint of")
 
@@ -326,7 +327,7 @@ def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
         actions=tuple(actions),
         measured=measured + _rate_there(finding, run),
         brief=brief,
-        confirm=_named(finding.confirm, run),
+        confirm=_AGAIN if _is_beside(finding.confirm, run) else _named(finding.confirm, run),
     )
 
 
@@ -377,12 +378,17 @@ def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
     return _TWO_ARTICLES.sub(r"\1 ", filled)
 
 
+def _is_beside(text: str, run: RunSignals) -> bool:
+    """Whether a text is about answers, and the run is one of an agent."""
+    return run.family.kind == "agent" and bool(_ABOUT_ANSWERS.search(text))
+
+
 def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     """Whether the run does not already exclude what the action is about."""
     named = (one[0] for one in _NAMES.finditer(_IN_BRACKETS.sub("", action)) if one["setting"])
     if not all(setting_in(run.family.dialect, name) for name in named):
         return False
-    if run.family.kind == "agent" and _ABOUT_ANSWERS.search(action):
+    if _is_beside(action, run):
         return False
     if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False
@@ -545,7 +551,10 @@ def _planned_steps(run: RunSignals) -> int | None:
     """The number of steps that the run was to have, from its config or its rows."""
     told = [value for key, value in run.settings.items() if _PLANNED.fullmatch(key)]
     told += [
-        values[-1] for name in run.values if _PLANNED.fullmatch(name) and len(values := run.series(name)[1])
+        values[-1]
+        for name in run.values
+        if _PLANNED.fullmatch(name) and len(values := run.series(name)[1]) and not np.ptp(values)
+        if run.family.kind != "agent"  # rsl_rl: the steps of the simulator so far
     ]
     counts = [int(one) for one in told if isinstance(one, (int, float)) and math.isfinite(one)]
     return next((count for count in counts if count >= int(run.steps[-1]) and count > 0), None)

@@ -67,6 +67,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("verl", "language model", (r"(actor|critic)/.*", r"critic/(score|rewards|advantages|vf_loss).*|"
            r"response_length/.*|actor/(pg_loss|entropy.*|ppo_kl)"), True, "verl"),
     Family("prime-rl", "language model", (r"(reward|seq_len|is_truncated|off_policy_level)/all/mean",), True),
+    Family("prime-rl, the console of its orchestrator", "language model", (r"max\. off-policy level",)),
+    Family("slime", "language model", (r"rollout/(raw_reward|response_len/.*|truncated(_ratio)?)",)),
+    Family("DeepSpeed-Chat", "language model", (r"ppo_ep", r"act_loss|cri_loss|unsuper_loss")),
     Family("Tinker cookbook", "language model", (r"env/all/.*",)),
     Family("TRL, PPO or RLOO", "language model", (r"objective/(kl|rlhf_reward|scores)", r"policy/.*|loss/.*"),
            dialect="trl"),
@@ -91,6 +94,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
     Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",), window=100),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
+    Family("Tianshou", "agent", (r"n/ep|n/st",)),
     Family("minimind", "language model", (r"reward", r"(avg_)?(response_)?len.*|advantages?_(mean|std)|"
            r"actor_loss|policy_loss|kl_ref|format|fmt|correct")),
     Family("supervised training", "supervised", (r"(mean_)?token_accuracy|num_tokens",), True, "trl"),
@@ -105,13 +109,25 @@ _AGENT_SHAPE = re.compile(
 _LANGUAGE_SHAPE = re.compile(
     r".*(?:complet|response|token|rollout|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"
 )
+# Of steps, as `plain_key` of the readers gives them, that only a simulator counts.
+EPISODE_KEYS = frozenset({
+    *("episode", "episodes", "num_episodes", "episode_num", "time/episodes", "ep", "game", "games"),
+    *("frame", "frames", "timestep", "timesteps", "total_timesteps", "time/total_timesteps"),
+    *("timesteps_total", "num_timesteps", "env_step", "env_steps", "total_env_steps", "totalenvinteracts"),
+})  # fmt: skip
+_ANSWER_SHAPE = re.compile(
+    r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|_kl).*"
+)  # an agent has an entropy as well
+_EPISODE_SHAPE = re.compile(
+    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic)[ _]loss|.*(?:num_wins|\bwin[ _]?rate\b).*"
+)
 _REWARD_SHAPE = re.compile(r".*(?:rew|return|score).*")
 _HUGGING_FACE = frozenset({"grad_norm", "learning_rate"})  # what transformers' Trainer logs
 _LOSS_SHAPE = re.compile(r"(?:.*[/_ ])?loss")
 
 
-def family_of(names: Collection[str], *, is_own: bool = False) -> Family:
-    """The family of a log by the names in it."""
+def family_of(names: Collection[str], *, is_own: bool = False, counted_by: str = "") -> Family:
+    """The family of a log by the names in it, and by what it calls its steps where these tell nothing."""
     if is_own:
         return _OWN
     lower = {name.strip().lower().replace(" / ", "/") for name in names}
@@ -123,6 +139,9 @@ def family_of(names: Collection[str], *, is_own: bool = False) -> Family:
     if any(map(_AGENT_SHAPE.fullmatch, plain)):
         return _OF_AGENTS
     found = _UNKNOWN if has_reward or not any(map(_LOSS_SHAPE.fullmatch, plain)) else _SUPERVISED
+    has_episodes = counted_by in EPISODE_KEYS or any(map(_EPISODE_SHAPE.fullmatch, plain))
+    if has_episodes and not any(map(_ANSWER_SHAPE.fullmatch, plain)):
+        return _OF_AGENTS
     if has_reward and any(map(_LANGUAGE_SHAPE.fullmatch, plain)):
         found = _OF_LANGUAGE_MODELS
     return replace(found, dialect="trl") if plain >= _HUGGING_FACE else found

@@ -553,7 +553,11 @@ def measure_memory_growth(
         return (middle + rate * last) / start if start > 0 else np.inf
 
     remaining = None if limit is None or slope <= 0 else max(0.0, (limit - middle - slope * last) / slope)
-    grows = slope > 0 and factor(slope) >= MIN_GROWTH_FACTOR and _goes_on(low)
+    start = middle + slope * first
+    since_then = (
+        (middle + slope * last) / start if start > 0 else np.inf
+    )  # without an allocation at the onset
+    grows = slope > 0 and min(factor(slope), since_then) >= MIN_GROWTH_FACTOR and _goes_on(low)
     dated = exactly(steps[0])
     if since:
         every = (int(steps[-1]) - int(steps[skipped])) / max(since + len(at) - 1, 1)

@@ -264,10 +264,12 @@ def possible_range(
 
 
 def possible_ranges(
-    names: Mapping[str, str], settings: Mapping[str, Any], *, is_own: bool
+    names: Mapping[str, str], settings: Mapping[str, Any], *, is_own: bool, counted_by: str = ""
 ) -> dict[str, Range]:
-    """The ranges of those signals that have bounds; `names` says as what each of a run is logged."""
-    family = family_of([*names.values()], is_own=is_own)
+    """The ranges of those signals that have bounds; `names` says as what each of a run is logged, and
+    `counted_by` as what its steps are.
+    """
+    family = family_of([*names.values()], is_own=is_own, counted_by=counted_by)
     found = {
         ours: possible_range(ours, theirs, family, settings, is_own=is_own) for ours, theirs in names.items()
     }
@@ -314,7 +316,8 @@ class RunSignals:
     `notes` say what was mended in reading. `config` is None where the run has none; `session` is the newest
     entry of provenance.json, empty where there is none. `log` is the name of the file that was read, `theirs`
     has the names of the log where it calls a signal otherwise. `checkpoints` and `rollouts` (files with
-    answers) are (step, path) pairs, oldest first. `reading` says what was read, where a log was.
+    answers) are (step, path) pairs, oldest first. `reading` says what was read, where a log was, and
+    `counted_by` what it calls its steps.
     """
 
     path: Path
@@ -330,6 +333,7 @@ class RunSignals:
     checkpoints: tuple[tuple[int, Path], ...] = ()
     rollouts: tuple[tuple[int, Path], ...] = ()
     reading: Reading | None = None
+    counted_by: str = ""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -361,12 +365,13 @@ class RunSignals:
     def possible_ranges(self) -> dict[str, Range]:
         """The ranges of those signals whose values have bounds."""
         names = {name: self.logged_as(name) for name in self.values}
-        return possible_ranges(names, self.settings, is_own=self.is_own)
+        return possible_ranges(names, self.settings, is_own=self.is_own, counted_by=self.counted_by)
 
     @cached_property
     def family(self) -> Family:
         """The trainer that wrote the run."""
-        return family_of([self.logged_as(name) for name in self.values], is_own=self.is_own)
+        names = [self.logged_as(name) for name in self.values]
+        return family_of(names, is_own=self.is_own, counted_by=self.counted_by)
 
     @property
     def algorithm(self) -> str | None:

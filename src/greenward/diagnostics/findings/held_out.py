@@ -18,7 +18,7 @@ from greenward.common.statistics import Z_95, Estimate
 from greenward.diagnostics.change_points import exactly, find_change_point
 from greenward.diagnostics.finding import WORSE, Finding, Gap, Result, Test, Thresholds, Topic, not_made
 from greenward.diagnostics.signal_tests import find_signal_change, median_of_part, rise_since
-from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, RunSignals
+from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.reports import document
 from greenward.reports.document import (
     NOTHING,
@@ -75,8 +75,17 @@ def held_out_points(run: RunSignals) -> list[Point]:
     steps, values = run.series(HELD_OUT)
     if len(values) < _FEWEST:
         return []
-    noise = max(1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2), 1e-3)
+    differences = np.diff(values)
+    noise = 1.4826 * float(np.median(np.abs(differences))) / math.sqrt(2)
+    if np.count_nonzero(differences) <= len(differences) / 2:  # few episodes, most of which end alike
+        noise = float(differences.std()) / math.sqrt(2)
+    noise = max(noise, 1e-3 * _scale(values))
     return [Point(int(step), float(value), noise) for step, value in zip(steps, values, strict=True)]
+
+
+def _scale(values: Floats) -> float:
+    """What counts as the whole of a score: 1 for a share, else the largest of its values."""
+    return max(1.0, float(np.abs(values).max()))
 
 
 def fall(points: list[Point]) -> tuple[Point, Estimate] | None:
@@ -93,7 +102,8 @@ def fall(points: list[Point]) -> tuple[Point, Estimate] | None:
     if change is None:
         return None
     z = NormalDist().inv_cdf(1 - LEVEL / 2 / len(earlier))
-    return (best, change) if change.value < -max(z * _error(change), FALL) else None
+    least = FALL * _scale(np.array([point.value for point in points]))
+    return (best, change) if change.value < -max(z * _error(change), least) else None
 
 
 def _error(change: Estimate) -> float:
@@ -211,7 +221,7 @@ def regression_on(suite: str | None) -> Test:
         first, last = records[0]["step"], records[-1]["step"]
         return Result(
             gain.high < 0,
-            {"points": document.points(gain), "first": first, "last": last},
+            _paired(document.points(gain), first, last),
             "critical" if gain.value <= -CRITICAL_LOSS else "warning",
             fallen.onset or Onset(last, first, last),
             **shown,
@@ -220,14 +230,27 @@ def regression_on(suite: str | None) -> Test:
     return test
 
 
+def _paired(points: str, first: int, last: int) -> dict[str, Any]:
+    """What is measured of evaluations that list their problems."""
+    score = "pass@1 (paired by problem)"
+    return {"score": score, "change": f"{points} points", "first": first, "last": last}
+
+
 def regression_from_best(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Held-out results of a series that fell from their best."""
     points = held_out_points(run)
     if (found := fall(points)) is None:
         return Result(made=len(points) > 1)
     best, change = found
-    numbers = {"points": document.points(change), "first": best.step, "last": points[-1].step}
-    severity = "critical" if change.value <= -CRITICAL_LOSS else "warning"
+    scale = _scale(np.array([point.value for point in points]))
+    last = points[-1].step
+    if best.record is None:
+        change_of_series = f"{change.value:+.3g} (from {best.value:.3g} to {best.value + change.value:.3g})"
+        score = run.logged_as(HELD_OUT)
+        numbers = {"score": score, "change": change_of_series, "first": best.step, "last": last}
+    else:
+        numbers = _paired(document.points(change), best.step, last)
+    severity = "critical" if change.value <= -CRITICAL_LOSS * scale else "warning"
     return Result(True, numbers, severity, _begin(run, points, best))  # type: ignore[arg-type]
 
 
@@ -267,7 +290,7 @@ HELD_OUT_REGRESSION = Finding(
     "held-out-regression",
     "Training made held-out results worse",
     regression_on(None),
-    measured="pass@1 changed by {points} points from step {first} to step {last}, paired by problem.",
+    measured="{score} changed by {change} from step {first} to step {last}.",
     actions=(
         "Use the checkpoint of the best evaluation.",
         "Go on from it with a lower training.learning_rate or a larger algorithm.kl.coefficient.",
@@ -280,7 +303,7 @@ HELD_OUT_REGRESSION = Finding(
         "last evaluation that is near the best and the first from which on all are surely below it by a "
         "third of the fall"
     ),
-    weight="critical from 5 points, else warning",
+    weight="critical from 5 points, or 5 % of the largest score, else warning",
     explains=("train-held-out-gap", "quality-drop"),
     views=("drift",),
 )

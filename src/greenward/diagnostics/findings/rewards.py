@@ -115,8 +115,9 @@ def constant_reward(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     steps, values = run.series(signal)
     if np.ptp(values) <= 1e-9 * max(1.0, float(np.abs(values).max())):
         began = len(steps) > 1 and steps[0] <= 2 * (steps[1] - steps[0])
-        if run.family.kind == "agent" and len(values) < MIN_POINTS and values[0] and not began:
-            return Result()  # an excerpt of an agent that may have reached its best
+        is_best = values[0] > 0 or bool(values[0] and not began)  # perhaps, in its first row or before
+        if run.family.kind == "agent" and len(values) < MIN_POINTS and is_best:
+            return Result()
         text = f"{signal} is {values[0]:.4g} at each of {len(values)} steps."
         return Result(True, {"text": text}, onset=exactly(steps[0]))
     if (froze := _froze(values)) is not None:

@@ -145,6 +145,8 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
             wrong[name] = wrong[name] & ~np.isnan(run.values[name])
         if REWARD in wrong and _OF_EPISODES.fullmatch(run.logged_as(REWARD).lower()):
             wrong[REWARD] = wrong[REWARD] & ~np.isnan(run.values[REWARD])
+        elif REWARD in wrong and len(known := np.flatnonzero(np.isfinite(run.values[REWARD]))):
+            wrong[REWARD] = wrong[REWARD] & (np.arange(len(run.steps)) >= known[0])
     if SKIPPED in run.values and (skipped := run.values[SKIPPED] > 0).any():
         wrong[SKIPPED] = skipped
     wrong = {name: places for name, places in wrong.items() if places.any()}

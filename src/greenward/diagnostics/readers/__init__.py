@@ -49,6 +49,8 @@ def read_run_signals(
     values, recorded = {}, {}
     for theirs, (ours, scale, shift) in names.items():
         column = columns.values[theirs]
+        if ours == "entropy" and scale < 0 and np.nanmin(column, initial=np.inf) >= 0:
+            scale = 1.0  # a loss is the negative of an entropy, and some call the entropy itself a loss
         values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
         recorded[ours] = columns.recorded[theirs]
     # A share of a status is logged where an answer has it: at other steps with a status none has.
@@ -82,6 +84,7 @@ def read_run_signals(
         tuple(sorted(checkpoints)),
         find_rollouts(folder),
         columns.reading,
+        columns.counted_by,
     )
 
 

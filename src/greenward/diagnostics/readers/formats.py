@@ -168,6 +168,9 @@ def _in_file(path: Path) -> list[Found]:
     return _runs(form, [real], path.name)
 
 
+_FRACTION = re.compile(r"[-+]?\d{1,40}\.\d{1,40}(?:[eE][-+]?\d{1,5})?")  # no heading is one
+
+
 def _looks_like(head: bytes) -> Format:
     """The format of a text whose name does not say it."""
     text = head.decode(encoding_of(head[:512]), "replace").lstrip("\ufeff \r\n\t")
@@ -184,6 +187,7 @@ def _looks_like(head: bytes) -> Format:
             and len(cells) == 1
             and cells != {0}
             and not re.search(r"[:={|]", lines[0] + lines[1])
+            and not any(_FRACTION.fullmatch(cell.strip()) for cell in lines[0].split(delimiter))
         ):
             return CSV
     return STDOUT

@@ -19,7 +19,15 @@ import numpy as np
 
 from greenward.common.errors import DiagnosticsError
 from greenward.common.text import visible
-from greenward.diagnostics.readers.rows import MAX_NAME, MISSING, RUN_KEYS, Row, as_number, plain_key
+from greenward.diagnostics.readers.rows import (
+    MAX_NAME,
+    MISSING,
+    RUN_KEYS,
+    STEP_KEYS,
+    Row,
+    as_number,
+    plain_key,
+)
 from greenward.diagnostics.signals import HELD_OUT, Bools, Floats, Reading, Steps
 from greenward.runs.files import OVERFLOWED
 
@@ -27,13 +35,13 @@ from greenward.runs.files import OVERFLOWED
 _THEIRS: Mapping[str, str] = {
     "reward/mean": "reward critic/score/mean critic/rewards/mean reward/all/mean env/all/reward/total "
     "reward_mean rewards/mean objective/scores rollout/ep_rew_mean episode_reward_mean return "
-    "train/avg_reward mean_reward avg_reward reward/env env_reward episode_reward mean_episode_reward "
+    "train/avg_reward episode_reward mean_reward avg_reward reward/env env_reward mean_episode_reward "
     "episode_return_mean env_runners/episode_return_mean charts/episodic_return episodic_return "
     "ep_rew_mean rollout/return train/mean_reward rewards/margins averagereturn metrics/averagereturn "
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
-    "grouped_rewards_mean rewards/accuracies",
+    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
@@ -42,9 +50,9 @@ _THEIRS: Mapping[str, str] = {
     "train_loss",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
-    "entropy_loss objective/entropy policy_entropy",
+    "entropy_loss objective/entropy policy_entropy loss/ent",
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
-    "actor/reward_kl_penalty kl_ref mean_kl",
+    "actor/reward_kl_penalty kl_ref mean_kl kl_loss",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
     "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl "
     "approxkl",
@@ -53,20 +61,20 @@ _THEIRS: Mapping[str, str] = {
     "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate charts/learning_rate "
     "loss/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
-    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac",
+    "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac pg_clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
     "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance "
     "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
-    "vf_loss v_loss",
+    "vf_loss v_loss loss/vf cri_loss mean_value_loss",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
-    "avg_response_len response_len avg_len mean_response_length",
+    "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
-    "is_truncated/all/mean is_truncated/mean truncation_rate",
+    "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",
     "completion/unique": "unique_ratio diversity/unique distinct",
     "groups/without_signal": "frac_reward_zero_std env/all/by_group/frac_mixed zero_var_group_frac",
     "groups/all_fail": "env/all/by_group/frac_all_bad batch/solve_none critic/solve_none solve_none",
@@ -83,7 +91,8 @@ _THEIRS: Mapping[str, str] = {
     "reward/max": "critic/score/max critic/rewards/max reward_max",
     "reward/min": "critic/score/min critic/rewards/min reward_min",
     "advantage/std": "critic/advantages/std advantages/std advantages_std adv_std",
-    "rollouts/staleness": "off_policy_level/all/mean rollout/staleness_steps staleness policy_lag",
+    "rollouts/staleness": "off_policy_level/all/mean rollout/staleness_steps staleness policy_lag "
+    "max._off_policy_level",
     "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec tokens/sec",
     "perf/device_memory_mb": "perf/max_memory_allocated_gb gpu_mem_gb perf/max_memory_reserved_gb "
     "perf/peak_memory gpu_memory_gb memory/max_alloc memory(gib)",
@@ -110,19 +119,44 @@ _KEPT = re.compile(
 )
 _TERM = re.compile(r"(?:rewards|reward|env/all/reward)/(?:func_)?([^/]+)(?:/mean)?")
 _TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-lora: accuracy_reward_func mean
+# What people call the reward where they write the loop themselves: a noun, and words that say of what it is
+# the mean or the sum. Those of single episodes come before means over many, which hide how much they vary.
+_NOUNS = frozenset({"reward", "rewards", "return", "returns", "score", "scores", "rew", "utility"})
+_OF_ONE = frozenset({
+    *("episode", "episodes", "episodic", "ep", "eps", "total", "sum", "cumulative", "cum", "current", "last"),
+    *("finished", "with", "of", "the", "per", "in", "for", "agent", "agents", "train", "training", "raw"),
+})  # fmt: skip
+_OF_MANY = frozenset({
+    *("avg", "average", "averaged", "ave", "mean", "running", "moving", "rolling", "recent", "smoothed"),
+    *("ma", "over", "past", "previous", "batch", "epoch", "iteration"),
+})  # fmt: skip
+_WORD = re.compile(r"[a-z]+|\d+")
+_BY_WORDS = 1000  # ranks behind all names of the table
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
 _EVALUATION = re.compile(r"(?:eval|val|val-core|val-aux|test|validation|evaluation)[/_](.+)")
+_EVALUATION_WORD = re.compile(r"\b(?:eval|val|test|evaluation|validation)[/_ ]", re.IGNORECASE)
 _NO_SCORE = re.compile(
     r"(^|[/_@])(std|min|max|worst|loss|runtime|per_second|length|tokens|kl|entropy)([/_@]|$)"
 )
-_SCORES = ("acc", "pass", "correct", "solve", "score", "avg@", "reward")  # the best first
+_SCORES = (
+    "acc",
+    "pass",
+    "correct",
+    "solve",
+    "success",
+    "score",
+    "avg@",
+    "reward",
+    "return",
+)  # the best first
 _COUNTERS = frozenset({"epoch", "num_tokens", "num_input_tokens_seen", "total_flos", "progress/done_frac"})
 # Names that every log of their trainer has, and that no check needs: they are no news.
 _NO_NEWS = re.compile(
     r"rewards?/.+/(?:std|min|max)|.+_reward(?:_func(?:tion)?)?_(?:std|min|max|cov)|grouped_rewards_std|clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
     r"(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)|(?:logps|logits)/.*|"
     r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
-    r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|train_speed\(iter/s\))"
+    r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|"
+    r"train_speed\((?:iter/s|s/it)\)|total_steps|time|n/ep|n/st)"
 )
 
 
@@ -132,7 +166,7 @@ def renamed(
     """({name: (greenward's name, scale, shift)}, the names that are not recognised).
 
     `mapping` (theirs to greenward's) comes first. Of several names that mean the same, the best is taken and
-    the others keep their own.
+    the others keep their own. Where no reward of training was logged, that of evaluations is taken.
 
     Raises:
         DiagnosticsError: `mapping` has a name that the log has not.
@@ -143,6 +177,12 @@ def renamed(
             near = get_close_matches(theirs, names, n=3, cutoff=0.4) or names[:5]
             raise DiagnosticsError(f"the log has no {theirs!r} to map", remedy=f"It has {', '.join(near)} …")
     matches = {name: _ours(name, mapping) for name in names}
+    if all(ours != "reward/mean" for ours, _ in matches.values()):
+        matches |= {
+            name: ("reward/mean", rank)
+            for name, (ours, rank) in matches.items()
+            if ours == HELD_OUT and _reward_by_words(_EVALUATION_WORD.sub("", name)) is not None
+        }
     best: dict[str, str] = {}
     for name, (ours, rank) in matches.items():
         if ours is not None and (ours not in best or rank < matches[best[ours]][1]):
@@ -155,7 +195,13 @@ def renamed(
             forms = _forms(name) if chosen and name not in mapping else ()
             scale, shift = next((_SCALES[form] for form in forms if form in _SCALES), (1.0, 0.0))
             found[name] = (ours if chosen else name), scale, shift
-    news = (name for name in unknown if name not in _COUNTERS and not _NO_NEWS.fullmatch(_forms(name)[1]))
+    news = (
+        name
+        for name in unknown
+        if name not in _COUNTERS
+        and plain_key(name) not in STEP_KEYS
+        and not _NO_NEWS.fullmatch(_forms(name)[1])
+    )
     return found, tuple(news)
 
 
@@ -186,7 +232,19 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
         return f"reward/{match[1]}", 0
     if _KEPT.fullmatch(name):
         return name, 0
-    return None, 0
+    by_words = _reward_by_words(name)
+    return (None, 0) if by_words is None else ("reward/mean", by_words)
+
+
+def _reward_by_words(name: str) -> float | None:
+    """The rank of a name as one of the reward; None: it has other words, as "best" or "format"."""
+    words = _WORD.findall(name.lower())
+    nouns = _NOUNS.intersection(words)
+    rest = [word for word in words if word not in nouns and not word.isdecimal()]
+    if not nouns or not all(word in _OF_ONE or word in _OF_MANY for word in rest):
+        return None
+    many = any(word in _OF_MANY or word.isdecimal() for word in words)
+    return _BY_WORDS + (100 if many else 0) + len(words)
 
 
 _STEP_LIMIT = 2**62
@@ -213,6 +271,7 @@ class Columns(NamedTuple):
     recorded: dict[str, Bools]
     notes: list[str]
     reading: Reading
+    counted_by: str  # the name of the step as `plain_key` gives it, empty where rows are counted
 
 
 class RunRows(NamedTuple):
@@ -241,6 +300,7 @@ class Table:
         counted = dropped = 0
         self.set_aside: Counter[str] = Counter()
         rows, key, others = _step_key(iter(rows), step_keys)
+        self._counted_by = plain_key(key or "")
         for row in rows:
             if key is None:
                 if other := next((name for name in others if _is_step(_step_of(row.get(name)))), None):
@@ -425,7 +485,7 @@ class Table:
         left_out = sum(self.set_aside.values())
         reading = Reading(read + left_out, replaced, averaged, aside + others + left_out)
         said = [note for note, applies in notes.items() if applies]
-        return Columns(steps, values, recorded, [*self.notes, *said], reading)
+        return Columns(steps, values, recorded, [*self.notes, *said], reading, self._counted_by)
 
 
 _SHOWN_TEXTS = 4
@@ -476,9 +536,9 @@ def _rewinds(steps: Steps) -> Iterator[tuple[int, bool]]:
         again = len(seen.intersection(inside.tolist()))
         late = len(inside) == 1 and end - start > 1 and last > high  # one row, then on as before
         if (again or len(inside) >= _MANY) and not late:
-            anew = first <= low and _is_beginning(
-                first, piece if len(piece) > 1 else steps[begin : begin + _PEEKED]
-            )
+            of_run = piece if len(piece) > 1 else steps[begin : begin + _PEEKED]
+            # Of runs in one file, only some log the policy that they begin with.
+            anew = first - (first > low == 0) * _distance(of_run) <= low and _is_beginning(first, of_run)
             yield start, anew
             if anew:
                 begin, seen, low, high = start, set(), first, last
@@ -488,9 +548,14 @@ def _rewinds(steps: Steps) -> Iterator[tuple[int, bool]]:
 
 def _is_beginning(step: int, steps: Steps) -> bool:
     """Whether a log with these steps may begin at `step`; one that begins later goes on from a checkpoint."""
+    return step <= 2 * _distance(steps)
+
+
+def _distance(steps: Steps) -> float:
+    """The usual distance of steps; infinite where none is behind another."""
     distances = np.diff(steps)
     distances = distances[distances > 0]
-    return not len(distances) or step <= 2 * float(np.median(distances))
+    return float(np.median(distances)) if len(distances) else math.inf
 
 
 class _Tally:

@@ -6,7 +6,8 @@
 - Boxes with a name and a number in each line: Stable-Baselines3 (logger.py, HumanOutputFormat), Spinning Up,
   OpenAI Baselines. Markdown tables, and tables whose columns are parted by spaces.
 - Bars of tqdm with values behind the rate.
-- Lists of names and numbers without a sign between them: mlx-lm (`Iter 10: Train loss 2.3, It/sec 0.5, …`).
+- Lists of names and numbers without a sign between them: mlx-lm (`Iter 10: Train loss 2.3, It/sec 0.5, …`),
+  rlkit and the summaries of W&B (a name, a gap and a number in each line), and the tuples of Python 2.
 - Lines and blocks of names and numbers: minimind (`Epoch:[1/1](1/500), Reward: 0.4, …`), prime-rl
   (`Step 28 | Time: 3.1s | Reward: 0.5 | …`), TF-Agents (`step = 200: loss = 0.1`), rsl_rl's blocks below
   `Learning iteration 12/1500`, CleanRL, ML-Agents, and most that people write themselves.
@@ -46,11 +47,27 @@ _MAPPED = re.compile(rf"['\"]([^'\"]{{1,256}})['\"]:\s{{0,4}}{_CALL}['\"]?({NUMB
 _VERL = re.compile(rf"(?<![\w/@.-])([\w/@.-]{{1,256}}):{_CALL}({NUMBER})")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,2}(?:;\d{1,3}){0,4}m")
 _QUOTES = re.compile(r"(?:\s{0,9}>{1,3}\s?){1,9}|\$ ")
+# Ray's "(main_task pid=19443, ip=10.0.0.1)", torchrun's "[rank0]:", W&B's "wandb:", Python's "INFO:root:".
+_WRITER = re.compile(
+    r"\s{0,9}(?:\(\w[\w.:-]{0,80} pid=\d{1,9}(?:, ip=[\w.:]{1,40})?\)|\[rank\d{1,5}\]:|wandb:|"
+    r"(?:INFO|DEBUG|WARNING|ERROR):[\w.]{1,80}:) ?"
+)
+_TUPLE = re.compile(r"\(['\"].{1,4000}\),?")  # what print("Episode", 3, "reward", 0.5) gives in Python 2
+_OF_TUPLE = re.compile(rf"u?(?:'([^']{{0,200}})'|\"([^\"]{{0,200}})\")|({NUMBER})")
 _BAR = re.compile(r"\|?\s*(\d{1,15})/(\d{1,15})\s?\[([^\[\]]{0,20}<[^\[\]]{0,4000})\]")
 _EVALUATES = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
 _EDGE = "|│┃║"
 _SPLIT = re.compile(f"[{_EDGE}]")
 _RULE = re.compile(r"[\s:|+=#*_\u2500-\u257f-]{3,}")
+
+
+# Names in the mappings that transformers' trainers and verl print, of which no other line has several.
+_OF_TRAINERS = frozenset({
+    *("loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "epoch", "num_tokens"),
+    *("actor/pg_loss", "actor/grad_norm", "actor/lr", "critic/score/mean", "critic/rewards/mean"),
+    *("response_length/mean", "global_seqlen/mean", "timing_s/step", "train/loss", "train/grad_norm"),
+})  # fmt: skip
+_SURE = 3
 
 
 class _Rows:
@@ -61,9 +78,12 @@ class _Rows:
         self.weak: list[Row] = []  # names and numbers
         self.bars: list[Row] = []
         self.torn = self.beyond = 0
+        self.of_trainers = 0  # rows that only a trainer prints
         self.torn_last = False
 
     def add(self, rows: list[Row], row: Row) -> None:
+        if rows is self.strong:
+            self.of_trainers += len(_OF_TRAINERS.intersection(row)) >= _SURE
         if len(rows) < _MOST_ROWS:
             rows.append(row)
         else:
@@ -93,12 +113,34 @@ class _Rows:
         kinds = (stepped, counted, lines, self.bars, loose)
         most = max(map(len, kinds))
         best = next((rows for rows in kinds if len(rows) >= max(3, most / 10)), max(kinds, key=len))
+        if self.of_trainers > 1:  # samples that were printed between the steps may be many more
+            best = max(stepped, counted, key=len)
         if best is stepped:
             yield from self._stepped(strong, {*map(id, stepped)}, log)
         elif best is counted:
             yield from _counted(counted, log)
+        elif best is lines:
+            yield from self._lines({*map(id, lines)}, log)
         else:
             yield from best
+
+    def _lines(self, stepped: set[int], log: Log) -> Iterator[Row]:
+        """The lines with a step, and what was evaluated between them, at the step before it."""
+        last: Row = {}
+        names: set[str] = set()
+        without = 0
+        for row in self.weak:
+            if id(row) in stepped:
+                last = {name: value for name, value in row.items() if _names_step(name)}
+                names.update(row)
+                yield row
+            elif last:
+                found = {name: value for name, value in row.items() if _EVALUATED.search(name)}
+                if any(map(is_metric, found)) and names.isdisjoint(found):
+                    yield {**found, **last}
+                without += any(is_metric(name) for name in row if name not in found)
+        if without:
+            log.set_aside["they were printed without a step, beside others that have one"] += without
 
     def _stepped(self, strong: list[Row], stepped: set[int], log: Log) -> Iterator[Row]:
         """The rows with a step; evaluations without one are printed after the step that they follow."""
@@ -148,6 +190,7 @@ def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     return parts
 
 
+_EVALUATED = re.compile(r"\b(?:eval|evaluat\w*|val|valid|validation|test)(?=[/_\s@-]|$)", re.IGNORECASE)
 _OF_EVALUATION = re.compile(r"(?:eval|val|test|validation)[/_-]|epoch$")
 
 
@@ -203,7 +246,21 @@ def _plain(text: str) -> str:
         text = _COLOURS.sub("", text)
     if quoted := _QUOTES.match(text):
         text = text[quoted.end() :]
+    if (":" in text or "pid=" in text) and (writer := _WRITER.match(text)):
+        text = text[writer.end() :]
+    if text.startswith(("('", '("')) and _TUPLE.fullmatch(text.rstrip()):
+        text = _of_tuple(text)
     return text.replace("\xa0", " ")
+
+
+def _of_tuple(text: str) -> str:
+    """The names and the numbers of a tuple as `name: number`, each name with the number behind it."""
+    name, pairs = "", []
+    for single, double, number in _OF_TUPLE.findall(text):
+        if number and name:
+            pairs.append(f"{name}: {number}")
+        name = "" if number else (single or double).replace("\\t", " ").replace("\\n", " ").strip(" :=,#")
+    return ", ".join(pairs)
 
 
 def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
@@ -222,6 +279,7 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
             words.close()
         elif "step:" in plain and " - " in plain and (row := _verl(plain)):
             found.add(found.strong, row)
+            found.of_trainers += len(_OF_TRAINERS.intersection(row)) >= _SURE  # no config has this form
         elif (opened := _opens(plain)) is not None:
             _take_mapping(plain, opened, found)
         elif "/" in plain and (bar := _BAR.search(plain)):
@@ -250,6 +308,10 @@ def _opens(text: str) -> int | None:
     return None if found is None else found.start()
 
 
+# slime: "perf 12: {…}"
+_BEFORE = re.compile(r"\b(?:train|eval|perf|multi_turn|passrate) (\d{1,15}):\s{0,9}$")
+
+
 def _take_mapping(text: str, opened: int, found: _Rows) -> None:
     end = text.rfind("}")
     if end < opened:
@@ -267,6 +329,8 @@ def _take_mapping(text: str, opened: int, found: _Rows) -> None:
         return
     if not _has_step(row):  # "step 12: {…}"
         steps = {pair.name: pair.value for pair in _pairs(text[:opened]) if pair.is_step}
+        if not steps and (counted := _BEFORE.search(text[:opened])):
+            steps = {"step": float(counted[1])}
         row = {**steps, **row}
     found.add(found.strong, row)
 
@@ -429,10 +493,19 @@ class _Pair(NamedTuple):
 _EPOCH = re.compile(r"\b(epoch):?\s?\[(\d{1,9})(/\d{1,9})?\]\s?[\[(](\d{1,12}/\d{1,12})[\])]", re.IGNORECASE)
 _WRAPPED = re.compile(rf"\b(?:np\.\w{{1,20}}|tensor|array|Array)\(\[?\s?({NUMBER})[^()]{{0,80}}\)")
 _STAMP = re.compile(r"\W?\d{4}[-/]\d\d[-/]\d\d[ T_]\d\d[:.]\d\d[:.]\d\d\S{0,12}|\[?\d\d:\d\d:\d\d\S{0,8}")
+# "DQN INFO", "- __main__ - INFO -", behind a time
+_LOGGER = re.compile(
+    r"[\s|,:—-]{0,9}(?:[\w.]{1,80}[\s|:—-]{1,9})?(?:INFO|DEBUG|WARNING|ERROR|SUCCESS)\b[\s|:—-]{0,9}"
+)
+_NUMBERED = re.compile(r"#\s?(?=\d)")  # "Epoch #1"
+_ALIGNED = re.compile(
+    rf"([^\W\d][\w/.@%()+-]{{0,80}}(?: [\w/.@%()+-]{{1,40}}){{0,6}})(?:\s{{2,40}}|\t)({NUMBER}%?)"
+    rf"|([\w.@-]{{1,80}}(?:/[\w.@-]{{1,80}}){{1,4}}) \[?({NUMBER}%?)\]?(?: (\d{{1,15}}))?"
+)
 _TOKEN = re.compile(
     rf"(?P<number>(?<![\w.])(?<!\d[:/,-])(?P<digits>[-+]?[1-9]\d{{0,2}}(?:,\d{{3}}){{1,6}}(?:\.\d{{1,40}})?(?![\d,])|{NUMBER})"
     r"(?P<of>\s?/\s{0,9}\d{1,15})?(?P<unit>[%kKM]|ms|secs?|s|min|h|it/s|s/it|GB|GiB|MB|MiB)?(?![\w/]))"
-    r"|(?P<word>[^\W\d][\w/.@%#^*&+-]{0,255}(?: ?\([A-Za-z/% ]{1,20}\)(?=\s?[:=]))?)"
+    r"|(?P<word>[^\W\d][\w/.@%#^*&+-]{0,255}(?: ?\([A-Za-z_/% ]{1,20}\)(?=\s?[:=]))?)"
     r"|(?P<assign>=>|->|[:=])|(?P<open>[\[(])|(?P<stop>\s{2,}|\t|[^\s\w])"
 )
 _LEVELS = frozenset({
@@ -443,6 +516,7 @@ _UNITS = frozenset({
     *("samples/s", "gb", "gib", "mb", "mib", "%"),
 })  # fmt: skip
 _MOST_WORDS = 6
+_COUNTERS = frozenset({"number", "num", "no", "nr", "index"})
 _LISTED = re.compile(
     rf"(?:^|[,;|:])\s*([^\W\d][\w/.-]{{0,80}}(?: [\w/.()-]{{1,80}}){{0,{_MOST_WORDS - 1}}}) ({NUMBER}%?)"
     r"(?: ?[A-Za-z/]{1,12})?(?=\s*(?:[,;|]|$))"
@@ -461,6 +535,14 @@ def _pairs(text: str) -> list[_Pair]:
     text = text[:_WORDS_AT]
     if stamp := _STAMP.match(text):
         text = text[stamp.end() :]
+        if logger := _LOGGER.match(text):
+            text = text[logger.end() :]
+    if "#" in text:
+        text = _NUMBERED.sub("", text)
+    if (aligned := _ALIGNED.fullmatch(text.strip())) and not _names_step(name := aligned[1] or aligned[3]):
+        value = number_in(aligned[2] or aligned[4])
+        counted = [_Pair("global_step", float(aligned[5]), True, True)] if aligned[5] else []
+        return [] if value is None else [_Pair(name, value, False, True), *counted]
     text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
     if "(" in text:
         text = _WRAPPED.sub(r"\1", text)
@@ -498,6 +580,8 @@ def _pairs(text: str) -> list[_Pair]:
 
 def _take_pair(found: list[_Pair], words: list[str], token: re.Match[str], assigned: bool) -> None:
     words = words[-_MOST_WORDS:]
+    if len(words) > 1 and words[-1].lower() in _COUNTERS:  # "Game number: 12"
+        words = words[:-1]
     # What stands before a step is a prefix: "Training Step 12", "Eval num_timesteps=10000".
     last = plain_key(words[-1].rstrip("."))
     whole = plain_key(" ".join(words))

@@ -28,7 +28,7 @@ STEP_KEYS = (
     "timesteps", "timestep", "num_timesteps", "env_steps", "env_step", "totalenvinteracts",
     "total_env_steps", "total_steps", "total/steps", "total_t", "frames", "frame", "num_episodes",
     "episode_num",
-    "time/episodes", "episodes", "episode", "ep", "games", "game", "rounds", "round", "rollout",
+    "time/episodes", "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
     "generation", "iterations", "iter", "itr", "it", "updates", "batch", "epochs", "epoch",
 )  # fmt: skip
 # Names of cells that say which run a row is of.
