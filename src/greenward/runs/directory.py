@@ -3,7 +3,7 @@
     config.yaml                  the resolved recipe
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
-    own/loss.py, own/advantage.py  the source of those of the user's own
+    own_loss.py                  the source of a loss of the user's, and own_advantage.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
@@ -52,7 +52,6 @@ from greenward.runs.reading import (
     CONFIG,
     EVALUATIONS,
     METRICS,
-    OWN,
     PREDICTIONS,
     PROVENANCE,
     ROLLOUTS,
@@ -208,8 +207,8 @@ class RunDirectory(Closeable):
         processes train together and how they hold the weights, and whose kernels compute: another session
         that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
-        `sources` are those of the user's functions by name; they are kept in `own/`, and provenance.json has
-        their hashes.
+        `sources` are those of the user's functions by name. They are kept as `own_NAME.py`, and
+        provenance.json has their hashes.
         Raises `RunError` for a run that is there without `resume`, one that was made with another config or
         other sources, one that another process writes, and a folder that is not greenward's or cannot be
         written.
@@ -237,25 +236,22 @@ class RunDirectory(Closeable):
             record["sessions"] = read_sessions(path)
             sessions = record["sessions"] if exists else []
             facts: dict[str, Any] = {**COMPUTED_BY, **computed_by}
-            if sources:
-                facts["own"] = {
-                    name: hashlib.sha256(source.encode()).hexdigest() for name, source in sources.items()
-                }
-                compare_sources(path, sessions[-1].get("own") if sessions else None, facts["own"])
             for key, value in facts.items():
                 before = sessions[-1].get(key, COMPUTED_BY[key]) if sessions else value
                 if before != value:
                     inexact[key] = f"{before} -> {value}"
             if inexact:
                 facts["inexact_resume"] = inexact
+            if sources:
+                own = {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sources.items()}
+                compare_sources(path, sessions[-1].get("own") if sessions else None, own)
+                facts["own"] = own
             record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
             text = yaml_text(resolved)
             write_atomically(path / CONFIG, text.encode())
             for name, source in sources.items():
-                with writing(str(path / OWN)):
-                    (path / OWN).mkdir(exist_ok=True)
-                write_atomically(path / OWN / f"{name}.py", source.encode())
+                write_atomically(path / f"own_{name}.py", source.encode())
             return cls(path, resolved, lock, inexact)
         except BaseException:
             lock.release()
@@ -358,7 +354,7 @@ def compare_sources(path: Path, old: Any, new: Mapping[str, str]) -> None:
     """Raises `RunError` if a function of the user's has another hash than in the last session, `old`."""
     before = old if isinstance(old, Mapping) else {}
     if changed := [name for name, digest in new.items() if before.get(name, digest) != digest]:
-        kept = path / OWN / f"{changed[0]}.py"
+        kept = path / f"own_{changed[0]}.py"
         raise RunError(
             f"{path} was made with another {changed[0]}: the source of algorithm.{changed[0]} has changed.",
             remedy=f"Resume with the old source, which is kept in {kept}, or choose another directory.",

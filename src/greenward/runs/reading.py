@@ -49,7 +49,7 @@ SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
-ROLLOUTS, EVALUATIONS, CHECKPOINTS, OWN = "rollouts", "evaluations", "checkpoints", "own"
+ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
 
 MAX_STEP = 10**12
 MAX_SAMPLES = 10**6  # answers to a problem
