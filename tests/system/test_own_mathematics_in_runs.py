@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from safetensors.torch import load_file
 
 from greenward.common.errors import ConfigError, RunError
 from greenward.config.loading import load_recipe
+from greenward.config.sections import GRPOAlgorithmConfig
 from greenward.diagnostics.diff import diff_runs
 from greenward.recipes.run import check_recipe, train
 from greenward.reports.document import Fact
 from greenward.reports.write import report_of
+from greenward.training.own import OwnMathematics
 from tiny_model import REINFORCED
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +147,15 @@ def test_the_example_trains_by_both_of_its_functions(tmp_path, monkeypatch):
     recipe = resolve(*names, "training.max_steps=1")
     assert train(recipe, tmp_path / "run", quiet=True)
     assert (tmp_path / "run/own_loss.py").read_text() == (ROOT / "examples/own_loss.py").read_text()
+
+
+def test_the_functions_of_the_page_pass_the_check(module, tmp_path):
+    page = (ROOT / "docs/own_algorithm.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(def .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / f"{module}.py").write_text(
+        "import numpy as np\nimport torch\n\n" + "\n\n".join(blocks), "utf-8"
+    )
+    names = {"loss": f"{module}:clipped", "advantage": f"{module}:late_tokens"}
+    own = OwnMathematics.of(GRPOAlgorithmConfig.model_validate(names), {})
+    assert own.sources.keys() == names.keys() and len(blocks) == 2
+    assert own.loss is not None and not own.loss.learns_everywhere
