@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from greenward.common.errors import ConfigError, RunError
-from greenward.config.loading import load_recipe
+from greenward.config.loading import all_recipes, load_recipe
 from greenward.config.sections import GRPOAlgorithmConfig
 from greenward.diagnostics.diff import diff_runs
 from greenward.recipes.run import check_recipe, train
@@ -114,6 +114,16 @@ def test_a_check_tries_both_and_a_training_refuses_before_there_is_a_run(module,
     assert not (tmp_path / "run").exists()
 
 
+def test_every_policy_gradient_takes_an_own_loss():
+    sections = [
+        made.model_fields["algorithm"].annotation
+        for (_, name), made in all_recipes().items()
+        if name in ("grpo", "ppo")
+    ]
+    assert len(sections) > 10
+    assert {section(loss="mine:f").loss for section in sections} == {"mine:f"}
+
+
 def test_an_own_advantage_may_compare_answers_of_other_groups():
     with pytest.raises(ConfigError, match="compares the answers of a group"):
         resolve("training.num_generations=1")
@@ -124,21 +134,35 @@ def test_an_own_advantage_may_compare_answers_of_other_groups():
         resolve("algorithm=ppo", "algorithm.advantage=mine:f")
 
 
-def test_the_notebook_has_at_most_25_lines_and_runs(tmp_path):
+def test_the_notebook_has_at_most_25_lines_and_runs_and_resumes_by_the_same_functions(tmp_path):
     cells = json.loads((ROOT / "examples/own_loss.ipynb").read_text("utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     assert len([line for line in code.splitlines() if line.strip()]) <= 25
-    (tmp_path / "notebook.py").write_text(code, "utf-8")
-    done = subprocess.run(
-        [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+
+    def run_it(text):
+        (tmp_path / "notebook.py").write_text(text, "utf-8")
+        command = [sys.executable, "notebook.py"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    def steps():
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        return [(row["step"], row["grad_norm"] > 0) for row in map(json.loads, lines)]
+
     run = tmp_path / "runs/own_loss"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3] and all(row["grad_norm"] > 0 for row in rows)
+    done = run_it(code)
+    assert done.returncode == 0, done.stderr
+    assert steps() == [(1, True), (2, True), (3, True)]
     for name, function in (("loss", "penalised"), ("advantage", "batch_centred")):
         kept = (run / f"own_{name}.py").read_text()
         assert kept.startswith(f"def {function}(") and kept in code
+    longer = code.replace('"max_steps": 3', '"max_steps": 4').replace(
+        "train(\n", "train(\n    resume=True,\n"
+    )
+    refused = run_it(longer.replace("(2 * clip_high)", "(3 * clip_high)"))
+    assert "the source of algorithm.loss has changed" in refused.stderr
+    done = run_it(f"{longer}\n# what is outside of the functions may change")
+    assert done.returncode == 0, done.stderr
+    assert len(steps()) == 4
 
 
 def test_the_example_trains_by_both_of_its_functions(tmp_path, monkeypatch):

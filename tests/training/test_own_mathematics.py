@@ -311,7 +311,7 @@ MEAN = "-(advantages_BT * logprobs_BT).mean()"
 WRONG_LOSSES = {
     "an unknown parameter": (lambda logprobs, logprobs_BT: 0, r"its parameter logprobs is not known(.|\n)*old_logp"),
     "an exception": (failing_loss, r"raised ZeroDivisionError(.|\n)*test_own_mathematics\.py\", line \d+, in failing_loss"),
-    "a number": (loss("float(logprobs_BT.sum())"), r"expected a floating-point tensor of shape \(\), found float"),
+    "a number": (loss("logprobs_BT.sum().item()"), r"expected a floating-point tensor of shape \(\), found float"),
     "values of tokens": (loss("logprobs_BT"), r"found a tensor \(9, 7\) of float32"),
     "whole numbers": (loss("mask_BT.sum()"), r"found a tensor \(\) of int64"),
     "infinity": (loss("(logprobs_BT / 0).sum()"), r"it gave a loss of -?(inf|nan)"),
@@ -323,14 +323,18 @@ WRONG_LOSSES = {
         loss("(logprobs_BT - old_logprobs_BT).abs().sqrt().sum() / total_tokens"),
         r"its gradient has an entry of (nan|inf|-inf)",
     ),
+    "0/0 where an advantage is 0": (
+        loss("-((advantages_BT / advantages_BT.abs())[mask_BT] * logprobs_BT[mask_BT]).sum() / total_tokens"),
+        r"with advantages of 0 it gave a loss of nan",
+    ),
+    "0/0 by its own tokens": (
+        loss("-(advantages_BT * logprobs_BT).sum() / mask_BT.sum()"),
+        r"in micro-batches, of which one has no token that is trained on, it gave a loss of nan",
+    ),
     "detached": (loss("(advantages_BT * logprobs_BT.detach()).sum()"), r"the policy got no gradient(.|\n)*detach"),
     "no gradient": (loss("(logprobs_BT * 0).sum()"), r"the policy got no gradient"),
     "a mean over the micro-batch": (loss(MEAN), r"for the whole and -?[\d.]+ as the sum over micro-batches(.|\n)*total_tokens"),
     "scaled by the rows": (loss("-(advantages_BT * logprobs_BT).sum() / len(mask_BT)"), r"as the sum over micro-batches"),
-    "scaled by its own tokens": (
-        loss("-(advantages_BT * logprobs_BT).sum() / mask_BT.sum()"),
-        r"it gave a loss of|as the sum over micro-batches",
-    ),
     "normalised by the batch": (
         loss("-((advantages_BT - advantages_BT.mean()) * logprobs_BT).sum() / total_tokens"),
         r"as the sum over micro-batches",

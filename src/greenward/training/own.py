@@ -128,7 +128,7 @@ class OwnLoss:
         groups = _made_up_rows(with_reference=algorithm.kl.coefficient > 0)
         policy = {row: torch.tensor(row.turn.logprobs_T).requires_grad_() for rows in groups for row in rows}
 
-        def gradients(*parts: MicroBatch) -> tuple[Tensor, Tensor]:
+        def gradients(parts: Sequence[MicroBatch], place: str = "") -> tuple[Tensor, Tensor]:
             """The loss and, of the log-probability of each token, its gradient."""
             losses = []
             for micro in parts:
@@ -138,20 +138,21 @@ class OwnLoss:
             loss = torch.stack(losses).sum()
             if not loss.requires_grad:
                 raise self.function.error(f"{_MADE_UP} the policy got no gradient.", _DETACHED)
-            found = torch.autograd.grad(loss, list(policy.values()), materialize_grads=True)
-            return loss.detach(), torch.cat(found)
+            found = torch.cat(torch.autograd.grad(loss, list(policy.values()), materialize_grads=True))
+            for what, values in (("it gave a loss of", loss), ("its gradient has an entry of", found)):
+                if not values.isfinite().all():
+                    wrong = float(values[~values.isfinite()].flatten()[0])
+                    raise self.function.error(f"{_MADE_UP} {place}{what} {wrong}.", _FINITE)
+            return loss.detach(), found
 
         batch = _micro_batch(groups)
-        loss, gradient = gradients(batch)
-        for what, values in (("it gave a loss of", loss), ("its gradient has an entry of", gradient)):
-            if not values.isfinite().all():
-                wrong = float(values[~values.isfinite()].flatten()[0])
-                raise self.function.error(f"{_MADE_UP} {what} {wrong}.", _FINITE)
+        loss, gradient = gradients([batch])
         if not gradient.any():
             raise self.function.error(f"{_MADE_UP} the policy got no gradient.", _DETACHED)
         single = [_micro_batch([[row]], of=groups) for rows in groups for row in rows]
         untrained = _micro_batch(groups[:1], of=groups, trained=False)
-        sum_loss, sum_gradient = gradients(*single, untrained)
+        divided = "in micro-batches, of which one has no token that is trained on, "
+        sum_loss, sum_gradient = gradients([*single, untrained], divided)
         scale = float(gradient.abs().max())
         is_equal = torch.allclose(sum_gradient, gradient, rtol=1e-3, atol=1e-4 * scale)
         if not is_equal or not torch.allclose(sum_loss, loss, rtol=1e-3, atol=1e-5):
@@ -162,7 +163,8 @@ class OwnLoss:
                 _SUM,
             )
         without = replace(batch, advantages_BT=torch.zeros_like(batch.advantages_BT))
-        return replace(self, learns_everywhere=bool(gradients(without)[1].any()))
+        _, gradient = gradients([without], "with advantages of 0 ")
+        return replace(self, learns_everywhere=bool(gradient.any()))
 
 
 @dataclass(eq=False)
