@@ -139,7 +139,10 @@ class OwnLoss:
             if not loss.requires_grad:
                 raise self.function.error(f"{_MADE_UP} the policy got no gradient.", _DETACHED)
             found = torch.cat(torch.autograd.grad(loss, list(policy.values()), materialize_grads=True))
-            for what, values in (("it gave a loss of", loss), ("its gradient has an entry of", found)):
+            for what, values in (
+                ("it gave a loss of", loss.detach()),
+                ("its gradient has an entry of", found),
+            ):
                 if not values.isfinite().all():
                     wrong = float(values[~values.isfinite()].flatten()[0])
                     raise self.function.error(f"{_MADE_UP} {place}{what} {wrong}.", _FINITE)
