@@ -199,7 +199,7 @@ def test_problems_may_come_from_a_generator(tmp_path):
 def test_mistakes_are_named_before_anything_is_loaded(tmp_path):
     with pytest.raises(ConfigError, match=r"Nearest: training\.max_steps"):
         train(training={"max_stpes": 3}, output=tmp_path / "run")
-    with pytest.raises(ConfigError, match="two reward functions are called"):
+    with pytest.raises(ConfigError, match="two functions are called"):
         train(rewards={vowels: 1.0, _Named("vowels"): 1.0}, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

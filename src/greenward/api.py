@@ -96,6 +96,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return loading.load_recipe(path, overrides, machine=detection.this_preset)
 
 
+_FUNCTIONS = (("algorithm", "loss"), ("algorithm", "advantage"))
+
+
 def train(
     recipe: Recipe | str | Path | None = None,
     overrides: Sequence[str] = (),
@@ -115,7 +118,8 @@ def train(
 
     `recipe` is a recipe, the path of its file or the name of a shipped one; None is GRPO with all defaults.
     `overrides` are `key=value` as on the command line, and `sections` the same as keywords:
-    `train(model="runs/mine", training={"max_steps": 50})`.
+    `train(model="runs/mine", training={"max_steps": 50})`. `algorithm={"loss": f, "advantage": g}` may have
+    functions (docs/own_algorithm.md).
 
     `problems` and `held_out` are problems to train on and to evaluate on, or what those keys of the section
     `problems` may name. A run on given problems without `held_out` is not evaluated. `rewards` are reward
@@ -127,12 +131,15 @@ def train(
     settings, size and first prompt. Raises the errors of
     `greenward.common.errors`; written files are kept.
     """
-    from greenward.grading.user_rewards import reward_terms
+    from greenward.grading.user_rewards import name_in, reward_terms
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
+    functions: dict[str, Callable[..., Any]] = {}
     changes = []
     for path, value in leaves(sections):
+        if path in _FUNCTIONS and callable(value):
+            value = name_in(functions, value)
         try:
             changes.append(f"{dotted(path)}={json.dumps(value)}")
         except TypeError:
@@ -153,7 +160,6 @@ def train(
     if "train" in given and held_out is None:
         given["held_out"] = ProblemSet([])
         changes.append("evaluation.enabled=false")
-    functions: dict[str, RewardFunction] = {}
     if rewards is not None:
         changes.append(f"rewards={json.dumps(reward_terms(rewards, functions))}")
     changes += overrides

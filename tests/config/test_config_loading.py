@@ -114,7 +114,7 @@ class TestWrongValues:
         assert (
             "expected 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce' or 'ppo', found 'dpao'" in said
         )
-        assert said.endswith("Nearest: dapo.")
+        assert said.endswith("Nearest: dapo. Your own: 'module:function'.")
 
     def test_override_is_blamed_and_not_the_file(self) -> None:
         said = message("training: {max_steps: 5}", "training.max_steps=-1")

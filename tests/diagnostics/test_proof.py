@@ -117,6 +117,8 @@ def test_a_replay_begins_before_the_onset_and_shows_the_fault_again(tmp_path, tr
         {"self_play": {"games": [{"name": "evil:G"}]}},
         {"self_play": {"opponents": {"model@http://127.0.0.1:9": 1.0}}},
         {"monitor": {"rules": "rules.yaml"}},
+        {"algorithm": {"name": "grpo", "loss": "evil:loss"}},
+        {"algorithm": {"name": "grpo", "advantage": "evil:advantage"}},
         {"sandbox": {"backend": "ray"}},
         {"sandbox": {"packages": ["evil"]}},
         {"sandbox": {"backend": "http", "http": {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}}},

@@ -88,8 +88,9 @@ def test_rewards_that_still_differ_are_not_denied():
     assert "only partial success" in str(cause_of(row(pass_rate=0.0), {"algorithm": {"name": "grpo"}}))
 
 
-def test_an_advantage_over_the_batch_needs_no_group_that_differs():
-    config = {"algorithm": {"name": "grpo", "advantage": "reinforce"}}
+@pytest.mark.parametrize("advantage", ["reinforce", "mine:advantage"])
+def test_an_advantage_over_the_batch_needs_no_group_that_differs(advantage):
+    config = {"algorithm": {"name": "grpo", "advantage": advantage}}
     assert cause_of(row(groups=0.0), config) is None
 
 

@@ -23,6 +23,7 @@ from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
 from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
 from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
+from greenward.config.sections import OwnFunction
 from greenward.config.upgrade import EXTENDS, PRETRAINED, upgrade
 from greenward.tasks import DEFAULT_TASK, TASKS, recipes_of_task
 
@@ -325,7 +326,7 @@ def _needs(made: type[Recipe], path: KeyPath, value: Any = _ABSENT) -> str:
     having = [
         key
         for key, other in all_recipes().items()
-        if field_at(other, path) is not None and (value is _ABSENT or value in _choices(other, path))
+        if field_at(other, path) is not None and (value is _ABSENT or _is_choice(other, path, value))
     ]
     own = [f"algorithm.name: {name}" for other, name in having if other == task]
     return " or ".join(own or dict.fromkeys(f"task: {other}" for other, _ in having))
@@ -349,7 +350,7 @@ def only_keys_of(
         here = (*path, key)
         having = [one for one in (made, *all_recipes().values()) if field_at(one, here) is not None]
         if isinstance(value, str) and _choices(made, here):
-            having = [other for other in having if value in _choices(other, here)]
+            having = [other for other in having if _is_choice(other, here, value)]
         if not having or made in having or keep(here):
             kept[key] = only_keys_of(made, value, keep, here) if isinstance(value, dict) else value
     return kept
@@ -391,6 +392,8 @@ def _message(item: Any, text: RecipeText, made: type[Recipe]) -> str:
             hint = f" It needs {needed}."
         else:
             hint = _nearest(get_close_matches(str(value), _choices(made, path), n=1))
+            if _is_choice(made, path, "module:function"):
+                hint += " Your own: 'module:function'."
     return f"{place}: {key}: expected {expected}, found {describe(value)}.{hint}"
 
 
@@ -400,7 +403,15 @@ def _one_of(choices: Sequence[Any]) -> str:
 
 def _choices(made: type[Recipe], path: KeyPath) -> tuple[Any, ...]:
     field = field_at(made, path)
-    return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+    parts = (field.annotation, *get_args(field.annotation)) if field else ()
+    return tuple(choice for one in parts if get_origin(one) is Literal for choice in get_args(one))
+
+
+def _is_choice(made: type[Recipe], path: KeyPath, value: Any) -> bool:
+    """Whether a choice of names has this value, or takes functions of the user's and this names one."""
+    field = field_at(made, path)
+    takes_own = field is not None and OwnFunction in get_args(field.annotation)
+    return value in _choices(made, path) or (takes_own and ":" in str(value))
 
 
 def _nearest(names: list[str]) -> str:

@@ -210,8 +210,11 @@ class PolicyGradientRecipe(RewardedRecipe):
 
 
 def without_groups(training: TrainingConfig, algorithm: GRPOAlgorithmConfig) -> Iterator[str]:
-    """Yield the mistake of an algorithm that compares answers within a group, if groups have one answer."""
-    if training.num_generations < 2:
+    """Yield the mistake of an algorithm that compares answers within a group, if groups have one answer.
+
+    What an advantage of the user's compares is not known.
+    """
+    if training.num_generations < 2 and ":" not in algorithm.advantage:
         yield (
             f"training.num_generations {training.num_generations}: {algorithm.advantage} "
             "compares the answers of a group and needs at least 2 (algorithm.name: ppo works with 1)"

@@ -17,9 +17,13 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
 )
+from pydantic_core import PydanticKnownError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 InferenceDType = Literal[DType, "int8"]
@@ -520,7 +524,21 @@ class TrackingConfig(ConfigSection):
 
 
 MoreThanOne = Annotated[float, Field(gt=1)]
+OwnFunction = Annotated[str, Field(pattern=r"^[^:\s]+:[^:\s]+$", description="your own, as module:function")]
+
+
+def _as_one(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """One mistake for what is neither a name nor `module:function`, and not one for each."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise PydanticKnownError("literal_error", {"expected": "a name or module:function"}) from None
+
+
 Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "ppo"]
+LossOrOwn = Annotated[Loss | OwnFunction, WrapValidator(_as_one)]
+Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
+AdvantageOrOwn = Annotated[Advantage | OwnFunction, WrapValidator(_as_one)]
 
 
 class KLConfig(ConfigSection):
@@ -644,7 +662,7 @@ class SelfImitationConfig(AcceptedAnswersConfig):
 class PolicyGradientConfig(AlgorithmConfig):
     """What the policy-gradient algorithms share: the loss, its clipping, KL and entropy terms."""
 
-    loss: Loss = "dapo"
+    loss: LossOrOwn = "dapo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
     updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
@@ -680,7 +698,7 @@ class GRPOAlgorithmConfig(PolicyGradientConfig):
     """Policy gradients whose baseline, if any, is the group of answers to the same prompt."""
 
     name: Literal["grpo"] = "grpo"
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
+    advantage: AdvantageOrOwn = "grpo"
     dynamic_sampling: bool = Field(False, description="sample again until all groups have signal")
     dynamic_sampling_max_rounds: PositiveInt = 4
 
@@ -690,7 +708,7 @@ class PPOAlgorithmConfig(PolicyGradientConfig):
 
     name: Literal["ppo"] = "ppo"
     advantage: Literal["gae"] = "gae"
-    loss: Loss = "ppo"
+    loss: LossOrOwn = "ppo"
     critic: CriticConfig = CriticConfig()
     kl: PPOKLConfig = PPOKLConfig()
 

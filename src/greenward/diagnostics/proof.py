@@ -336,7 +336,8 @@ def _named_outside(config: Mapping[str, Any]) -> list[str]:
     if (rules := str(flat.get("monitor.rules", "default"))) not in PRESETS:
         found["monitor.rules"] = rules
     named = set[str]()
-    values = [value for key, value in config.items() if key not in (*SHARED_SECTIONS, *_KNOWN_SECTIONS)]
+    known = {*SHARED_SECTIONS, *_KNOWN_SECTIONS} - {"algorithm"}
+    values = [value for key, value in config.items() if key not in known]
     while values:
         value = values.pop()
         if isinstance(value, Mapping):

@@ -268,7 +268,7 @@ def serve(present: Present) -> None:
         request = pickle.loads(frame[1])
         try:
             if handle is None:
-                reply, handle = present(_load(request["function"]), request)
+                reply, handle = present(load_function(request["function"]), request)
             else:
                 reply = handle(request)
         except Refused as refusal:
@@ -282,7 +282,8 @@ def _end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _load(path: str) -> Callable[..., Any]:
+def load_function(path: str) -> Callable[..., Any]:
+    """The function `module:name`. Raises `Refused` where it cannot be imported."""
     module_name, _, function_name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -797,15 +798,18 @@ def reward_terms(rewards: Rewards, functions: dict[str, RewardFunction]) -> list
     for reward, weight in weights.items():
         if not isinstance(reward, str) and not callable(reward):
             raise ConfigError(f"rewards: expected the name of a term or a function, found {reward!r}.")
-        name = reward if isinstance(reward, str) else function_name(reward)
-        if name in functions:
-            raise ConfigError(
-                f"two reward functions are called {name}.", remedy="Give each a name of its own."
-            )
-        if not isinstance(reward, str):
-            functions[name] = reward
+        name = reward if isinstance(reward, str) else name_in(functions, reward)
         terms.append({"name": name, "weight": weight})
     return terms
+
+
+def name_in(functions: dict[str, Callable[..., Any]], function: Callable[..., Any]) -> str:
+    """The name `module:function` of a function, which `functions` gets under it. Raises `ConfigError`."""
+    name = function_name(function)
+    if name in functions:
+        raise ConfigError(f"two functions are called {name}.", remedy="Give each a name of its own.")
+    functions[name] = function
+    return name
 
 
 def function_name(function: RewardFunction) -> str:

@@ -94,6 +94,7 @@ from greenward.training.distributed import gathered_copy, shard
 from greenward.training.faults import Fault, FaultTargets, edit_examples, make_faults, recorded_truth
 from greenward.training.loop import Trainer, TrainingLoop, WeightAverage
 from greenward.training.optim import KLCoefficient
+from greenward.training.own import OwnMathematics
 from greenward.training.ppo import CriticEstimator, PPOTrainer
 from greenward.training.protocols import Callback, RolloutWriter
 from greenward.training.reward_model import RewardModel, RewardModelCallback
@@ -318,9 +319,12 @@ def check_recipe(
 ) -> tuple[Task, PromptReader | None]:
     """As `checked_task`, after `check_needs`; references and the examples of a warm start are tried as well.
 
-    It finds what a training would find before its first step, but for what the weights hold.
+    It finds what a training would find before its first step, but for what the weights hold. A loss and an
+    advantage of the user's are called on made-up batches.
     """
     check_needs(recipe, given, functions)
+    for key in OwnMathematics.of(recipe.algorithm, functions).sources:
+        say(f"{key}: {getattr(recipe.algorithm, key)}, called on a made-up batch")
     if isinstance(recipe, ModelRecipe):
         _, warned = check_memory(recipe)
         for line in filter(None, (warned, _slow_numbers(recipe))):
@@ -382,6 +386,7 @@ def _check_reward(term: RewardTermConfig, own: Mapping[str, Callable[..., Reward
 
 
 ALARMS = "alarms.jsonl"
+_NOTHING_OWN = OwnMathematics()
 
 
 @dataclass(frozen=True)
@@ -444,11 +449,13 @@ def build_reinforcement(
     stack: ExitStack,
     progress: Progress,
     show: int = 0,
+    own: OwnMathematics = _NOTHING_OWN,
 ) -> Reinforcement:
     """Everything that trains `policy` on `task`, which is open, as the recipe says; recorded in `run`.
 
     `stack` closes what runs beside the training, `progress` shows it and the first `show` episodes. `exact`
-    says whether a resumed run repeats an uninterrupted one.
+    says whether a resumed run repeats an uninterrupted one. `own` takes the place of loss and advantage where
+    the recipe names functions of the user's.
 
     The policy as it is now becomes the reference and the trunk of the reward model, where there are such.
     """
@@ -491,7 +498,8 @@ def build_reinforcement(
     if isinstance(recipe, RejectionRecipe):
         phase, trainer = _rejection(recipe, policy, collector)
     else:
-        phase, trainer = _policy_gradient(recipe, policy, task, collector, frozen)
+        task.own_advantage = own.advantage
+        phase, trainer = _policy_gradient(recipe, policy, task, collector, frozen, own)
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         assert isinstance(trainer, RLTrainer)
@@ -532,6 +540,7 @@ def _policy_gradient(
     task: Task,
     collector: Collector,
     frozen: Policy | None,
+    own: OwnMathematics,
 ) -> tuple[str, Trainer]:
     """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
     algorithm = recipe.algorithm
@@ -574,6 +583,7 @@ def _policy_gradient(
         kl_coefficient=kl_coefficient,
         reference=reference,
         imitation=imitation,
+        own_loss=own.loss,
         seed=recipe.seed,
     )
     return f"{algorithm.loss} training", trainer
@@ -645,8 +655,8 @@ def train(
 ) -> bool:
     """Run a recipe in the run directory `output`; True when it finished, False when interrupted.
 
-    `given` and `functions` are the caller's own problems and reward functions (`build_problems`,
-    `build_rewards`).
+    `given` are the caller's own problems (`build_problems`), `functions` his reward functions
+    (`build_rewards`), loss and advantage (`OwnMathematics`), by the names that the recipe has for them.
     A warm start before reinforcement learning is a run of its own in `output/warm_start`. `overwrite` deletes
     a run that is there. The first `show` episodes are shown, unless `quiet`. Raises the typed errors of
     `greenward.common.errors`; nothing written before an error is lost.
@@ -672,6 +682,7 @@ def train(
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
         progress = stack.enter_context(Progress(quiet=quiet))
+        own = OwnMathematics.of(recipe.algorithm, functions)
         with progress.during("reading problems and model"):
             task, reader = checked_task(
                 recipe, given, functions, say=lambda line: None, warn=warned.append, fetch=True
@@ -679,7 +690,8 @@ def train(
         task.progress = progress
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
-        run = stack.enter_context(open_run(output, recipe, resume=resume, overwrite=overwrite))
+        opening = open_run(output, recipe, resume=resume, overwrite=overwrite, sources=own.sources)
+        run = stack.enter_context(opening)
         if distributed.is_first():
             progress.record_in(output)
         left_out = task.left_out()
@@ -696,7 +708,7 @@ def train(
             if message:
                 progress.message(message)
         estimated = estimated_mb(recipe) if isinstance(recipe, ModelRecipe) else None
-        finished = Session(recipe, task, reader, progress, resume, show, estimated).train(run)
+        finished = Session(recipe, task, reader, progress, resume, show, estimated, own).train(run)
         if finished and distributed.is_first():
             show_report(output, quiet=quiet)
     return finished
@@ -717,8 +729,15 @@ def _slow_numbers(recipe: ModelRecipe) -> str | None:
     return slow_dtype(recipe.model.dtype, resolve_device(recipe.model.device))
 
 
-def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = False) -> RunDirectory:
-    """The run directory of `recipe`, for writing in the first process alone."""
+def open_run(
+    path: Path,
+    recipe: Recipe,
+    *,
+    resume: bool,
+    overwrite: bool = False,
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> RunDirectory:
+    """The run directory of `recipe`, for writing in the first process alone; it keeps `sources`."""
     config = recipe.model_dump(mode="json")
     count = distributed.size()
     computed_by = {"processes": f"{count} ({distributed.sharding()})"} if count > 1 else {}
@@ -731,6 +750,7 @@ def open_run(path: Path, recipe: Recipe, *, resume: bool, overwrite: bool = Fals
 
     def create() -> None:
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "computed_by": computed_by}
+        how["sources"] = sources
         opened.append(RunDirectory.create(path, config, **how, complete=with_defaults))
 
     opened: list[RunDirectory] = []
@@ -802,6 +822,7 @@ class Session:
     resume: bool
     show: int = 0
     estimated_mb: float | None = None
+    own: OwnMathematics = _NOTHING_OWN
 
     def train(self, run: RunDirectory) -> bool:
         recipe = self.recipe
@@ -869,7 +890,9 @@ class Session:
 
     def _reinforce(self, recipe: ReinforcementRecipe, run: RunDirectory, policy: Policy) -> bool:
         with ExitStack() as stack:
-            built = build_reinforcement(recipe, policy, self.task, run, stack, self.progress, self.show)
+            built = build_reinforcement(
+                recipe, policy, self.task, run, stack, self.progress, self.show, self.own
+            )
             self.progress.phase(built.phase, recipe.training.max_steps)
             if self.resume and not built.exact:
                 self.progress.message(

@@ -312,6 +312,10 @@ def _facts(runs: Runs) -> Iterator[Fact]:
         yield Fact("model", ", ".join(filter(None, (name, stored_as(model)))))
     if sessions and sessions[-1].get("device"):
         yield Fact("on", str(sessions[-1]["device"]))
+    algorithm = runs.main.first.config.get("algorithm") or {}
+    for key in ("loss", "advantage"):
+        if ":" in str(name := algorithm.get(key, "")):
+            yield Fact(f"own {key}", str(name))
 
 
 def _of_summaries(runs: Runs, key: str) -> list[float]:

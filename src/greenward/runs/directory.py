@@ -3,6 +3,7 @@
     config.yaml                  the resolved recipe
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
+    own_loss.py                  the source of a loss of the user's, and own_advantage.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
@@ -15,6 +16,7 @@ An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory ins
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -195,6 +197,7 @@ class RunDirectory(Closeable):
         device: str | None = None,
         computed_by: Mapping[str, str] = COMPUTED_BY,
         complete: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> RunDirectory:
         """Open `path` for a new run, or to go on with the run that is there.
 
@@ -204,8 +207,11 @@ class RunDirectory(Closeable):
         processes train together and how they hold the weights, and whose kernels compute: another session
         that differs resumes inexactly.
         `complete` gives the config of a run that is there the keys that were added since (`with_defaults`).
-        Raises `RunError` for a run that is there without `resume`, one that was made with another config, one
-        that another process writes, and a folder that is not greenward's or cannot be written.
+        `sources` are those of the user's functions by name. They are kept as `own_NAME.py`, and
+        provenance.json has their hashes.
+        Raises `RunError` for a run that is there without `resume`, one that was made with another config or
+        other sources, one that another process writes, and a folder that is not greenward's or cannot be
+        written.
         """
         path = Path(path)
         check_folder(path, "run")
@@ -236,10 +242,16 @@ class RunDirectory(Closeable):
                     inexact[key] = f"{before} -> {value}"
             if inexact:
                 facts["inexact_resume"] = inexact
+            if sources:
+                own = {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sources.items()}
+                compare_sources(path, sessions[-1].get("own") if sessions else None, own)
+                facts["own"] = own
             record["sessions"].append(collect_provenance(device) | facts)
             write_json(path / PROVENANCE, record)
             text = yaml_text(resolved)
             write_atomically(path / CONFIG, text.encode())
+            for name, source in sources.items():
+                write_atomically(path / f"own_{name}.py", source.encode())
             return cls(path, resolved, lock, inexact)
         except BaseException:
             lock.release()
@@ -336,6 +348,17 @@ def compare_configs(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) 
             remedy="Resume with the old values, or choose another directory.",
         )
     return changes
+
+
+def compare_sources(path: Path, old: Any, new: Mapping[str, str]) -> None:
+    """Raises `RunError` if a function of the user's has another hash than in the last session, `old`."""
+    before = old if isinstance(old, Mapping) else {}
+    if changed := [name for name, digest in new.items() if before.get(name, digest) != digest]:
+        kept = path / f"own_{changed[0]}.py"
+        raise RunError(
+            f"{path} was made with another {changed[0]}: the source of algorithm.{changed[0]} has changed.",
+            remedy=f"Resume with the old source, which is kept in {kept}, or choose another directory.",
+        )
 
 
 def write_summary(

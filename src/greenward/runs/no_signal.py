@@ -104,7 +104,8 @@ def cause_in_answers(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSig
     """As `cause_of`, where answers are judged.
 
     Rewards are compared within each group by GRPO, but for the advantage `reinforce`, and over the batch
-    otherwise. Rejection sampling learns from what it keeps, whatever else is rewarded.
+    otherwise, also by an advantage of the user's. Rejection sampling learns from what it keeps, whatever else
+    is rewarded.
     """
     algorithm = config.get("algorithm") or {}
     name, advantage = algorithm.get("name"), algorithm.get("advantage")
@@ -113,7 +114,7 @@ def cause_in_answers(row: Mapping[str, Any], config: Mapping[str, Any]) -> NoSig
         return None
     truncated, pass_rate, spread = (float(number or 0) for number in numbers)
     differ = spread > NO_SPREAD
-    in_groups = name == "grpo" and advantage != "reinforce"
+    in_groups = name == "grpo" and advantage != "reinforce" and ":" not in str(advantage)
     no_group_differs = in_groups and row.get("groups/with_signal") == 0
     if truncated >= ALL:
         return _TRUNCATED

@@ -64,6 +64,8 @@ class Task:
     """Reward functions of its own, by the names that recipes use; as in `reward_terms.SHIPPED_REWARDS`."""
     silent: ClassVar[frozenset[str]] = frozenset()
     """Names of findings that are never reported for its runs."""
+    own_advantage: Estimator | None = None
+    """The user's own, where the recipe names one."""
     progress: Progress | None = None
     """Where a training shows what its evaluations draw."""
 
@@ -184,7 +186,7 @@ class Task:
         """The advantages of its episodes, where no critic gives them."""
         from greenward.training.advantages import ESTIMATORS
 
-        return ESTIMATORS[self.recipe.algorithm.advantage]
+        return self.own_advantage or ESTIMATORS[self.recipe.algorithm.advantage]
 
     def callbacks(self, say: Say) -> Sequence[Callback]:
         """What has to follow the training, such as a league of opponents, once there are players."""

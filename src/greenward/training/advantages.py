@@ -68,6 +68,50 @@ def per_token(episodes: Sequence[Episode], value: Callable[[int, Turn], float]) 
     ]
 
 
+def zeros(episodes: Sequence[Episode]) -> PerToken:
+    """0 for every token."""
+    return per_token(episodes, lambda *_: 0.0)
+
+
+@dataclass(frozen=True)
+class RoleTurns:
+    """Where all is that the policy wrote in one role of the episode at `index`: a trajectory, T tokens."""
+
+    index: int
+    role: str
+    turns: tuple[tuple[int, Turn], ...]
+    reward: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(turn.policy_tokens for _, turn in self.turns)
+
+    def gather(self, arrays: PerToken) -> np.ndarray:
+        """The trajectory's part of the arrays (T,), float64."""
+        parts = [arrays[self.index][number][turn.policy_wrote_T] for number, turn in self.turns]
+        return np.concatenate(parts).astype(np.float64)
+
+    def scatter(self, values_T: np.ndarray, arrays: PerToken) -> None:
+        """The inverse of `gather`; other tokens stay as they are."""
+        start = 0
+        for number, turn in self.turns:
+            stop = start + turn.policy_tokens
+            arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
+            start = stop
+
+
+def role_turns(episodes: Sequence[Episode]) -> Iterator[RoleTurns]:
+    """Yield the trajectories of the scored episodes, those of one episode by role."""
+    for index, episode in enumerate(episodes):
+        for role, reward in episode.trained_rewards.items() if episode.scored else ():
+            turns = tuple(
+                (number, turn)
+                for number, turn in enumerate(episode.turns)
+                if turn.role == role and turn.trained
+            )
+            yield RoleTurns(index, role, turns, reward)
+
+
 def spread_over_tokens(episodes: Sequence[Episode], advantage: Callable[[int, str], float]) -> Advantages:
     """Gives every token of a turn `advantage(index of the episode, role)`."""
     return Advantages(per_token(episodes, lambda index, turn: advantage(index, turn.role)))
@@ -134,7 +178,7 @@ class CompletionRewardEstimator(Estimator):
     2505.11821, eq. 6 and 7), for any number of turns and with later rewards counted for earlier turns.
     """
 
-    outcome: BaselineEstimator
+    outcome: Estimator
 
     def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         batch = self.outcome(episodes)

@@ -26,7 +26,7 @@ The limits are:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -123,6 +123,14 @@ def unclipped_ratio(
     return -ratio_BT * advantages_BT, nowhere_BT, nowhere_BT
 
 
+def no_surrogate(
+    ratio_BT: Tensor, logprobs_BT: Tensor, advantages_BT: Tensor, low: float, high: float
+) -> Surrogate:
+    """0: a loss of the user's is computed beside it."""
+    nowhere_BT = torch.zeros_like(ratio_BT, dtype=torch.bool)
+    return torch.zeros_like(ratio_BT), nowhere_BT, nowhere_BT
+
+
 # The correction for a sampler whose probabilities are not the trainer's.
 
 
@@ -199,12 +207,17 @@ LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
 )
 
 
+BESIDE_OWN = PolicyLoss(token_log_ratio, no_surrogate, mean_over_tokens)
+"""How the KL and entropy terms beside a loss of the user's are averaged."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """What is minimised at each token: surrogate + `kl_coefficient` * KL - `entropy_coefficient` * entropy.
 
     `loss` is a name in `LOSSES`; `clip_low` and `clip_high` are its bounds on the ratio. The surrogate is
-    multiplied by the weights of `importance`, if it is given; the other terms are not.
+    multiplied by the weights of `importance`, if it is given; the other terms are not. `own` is a loss of the
+    user's (`own.OwnLoss`) in the place of surrogate and average; advantages are multiplied by those weights.
     """
 
     loss: str
@@ -214,10 +227,16 @@ class Objective:
     kl_coefficient: float = 0.0
     kl_estimator: str = "k3"
     entropy_coefficient: float = 0.0
+    own: Callable[..., Tensor] | None = None
 
     @classmethod
     def of(
-        cls, algorithm: PolicyGradientConfig, *, kl_coefficient: float, entropy_coefficient: float
+        cls,
+        algorithm: PolicyGradientConfig,
+        *,
+        kl_coefficient: float,
+        entropy_coefficient: float,
+        own: Callable[..., Tensor] | None = None,
     ) -> Objective:
         """That of a recipe, with the present coefficients."""
         importance = algorithm.importance
@@ -229,6 +248,7 @@ class Objective:
             kl_coefficient,
             algorithm.kl.estimator,
             entropy_coefficient,
+            own,
         )
 
 
@@ -241,7 +261,8 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     the ratio of each token, also where the surrogate's ratio is of the sequence; a KL coefficient above 0
     needs `batch.ref_logprobs_BT`.
     """
-    parts, mask_BT = LOSSES[objective.loss], batch.mask_BT
+    parts = BESIDE_OWN if objective.own else LOSSES[objective.loss]
+    mask_BT = batch.mask_BT
 
     def within(values_BT: Tensor) -> Tensor:
         """Padding may hold anything, infinities included: 0 there keeps every product finite."""
@@ -257,10 +278,10 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     sums = {
         "ratio/mean": ratio_BT,
         "approx_kl": token_log_ratio_BT.exp() - 1 - token_log_ratio_BT,  # Schulman's k3 of KL(old || policy)
-        "clip/low": low_BT.float(),
-        "clip/high": high_BT.float(),
-        "clip/fraction": (low_BT | high_BT).float(),
     }
+    if not objective.own:
+        sums["clip/low"], sums["clip/high"] = low_BT.float(), high_BT.float()
+        sums["clip/fraction"] = (low_BT | high_BT).float()
     maxima = {"ratio/max": ratio_BT}
     if batch.sampler_logprobs_BT is not None:
         log_importance_BT = old_BT - within(batch.sampler_logprobs_BT)
@@ -272,6 +293,7 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
         if objective.importance is not None:
             weights_BT, outside_BT = objective.importance(log_importance_BT, mask_BT)
             values_BT = values_BT * weights_BT
+            batch = replace(batch, advantages_BT=batch.advantages_BT * weights_BT)
             sums["importance/outside"] = outside_BT.float()
             sums["importance/mean_corrected"] = weights_BT
     if objective.kl_coefficient > 0:
@@ -283,8 +305,27 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     if objective.entropy_coefficient > 0:
         assert scores.entropy_BT is not None, "an entropy coefficient above 0 needs entropies"
         values_BT = values_BT - objective.entropy_coefficient * within(scores.entropy_BT)
+    loss = parts.average(values_BT * mask_BT, batch)
+    if objective.own:
+        optional = {
+            "sampler_logprobs_BT": batch.sampler_logprobs_BT,
+            "ref_logprobs_BT": batch.ref_logprobs_BT,
+            "entropy_BT": scores.entropy_BT,
+        }
+        loss = loss + objective.own(
+            logprobs_BT=logprobs_BT,
+            old_logprobs_BT=old_BT,
+            **{name: None if one is None else within(one) for name, one in optional.items()},
+            advantages_BT=within(batch.advantages_BT),
+            mask_BT=mask_BT,
+            total_sequences=max(batch.total_sequences, 1),
+            total_tokens=max(batch.total_tokens, 1),
+            max_completion_tokens=batch.max_completion_tokens,
+            clip_low=objective.clip_low,
+            clip_high=objective.clip_high,
+        )
     return LossOutput(
-        loss=parts.average(values_BT * mask_BT, batch),
+        loss=loss,
         sums={name: (each_BT.detach() * mask_BT).sum() for name, each_BT in sums.items()},
         maxima={name: (each_BT.detach() * mask_BT).amax() for name, each_BT in maxima.items()},
     )

@@ -6,7 +6,7 @@ Generalised advantage estimation: Schulman et al. 2015, arXiv 1506.02438.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import ClassVar
@@ -18,8 +18,16 @@ from torch import Tensor
 from greenward.config.sections import CriticConfig, PPOKLConfig
 from greenward.models.heads import Critic
 from greenward.models.policy import Policy
-from greenward.rollouts.protocols import Episode, Turn
-from greenward.training.advantages import STD_EPSILON, Advantages, Estimator, PerToken, per_token
+from greenward.rollouts.protocols import Episode
+from greenward.training.advantages import (
+    STD_EPSILON,
+    Advantages,
+    Estimator,
+    PerToken,
+    RoleTurns,
+    role_turns,
+    zeros,
+)
 from greenward.training.batch import Batch, MicroBatch, Row
 from greenward.training.losses import KL_ESTIMATORS, value_loss
 from greenward.training.optim import (
@@ -66,8 +74,8 @@ class CriticEstimator(Estimator):
     def __call__(self, episodes: Sequence[Episode]) -> Advantages:
         """Advantages, values, returns, and metrics of the critic before the update."""
         scores = self._score(episodes)
-        advantages, returns = _zeros(episodes), _zeros(episodes)
-        trajectories = [self._trajectory(place, scores) for place in _trajectories(episodes)]
+        advantages, returns = zeros(episodes), zeros(episodes)
+        trajectories = [self._trajectory(place, scores) for place in role_turns(episodes)]
         for one in trajectories:
             one.place.scatter(one.advantages_T, advantages)
             one.place.scatter(one.returns_T, returns)
@@ -77,7 +85,7 @@ class CriticEstimator(Estimator):
             advantages, scores["values"], returns, scores.get("logprobs"), _metrics(trajectories)
         )
 
-    def _trajectory(self, place: _RoleTurns, scores: Mapping[str, PerToken]) -> _Trajectory:
+    def _trajectory(self, place: RoleTurns, scores: Mapping[str, PerToken]) -> _Trajectory:
         config = self.config
         values_T = place.gather(scores["values"])
         zeros_T = np.zeros(len(values_T))
@@ -141,11 +149,11 @@ class CriticEstimator(Estimator):
                     zeros_T = np.zeros(len(turn.completion_ids), np.float32)
                     rows.append(Row(turn, zeros_T))
                     places.append((index, number))
-        scores = {"values": _zeros(episodes)}
+        scores = {"values": zeros(episodes)}
         found = Batch([rows]).scores(self._score_batch, self.micro_batch_sequences, self.policy.device)
         for (index, number), by_name in zip(places, found, strict=True):
             for name, found_T in by_name.items():
-                scores.setdefault(name, _zeros(episodes))[index][number][:] = found_T
+                scores.setdefault(name, zeros(episodes))[index][number][:] = found_T
         return scores
 
     def _score_batch(self, micro: MicroBatch) -> dict[str, Tensor]:
@@ -165,51 +173,13 @@ class CriticEstimator(Estimator):
 class _Trajectory:
     """The tokens of one role of one episode; all arrays of shape (T,)."""
 
-    place: _RoleTurns
+    place: RoleTurns
     values_T: np.ndarray
     advantages_T: np.ndarray
     returns_T: np.ndarray
     rewards_to_go_T: np.ndarray
     kl_T: np.ndarray | None
     kl_advantages_T: np.ndarray
-
-
-@dataclass(frozen=True)
-class _RoleTurns:
-    """Where the tokens of a trajectory are: the turns of one role of the episode at `index`."""
-
-    index: int
-    role: str
-    turns: tuple[tuple[int, Turn], ...]
-    reward: float
-
-    def gather(self, arrays: PerToken) -> np.ndarray:
-        """The trajectory's part of the arrays (T,), float64."""
-        parts = [arrays[self.index][number][turn.policy_wrote_T] for number, turn in self.turns]
-        return np.concatenate(parts).astype(np.float64)
-
-    def scatter(self, values_T: np.ndarray, arrays: PerToken) -> None:
-        """The inverse of `gather`; other tokens stay as they are."""
-        start = 0
-        for number, turn in self.turns:
-            stop = start + turn.policy_tokens
-            arrays[self.index][number][turn.policy_wrote_T] = values_T[start:stop]
-            start = stop
-
-
-def _trajectories(episodes: Sequence[Episode]) -> Iterator[_RoleTurns]:
-    for index, episode in enumerate(episodes):
-        for role, reward in episode.trained_rewards.items() if episode.scored else ():
-            turns = tuple(
-                (number, turn)
-                for number, turn in enumerate(episode.turns)
-                if turn.role == role and turn.trained
-            )
-            yield _RoleTurns(index, role, turns, reward)
-
-
-def _zeros(episodes: Sequence[Episode]) -> PerToken:
-    return per_token(episodes, lambda *_: 0.0)
 
 
 def _reward_variance(trajectories: Sequence[_Trajectory]) -> float:

@@ -35,6 +35,7 @@ from greenward.training.optim import (
     learning_rate_factor,
     set_learning_rates,
 )
+from greenward.training.own import OwnLoss
 from greenward.training.protocols import Stateful
 from greenward.training.sft import AcceptedAnswers
 
@@ -43,10 +44,11 @@ from greenward.training.sft import AcceptedAnswers
 class RLTrainer(Stateful):
     """Trains a policy by policy gradients on the episodes of a collector.
 
-    Works with any estimator of advantages and any loss (`algorithm.loss`). `max_completion_tokens` is the
-    sampler's limit, by which Dr. GRPO divides. `reference` is read for a KL term in the loss (`kl_in_loss`)
-    and becomes `reference_source`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
-    `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
+    Works with any estimator of advantages and any loss (`algorithm.loss`, or the user's `own_loss` in its
+    place). `max_completion_tokens` is the sampler's limit, by which Dr. GRPO divides. `reference` is read for
+    a KL term in the loss (`kl_in_loss`) and becomes `reference_source`, which is `policy` unless set, every
+    `algorithm.kl.refresh_every` steps; `kl_coefficient` is shared with an estimator that has the KL in its
+    rewards. `seed` orders minibatches.
 
     With `imitation` each update is followed by supervised steps on the policy's own right answers, by an
     optimizer of their own: the moments of the two gradients differ in scale.
@@ -66,6 +68,7 @@ class RLTrainer(Stateful):
     reference: Policy | None = None
     kl_in_loss: bool = True
     imitation: AcceptedAnswers | None = None
+    own_loss: OwnLoss | None = None
     seed: int = 0
     _saved: ClassVar = {
         "collector": "collector",
@@ -117,12 +120,12 @@ class RLTrainer(Stateful):
     def update(self, episodes: Sequence[Episode], advantages: Advantages, step: int) -> dict[str, float]:
         """Train on one batch of episodes; the metrics of it, those of the estimator included.
 
-        Groups without signal are left out unless a critic, a KL term or an entropy bonus gives them a
-        gradient. If nothing has a gradient, nothing is updated and the metrics hold counts, entropy and
-        learning rate. An optimizer step whose gradient is not finite is skipped and counted in
-        `updates/non_finite`. With `algorithm.max_step_kl`, the first minibatch on which the policy has moved
-        further than that from the one before the update ends the policy's update, and no step of the policy
-        is taken on it (as in Spinning Up).
+        Groups without signal are left out unless a critic, a KL term, an entropy bonus or a loss of the
+        user's gives them a gradient. If nothing has a gradient, nothing is updated and the metrics hold
+        counts, entropy and learning rate. An optimizer step whose gradient is not finite is skipped and
+        counted in `updates/non_finite`. With `algorithm.max_step_kl`, the first minibatch on which the policy
+        has moved further than that from the one before the update ends the policy's update, and no step of
+        the policy is taken on it (as in Spinning Up).
         """
         algorithm, statistics = self.algorithm, UpdateStatistics()
         rate = self._set_learning_rates(step)
@@ -134,7 +137,9 @@ class RLTrainer(Stateful):
             episodes,
             advantages if off_policy else replace(advantages, logprobs=None),
             mask_truncated=algorithm.overlong.mask_truncated,
-            every_group=self._kl_in_loss or algorithm.entropy_coefficient > 0,
+            every_group=self._kl_in_loss
+            or algorithm.entropy_coefficient > 0
+            or (self.own_loss is not None and self.own_loss.learns_everywhere),
             max_completion_tokens=self.max_completion_tokens,
         )
         if off_policy and any(row.old_logprobs_T is None for row in batch.rows):
@@ -280,6 +285,7 @@ class RLTrainer(Stateful):
             self.algorithm,
             kl_coefficient=self._kl_coefficient.value if self._kl_in_loss else 0.0,
             entropy_coefficient=self._entropy_coefficient.value,
+            own=self.own_loss,
         )
 
     def _passes(self) -> int:

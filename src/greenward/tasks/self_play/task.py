@@ -22,7 +22,7 @@ from greenward.config.sections import (
     ConfigSection,
     Fraction,
     InferenceDType,
-    Loss,
+    LossOrOwn,
     PolicyGradientConfig,
     PositiveFraction,
     SupervisedConfig,
@@ -182,7 +182,7 @@ class SelfPlayAlgorithmConfig(PolicyGradientConfig):
     """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
 
     name: Literal["grpo"] = "grpo"
-    loss: Loss = "ppo"
+    loss: LossOrOwn = "ppo"
     advantage: Literal["role_baseline", "group_mean", "position_mean", "none"] = Field(
         "role_baseline",
         description="what is subtracted from the return of a role; position_mean is the mean of the step's "
