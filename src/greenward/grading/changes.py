@@ -19,7 +19,6 @@ from greenward.problems.python_source import first_line, parse_or_none, same_tre
 
 _HEADING = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _MAX_CHARS = 1 << 18  # of a program that is looked at
-_MAX_WORK = 1 << 23  # comparisons of lines: about a second
 _NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _REPLACED = (*_DEFINITIONS, ast.Assign, ast.AnnAssign)
@@ -44,7 +43,7 @@ def without_idle_changes(before: str, after: str) -> str:
     old, new = _read(before), _read(after)
     written = list(old.head)
     ours, theirs = ([line.code for line in one.lines] for one in (old, new))
-    for tag, i1, i2, j1, j2 in BoundedMatcher(ours, theirs, _MAX_WORK).get_opcodes():
+    for tag, i1, i2, j1, j2 in BoundedMatcher(ours, theirs).get_opcodes():
         replaced = old.lines[i1:i2]
         paired = (_paired(at, line, replaced) for at, line in enumerate(new.lines[j1:j2]))
         kept = replaced if tag == "equal" else paired
@@ -335,7 +334,7 @@ class _Group:
 
 
 def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    codes = BoundedMatcher(old, new, _MAX_WORK).get_opcodes()
+    codes = BoundedMatcher(old, new).get_opcodes()
     return (code for code in codes if code[0] != "equal")
 
 

@@ -7,6 +7,8 @@ from difflib import Match, SequenceMatcher
 from itertools import accumulate
 from typing import Any
 
+MOST_WORK = 1 << 23  # comparisons: about a second
+
 
 class BoundedMatcher(SequenceMatcher[Any]):
     """`difflib.SequenceMatcher(None, first, second, autojunk=False)` that finds no block after `most_work`.
@@ -15,7 +17,7 @@ class BoundedMatcher(SequenceMatcher[Any]):
     `gave_up` says, once blocks were asked for, whether some may be missing.
     """
 
-    def __init__(self, first: Sequence[Any], second: Sequence[Any], most_work: int) -> None:
+    def __init__(self, first: Sequence[Any], second: Sequence[Any], most_work: int = MOST_WORK) -> None:
         super().__init__(None, first, second, autojunk=False)
         index: dict[Any, list[int]] = vars(self)["b2j"]
         self._work_before = [0, *accumulate(1 + len(index.get(one, ())) for one in first)]
