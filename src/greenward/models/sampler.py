@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from greenward.common.errors import GreenwardError
+from greenward.common.errors import EngineError, GreenwardError
 from greenward.common.interruption import check
 from greenward.models.attention import SharedPrefixAttention, attend
 from greenward.models.decoder import Decoder, DecoderShape, is_adapted, pad_to_bucket, rotate_
@@ -405,10 +405,16 @@ class CompletionBuffer:
     def record(self, token_ids_SB: Tensor, logprobs_SB: Tensor) -> list[tuple[Row, Completion]]:
         """Note the next tokens of every row in the batch; the rows that end with them.
 
-        Rows that ended before ignore theirs.
+        Rows that ended before ignore theirs. Raises `EngineError` for a log-probability that is not finite.
         """
         ended: list[tuple[Row, Completion]] = []
         for ids_B, logprobs_B in zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True):
+            if not np.isfinite(logprobs_B[self.alive_B]).all():
+                raise EngineError(
+                    f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the "
+                    "model's logits are too large or not numbers.",
+                    remedy="Take another checkpoint or dtype, or a higher temperature if it is below 1e-30.",
+                )
             self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
             self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
             self._lengths_B += 1
@@ -535,6 +541,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     probs_BV = torch.softmax(logits_BV, dim=-1)
     cdf_BV = probs_BV.cumsum(dim=-1)
     chosen = torch.searchsorted(cdf_BV, uniforms_B[:, None] * cdf_BV[:, -1:], right=True)
+    chosen.clamp_(max=cdf_BV.shape[1] - 1)  # of what is no number none is larger
     return chosen.squeeze(1), probs_BV.gather(1, chosen).log_().squeeze(1)
 
 
