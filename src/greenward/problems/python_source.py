@@ -50,10 +50,15 @@ def parse_prompt(source: str) -> ast.Module:
 
 
 def same_trees(one: object, other: object) -> bool:
-    """Whether syntax trees, or lists of them, are equal but for places in the text; at any depth."""
+    """Whether syntax trees, or lists of them, are equal at any depth.
+
+    Places in the text do not count, nor whether a name is bound or read.
+    """
     pending = [(one, other)]
     while pending:
         first, second = pending.pop()
+        if isinstance(first, ast.expr_context):
+            continue
         if type(first) is not type(second):
             return False
         if isinstance(first, ast.AST):
