@@ -248,6 +248,18 @@ def test_group_sizes_and_seeds_may_differ_between_prompts(policy):
     assert_logprobs_are_those_of(policy, together)
 
 
+def test_answers_are_not_mixed_with_those_of_a_later_call(policy):
+    params = SamplingParams(max_tokens=20)
+    expected = policy.sample(PROMPTS, 3, params, seed=0)
+    iterator = policy.as_they_end(PROMPTS, 3, params, seed=0)
+    (n, g), first = next(iterator)
+    assert first.token_ids.tolist() == expected[n][g].token_ids.tolist()
+    other = policy.sample(PROMPTS[:1], 3, params, seed=1)
+    with pytest.raises(EngineError, match="others were begun"):
+        list(iterator)
+    assert_same(policy.sample(PROMPTS[:1], 3, params, seed=1)[0], other[0])
+
+
 def test_nothing_is_sampled_for_no_prompts(policy):
     assert policy.sample([], 1, SamplingParams(), seed=0) == []
 

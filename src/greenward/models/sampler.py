@@ -186,6 +186,7 @@ class Sampler(RolloutEngine):
     version: int  # stamped on the completions
     deterministic = True
     max_rows = 512
+    _batches = 0  # begun so far
 
     @property
     def _decoding(self) -> Decoding:
@@ -221,7 +222,10 @@ class Sampler(RolloutEngine):
         seed: int | Sequence[int],
         on_ids: OnIds | None = None,
     ) -> Generator[tuple[Row, Completion], None, None]:
-        """The completions of `sample`, each when it ends; once the iterator is closed, no more are drawn."""
+        """The completions of `sample`, each when it ends; once the iterator is closed, no more are drawn.
+
+        There is one cache: an iterator that goes on after other sampling has begun raises `EngineError`.
+        """
         check_prompts(prompts, params, self.max_positions)
         self.check_ids(prompts)
         sizes = per_prompt(group_sizes, len(prompts))
@@ -260,6 +264,8 @@ class Sampler(RolloutEngine):
         """The rows with their completions, as they end; at most `rows` are decoded at once."""
         decoding = self._decoding
         decoding.open(rows, params.max_tokens)
+        self._batches += 1
+        number = self._batches
         waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else sys.maxsize)
         batch = CompletionBuffer(rows, params, self.tokenizer, self.version)
         drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
@@ -269,6 +275,12 @@ class Sampler(RolloutEngine):
         try:
             while waiting or len(batch):
                 check()
+                if number != self._batches:
+                    raise EngineError(
+                        "expected that all answers are taken before others are sampled from the same model, "
+                        "found that others were begun.",
+                        remedy="Take all answers, or close their iterator, first.",
+                    )
                 logits = [decoding.step(token_ids_B)] if len(batch) else []
                 may_join = not len(batch) or (decoding.joins and not drawn)
                 if may_join and (joining := waiting.take(rows - len(batch))):
@@ -411,8 +423,8 @@ class CompletionBuffer:
         for ids_B, logprobs_B in zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True):
             if not np.isfinite(logprobs_B[self.alive_B]).all():
                 raise EngineError(
-                    f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the "
-                    "model's logits are too large or not numbers.",
+                    f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the model's "
+                    "logits are too large or not numbers.",
                     remedy="Take another checkpoint or dtype, or a higher temperature if it is below 1e-30.",
                 )
             self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
