@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,7 +162,10 @@ def test_new_files_replace_none_and_follow_no_link(fix: Callable[..., Result], s
     found = fix(there, "--yes")
     assert found.exit_code == 1 and "0 of 3 answers pass" in found.output, found.output
     assert not list(outside.iterdir()) and (shop / "shop/data.py").read_bytes() == b"\xff"
-    new = RIGHT + "shop/new.py\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n"
+    using = RIGHT.replace("(1 + RATE)", "(x + RATE)").replace(
+        "=======\n", "=======\n    from shop.new import x\n\n"
+    )
+    new = using + "shop/new.py\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n"
     assert fix([*there, new], "--yes").exit_code == 0
     assert (shop / "shop/new.py").read_text() == "x = 1\n"
 
@@ -250,11 +255,14 @@ def test_the_prompt_holds_the_file_and_the_failing_test(shop: Path) -> None:
         ("shop", "tests", "expected a Python file"),
         ("shop/prices.py", "none", "there is no such file"),
         ("shop/prices.py", "shop/tax.py", "no test was found\\."),
+        (".hidden/prices.py", "tests", "not among the 4 files that were read"),
         ("shop/prices.py", "latin", r"no test was found \(latin/test_a.py: not UTF-8\)"),
     ],
 )
 def test_what_cannot_be_repaired_is_refused(file: str, tests: str, message: str, shop: Path) -> None:
     (shop / "latin").mkdir()
+    (shop / ".hidden").mkdir()
+    (shop / ".hidden/prices.py").write_text(PRICES)
     (shop / "latin/test_a.py").write_bytes(b"# \xff\ndef test_a():\n    pass\n")
     with pytest.raises(ProblemError, match=message):
         repair_problem(Path(file), Path(tests))
@@ -312,6 +320,112 @@ def test_a_repair_keeps_the_line_ends_of_a_file_that_has_both(fix: Callable[...,
     now = file.read_bytes().decode().splitlines(keepends=True)
     changed = [one for one, other in zip(now, mixed.splitlines(keepends=True), strict=True) if one != other]
     assert len(changed) == 1 and "(1 + RATE)" in changed[0]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\r\n", "\n"])
+def test_a_repair_keeps_line_ends_of_every_kind(end: str, fix: Callable[..., Result], shop: Path) -> None:
+    file, search = shop / "shop/prices.py", "    return sum(prices) * RATE"
+    old = PRICES.replace("\n", end).replace("def", "# a\r# b\x0c \u2028\r\ndef")
+    file.write_bytes(old.encode())
+    found = fix([RIGHT], "--yes")
+    assert found.exit_code == 0, found.output
+    assert file.read_bytes().decode() == old.replace(search, search.replace("RATE", "(1 + RATE)"))
+
+
+def test_a_diff_has_the_lines_of_the_file(fix: Callable[..., Result], shop: Path) -> None:
+    file = shop / "shop/prices.py"
+    text = PRICES.replace("def", "\x0c\n# a\x0bb\x1cc\u2028d\x85e\ndef")
+    file.write_text(text, newline="\n")
+    diff = json.loads(fix([RIGHT], "--json").stdout)["diff"]
+    patched = subprocess.run(["patch", "-p1", "--output=-"], input=diff.encode(), capture_output=True)
+    assert patched.stdout.decode().endswith(text.replace("* RATE", "* (1 + RATE)")), patched.stderr
+
+
+def test_no_line_of_an_answer_hides_behind_a_carriage_return(fix: Callable[..., Result], shop: Path) -> None:
+    """Python ends a line, and so a comment, at a lone carriage return."""
+    hiding = RIGHT.replace("(1 + RATE)", "(1 + RATE)  # of the tax\r    total.hidden = 1")
+    found = fix([hiding], "--yes")
+    assert "\n+    total.hidden = 1\n" in found.output
+    assert b"\r" not in (shop / "shop/prices.py").read_bytes()
+
+
+def test_a_private_file_is_private_at_any_time(
+    fix: Callable[..., Result], shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, modes, replaced = shop / "shop/prices.py", [], os.replace
+    file.chmod(0o600)
+
+    def replace(source: Path, target: Path) -> None:
+        modes.append(os.stat(source).st_mode & 0o777)
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert fix([RIGHT], "--yes").exit_code == 0
+    assert set(modes) == {0o600} and file.stat().st_mode & 0o777 == 0o600
+
+
+def test_files_that_the_tests_do_not_need_are_neither_made_nor_deleted(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    (shop / "shop/old.py").write_text("OLD = 1\n")
+    (shop / "shop/empty.py").write_text("")
+    hunk = "@@ -5 +5 @@\n-    return sum(prices) * RATE\n+    return sum(prices) * (1 + RATE)\n"
+    deleted = "--- a/shop/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-OLD = 1\n"
+    made = "--- /dev/null\n+++ b/shop/new.py\n@@ -0,0 +1 @@\n+NEW = 1\n"
+    diff = f"--- a/shop/prices.py\n+++ b/shop/prices.py\n{hunk}{deleted}{made}"
+    found = fix([diff], "--form", "diff", "--yes")
+    assert found.exit_code == 0, found.output
+    assert (shop / "shop/old.py").read_text() == "OLD = 1\n" and not (shop / "shop/new.py").exists()
+    assert "(1 + RATE)" in (shop / "shop/prices.py").read_text()
+
+
+def test_files_that_are_made_stay_where_the_answer_names_them(fix: Callable[..., Result], shop: Path) -> None:
+    lazily = "    if prices is None:\n        import shop.new\n    return sum(prices) * (1 + RATE)"
+    new = "shop/new.py\n<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n"
+    found = fix([block("shop/prices.py", "    return sum(prices) * RATE", lazily) + new], "--yes")
+    assert found.exit_code == 0 and "--- /dev/null\n+++ b/shop/new.py\n" in found.output, found.output
+    assert (shop / "shop/new.py").read_text() == ""
+
+
+def test_of_modules_with_one_name_that_of_the_same_folder_is_used(shop: Path) -> None:
+    for folder, rate in (("examples", "5"), ("source", "0.2"), ("vendored", "7")):
+        (shop / folder).mkdir()
+        (shop / folder / "tax.py").write_text(f"RATE = {rate}\n")
+    (shop / "source/prices.py").write_text(PRICES.replace("shop.tax", "tax"))
+    (shop / "tests/test_prices.py").write_text(UNITTEST.replace("shop.prices", "prices"))
+    problem, project = repair_problem(Path("source/prices.py"), Path("tests"))
+    assert problem.files is not None and problem.files["tax.py"] == "RATE = 0.2\n"
+    assert project.place("tax.py") == Path("source/tax.py")
+
+
+def test_a_repair_of_a_module_from_another_folder_is_applied_there(shop: Path) -> None:
+    (shop / "library").mkdir()
+    (shop / "library/rates.py").write_text("RATE = 0.2\n")
+    (shop / "shop/prices.py").write_text(PRICES.replace("shop.tax", "rates"))
+    with OpenAIServer(lambda prompt: block("rates.py", "RATE = 0.2", "RATE = 1.2")) as server:
+        options = FixOptions(answers=1)
+        repair = find_repair(Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", options)
+    repair.apply()
+    assert (shop / "library/rates.py").read_text() == "RATE = 1.2\n" and not (shop / "rates.py").exists()
+
+
+def test_expressions_of_many_terms_end_no_repair(fix: Callable[..., Result], shop: Path) -> None:
+    long = "+".join(["0"] * 1500)
+    file = shop / "shop/prices.py"
+    file.write_text(f"{PRICES}\n\nLONG = {long}\n")
+    found = fix([RIGHT.replace("(1 + RATE)", f"(1 + RATE + {long})"), RIGHT], "--yes", "--all")
+    assert found.exit_code == 0, found.output
+    assert file.read_text() == f"{PRICES.replace('* RATE', '* (1 + RATE)')}\n\nLONG = {long}\n"
+
+
+def test_without_standard_input_nothing_is_written(shop: Path) -> None:
+    with OpenAIServer(lambda prompt: RIGHT) as server:
+        arguments = f"fix shop/prices.py --tests tests --model tiny --base-url {server.url} --n 1"
+        shown = subprocess.run(
+            ["sh", "-c", f'"$0" -m greenward {arguments} <&-', sys.executable], capture_output=True, text=True
+        )
+    assert shown.returncode == 0 and "Nothing was changed" in shown.stdout, shown.stderr
+    assert (shop / "shop/prices.py").read_text() == PRICES
 
 
 DOCUMENTED = '''\

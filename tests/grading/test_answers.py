@@ -170,6 +170,22 @@ def test_what_only_tries_the_function_goes(behind):
     assert extract_code(f"```python\n{BODY}\n{behind}\n```", ADD, "chat").code.strip() == BODY.strip()
 
 
+@pytest.mark.parametrize(
+    "deep", ["+".join("1" * 1200), "not " * 800 + "1", "-" * 1200 + "1", "x" + ".x()" * 500]
+)
+@pytest.mark.parametrize("begins", ["if {}:\n    pass", "{}", "print({})", "x = {}"])
+@pytest.mark.parametrize("style", ["chat", "completion"])
+def test_what_is_nested_deeply_behind_a_function_is_read(deep, begins, style):
+    code = extract_code(f"```python\n{BODY}\n{begins.format(deep)}\n```", ADD, style).code
+    assert code is not None and code.startswith(BODY)
+
+
+@pytest.mark.parametrize("guard", ["__name__ == '__main__'", '"__main__" == __name__'])
+def test_a_main_guard_behind_the_function_goes(guard):
+    code = f"```python\n{BODY}\nif {guard}:\n    import doctest\n    doctest.testmod()\n```"
+    assert extract_code(code, ADD, "chat").code.strip() == BODY.strip()
+
+
 KEPT = (
     ("def f(x):\n    f.calls += 1\n    return x * x\n", "f.calls = 0\n"),
     ("def f(x):\n    return T[x]\n", "f.cache = {}\nT = []\nfor i in range(10):\n    T.append(i * i)\n"),

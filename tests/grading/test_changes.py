@@ -285,3 +285,74 @@ def test_any_definitions_of_a_program_are_the_whole_of_it(module: str) -> None:
 
 def test_what_is_no_python_is_not_completed() -> None:
     assert completed(SHOP, "def f(:") == "def f(:" and completed("def f(:", "x = 1") == "x = 1"
+
+
+@pytest.mark.parametrize(
+    ("before", "part", "holds"),
+    [
+        ("from __future__ import annotations\nimport math\ndef f(): pass\n",
+         "import os\ndef f(x: later): return os.sep\n", "f(1) == '/'"),
+        ("import math\ndef f(): pass\n", "TAU = 2 * math.pi\ndef f(): return TAU\n", "f() > 6"),
+        ("import math\ndef f(): pass\n", "def f(): return 2\nresult = f()\n", "result == 2"),
+        ("class Base: pass\ndef f(): pass\n", "class Sub(Base): pass\ndef f(): return Sub\n", "f() is Sub"),
+        ("a, b = 1, 2\ndef f(): pass\n", "a = 3\ndef f(): return b\n", "f() == 2"),
+        ("a = 1\nb = 2\ndef f(): pass\n", "a, b = 3, 4\ndef f(): return a + b\n", "f() == 7"),
+        ("x = []\ndef f(): pass\nx = f()\n", "def f(): return 2\nx = f()\n", "x == 2"),
+        ("x = 0\ndef f(): pass\n", "x = 1\nx += 1\ndef f(): return x\n", "f() == 2"),
+        ("a = 0\na += 1; b = 2\ndef f(): pass\n", "def f(): return a, b\n", "f() == (1, 2)"),
+        ("a = 1; b = 2\ndef f(): pass\n", "a = 3\ndef f(): return a, b\n", "f() == (1, 2)"),
+        ("x = 1\n", "def f(): return x\n", "f() == 1"),
+        ("class A:\n    def f(self): return 1\n", "class A:\n    def g(self): return self.f() + 1\n", "A().g() == 2"),
+        ("class A(Exception): pass\n", "class A(ValueError):\n    code = 1\n", "A.code == 1"),
+    ],
+)  # fmt: skip
+def test_parts_stand_where_the_program_can_run_and_nothing_else_is_lost(
+    before: str, part: str, holds: str
+) -> None:
+    namespace: dict[str, object] = {}
+    exec(completed(before, part), namespace)
+    assert eval(holds, namespace)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"), [(("getter",), (0, 0)), (("setter",), (0, 5)), (("getter", "setter"), (5, 5))]
+)
+def test_a_property_and_its_setter_take_the_place_of_their_own(
+    parts: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    methods = {
+        "getter": "    @property\n    def x(self):\n        return {}\n",
+        "setter": "    @x.setter\n    def x(self, value):\n        self.kept = {}\n",
+    }
+    before = "class A:\n    kept = 0\n" + methods["getter"].format("0") + methods["setter"].format("0")
+    new = {"getter": methods["getter"].format("self.kept"), "setter": methods["setter"].format("value")}
+    namespace: dict[str, object] = {}
+    exec(completed(before, "class A:\n" + "".join(new[part] for part in parts)), namespace)
+    exec("a = A()\na.x = 5", namespace)
+    assert eval("(a.x, a.kept)", namespace) == expected
+
+
+def test_comments_of_a_file_without_code_stay_at_its_top() -> None:
+    before = "#!/usr/bin/env python\n# Licence\n"
+    assert without_idle_changes(before, "x = 1\n") == before + "x = 1\n"
+    assert without_idle_changes(before, before + "x = 1\n") == before + "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    "deep", ["+".join(["1"] * 1200), "-" * 1200 + "1", "f" + ".x" * 1200, "f" + "()" * 1200]
+)
+def test_what_is_nested_deeply_is_compared(deep: str) -> None:
+    before = f"# Why\nX = lambda: {deep}\nY = 1\n\ndef f(a=X): pass\n"
+    written = f"X = lambda: {deep}\nY = 2\ndef f(a=X): pass\n"
+    assert without_idle_changes(before, written) == before.replace("Y = 1", "Y = 2")
+    answer = before.replace("Y = 1", "Y = 2").replace("(a=X)", f"(a=lambda: {deep})")
+    assert needed_change(before, answer, lambda text: True) == answer
+
+
+def test_texts_that_repeat_a_line_are_compared_in_bounded_time() -> None:
+    """The exact comparison of these takes minutes; of the result only what holds for any is checked."""
+    before = "\n".join("pass" if at % 3 else f"x{at} = 1" for at in range(6000))
+    after = "x = 1\n" + "pass\n" * 20_000
+    added = changed_lines(before, after)
+    assert 14_000 <= added <= len(before.split("\n")) + len(after.split("\n"))
+    assert code_of(ast.parse(without_idle_changes(before, after))) == code_of(ast.parse(after))

@@ -9,10 +9,16 @@ import pytest
 import torch
 
 from greenward.models.policy import Policy
+from greenward.models.sampler import row_keys, uniforms
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import SamplingParams, StopReason
 
 transformers = pytest.importorskip("transformers")
+from transformers.generation.logits_process import (  # noqa: E402
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -163,6 +169,50 @@ def test_sampled_logprobs_equal_recomputed_ones(folder, params):
     for prompt, completion in flat(groups):
         expected, _ = reference_scores(model, prompt, completion.token_ids.tolist(), params.temperature)
         np.testing.assert_allclose(completion.logprobs, expected.detach(), atol=1e-4)
+
+
+@pytest.mark.parametrize("max_rows", [4, 512])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=20, temperature=0.7, top_k=9, top_p=0.8, stop_strings=("e", "re")),
+        SamplingParams(max_tokens=12, temperature=1.5, stop_strings=("\n", " x")),
+        SamplingParams(max_tokens=1, top_p=0.5),
+    ],
+    ids=["filtered", "hot", "one token"],
+)
+def test_tokens_are_those_that_the_same_random_numbers_draw_from_transformers(folder, params, max_rows):
+    """Where rows wait for the places of others, too; a number at the edge of two tokens may draw either."""
+    policy = Policy.from_folder(folder, device="cpu")
+    policy.max_rows = max_rows
+    model, tokenizer = reference(folder), policy.tokenizer
+    sizes, edges, tokens = [9, 1, 4], 0, 0
+    groups = policy.sample(PROMPTS, sizes, params, seed=5)
+    for prompt, group, keys in zip(PROMPTS, groups, row_keys(PROMPTS, sizes, [5] * 3), strict=True):
+        for completion, drawn in zip(group, uniforms(keys, params.max_tokens), strict=True):
+            ids = completion.token_ids.tolist()
+            with torch.inference_mode():
+                logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].double()
+            logits = TemperatureLogitsWarper(params.temperature)(None, logits)
+            logits = TopKLogitsWarper(params.top_k)(None, logits) if params.top_k else logits
+            logits = TopPLogitsWarper(params.top_p)(None, logits) if params.top_p < 1 else logits
+            chances = torch.softmax(logits, -1)
+            cdf, number = chances.cumsum(-1), torch.from_numpy(drawn[: len(ids)]).double()[:, None]
+            is_edge = ((cdf - number).abs() < 1e-4).any(-1)
+            expected = torch.searchsorted(cdf, number, right=True).squeeze(1)
+            assert ((expected == torch.tensor(ids)) | is_edge).all()
+            edges, tokens = edges + int(is_edge.sum()), tokens + len(ids)
+            texts = [b"".join(tokenizer.token_bytes[i] for i in ids[:end]).decode(errors="replace")
+                     for end in (-1, len(ids))]  # fmt: skip
+            stopped = [any(stop in text for stop in params.stop_strings) for text in texts]
+            ended = {
+                StopReason.END: ids[-1] in tokenizer.eos_ids,
+                StopReason.STOP_STRING: stopped[1],
+                StopReason.LENGTH: len(ids) == params.max_tokens and not stopped[1],
+            }
+            assert ended[completion.stop_reason] and not stopped[0]
+            assert not set(ids[:-1]) & set(tokenizer.eos_ids)
+    assert edges < tokens / 4
 
 
 def test_greedy_tokens_equal_generate(folder):

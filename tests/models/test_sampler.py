@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from greenward.common.errors import GreenwardError
+from greenward.common.errors import EngineError, GreenwardError
 from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import StopStrings, choose_tokens, row_keys, uniforms
@@ -185,6 +185,37 @@ def test_a_prompt_without_room_is_refused(policy):
         policy.sample([[]], 1, SamplingParams(), seed=0)
 
 
+@pytest.mark.parametrize("by_kernels", [True, False])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=4),
+        SamplingParams(max_tokens=4, temperature=0),
+        SamplingParams(max_tokens=4, temperature=1e-42),
+        SamplingParams(max_tokens=4, temperature=1e-320, top_k=3),
+    ],
+)
+def test_logits_that_are_no_numbers_are_an_error_and_leave_nothing_behind(
+    tokenizer, monkeypatch, params, by_kernels
+):
+    if not by_kernels:
+        monkeypatch.setattr("greenward.models.products.kernels", lambda: None)
+    policy = Policy.random(SHAPE, tokenizer, seed=1, device="cpu")
+    plain = SamplingParams(max_tokens=6)
+    expected = policy.sample(PROMPTS, 3, plain, seed=0)
+    kept = [parameter.detach().clone() for parameter in policy.parameters()]
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.fill_(float("nan") if params.temperature in (0, 1) else 1)
+    with pytest.raises(EngineError, match="expected finite log-probabilities, found nan"):
+        policy.sample(PROMPTS, 3, params, seed=0)
+    with torch.no_grad():
+        for parameter, before in zip(policy.parameters(), kept, strict=True):
+            parameter.copy_(before)
+    for one, other in zip(policy.sample(PROMPTS, 3, plain, seed=0), expected, strict=True):
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, dtype, tolerance):
     policy = Policy.random(SHAPE, tokenizer, seed=1, dtype=dtype, device="cpu")
@@ -215,6 +246,18 @@ def test_group_sizes_and_seeds_may_differ_between_prompts(policy):
         assert len(group) == size
         assert_same(policy.sample([prompt], size, params, seed=seed)[0], group)
     assert_logprobs_are_those_of(policy, together)
+
+
+def test_answers_are_not_mixed_with_those_of_a_later_call(policy):
+    params = SamplingParams(max_tokens=20)
+    expected = policy.sample(PROMPTS, 3, params, seed=0)
+    iterator = policy.as_they_end(PROMPTS, 3, params, seed=0)
+    (n, g), first = next(iterator)
+    assert first.token_ids.tolist() == expected[n][g].token_ids.tolist()
+    other = policy.sample(PROMPTS[:1], 3, params, seed=1)
+    with pytest.raises(EngineError, match="others were begun"):
+        list(iterator)
+    assert_same(policy.sample(PROMPTS[:1], 3, params, seed=1)[0], other[0])
 
 
 def test_nothing_is_sampled_for_no_prompts(policy):

@@ -127,6 +127,19 @@ def test_an_allowed_package_works_with_what_it_needs_and_shows_no_other(packages
             assert value_of(pool, READ, [(here, f"{here}/gw_forbidden/__init__.py")]) == []
 
 
+@pytest.mark.parametrize("level", ["A", "B", "C"])
+def test_a_package_in_a_folder_that_is_a_link_works(packages, level, tmp_path, monkeypatch):
+    """A virtual environment may be one."""
+    here, _ = map(str, packages)
+    link = tmp_path / "linked"
+    link.symlink_to(here)
+    monkeypatch.setattr(sys, "path", [str(link) if path == here else path for path in sys.path])
+    code = "def f():\n    import gw_allowed.late, gw_needed.later\n    return gw_allowed.late.LATE, gw_needed.later.LATER"
+    with executor(level, ("gw_allowed",)) as pool:
+        assert value_of(pool, code) == (2, 3)
+        assert value_of(pool, IMPORT, ["gw_forbidden"], [here, str(link)] if level != "C" else []) == []
+
+
 @pytest.mark.parametrize("level", ["A", "B"])
 def test_the_whole_standard_library_can_be_found_and_read(level):
     code = """

@@ -140,13 +140,18 @@ def fix(
         else:
             click.echo(f"\n{visible(repair.diff(), 1 << 20)}")
             click.echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")
-            if not yes and not sys.stdin.isatty():
+            if not yes and not _is_typed():
                 click.echo("Nothing was changed (--yes applies the repair).")
             elif yes or click.confirm("Apply it?"):
                 repair.apply()
                 click.echo("Applied.")
     if not repair.passed:
         raise SystemExit(EXIT_NOT_FIXED)
+
+
+def _is_typed() -> bool:
+    """Whether standard input is a terminal; it may be closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _took(took: Mapping[str, Any]) -> str:
@@ -410,8 +415,8 @@ class TerminalGame:
     def _read(self, prompt: str) -> str | None:
         """A line; None at the end of the input."""
         click.echo(prompt, nl=False)
-        line = sys.stdin.readline()
-        if not (line and sys.stdin.isatty()):
+        line = sys.stdin.readline() if sys.stdin else ""
+        if not (line and _is_typed()):
             click.echo(visible(line.strip(), MAX_SHOWN))  # as a terminal shows what is typed
         return line.strip() if line else None
 

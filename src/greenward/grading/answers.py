@@ -28,6 +28,7 @@ from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem, hole_of, place
 from greenward.problems.python_source import (
     UNREADABLE,
+    dotted_name,
     first_line,
     parse,
     parse_or_none,
@@ -902,8 +903,14 @@ def _changed(node: ast.AST) -> Iterator[str]:
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
-    guards = ("__name__ == '__main__'", "'__main__' == __name__")
-    return isinstance(node, ast.If) and ast.unparse(node.test) in guards
+    if not isinstance(node, ast.If):
+        return False
+    match node.test:
+        case ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]) | ast.Compare(
+            ast.Constant("__main__"), [ast.Eq()], [ast.Name("__name__")]
+        ):
+            return True
+    return False
 
 
 def _only_tries(node: ast.stmt) -> bool:
@@ -912,4 +919,4 @@ def _only_tries(node: ast.stmt) -> bool:
         return False
     calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
     runners = ("unittest.main", "doctest.testmod", "pytest.main")
-    return not calls or (isinstance(calls[0], ast.Attribute) and ast.unparse(calls[0]) in runners)
+    return not calls or dotted_name(calls[0]) in runners

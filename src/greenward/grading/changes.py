@@ -12,16 +12,16 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from io import StringIO
 
-from greenward.problems.python_source import parse_or_none
+from greenward.grading.matching import BoundedMatcher
+from greenward.problems.python_source import first_line, parse_or_none, same_trees
 
 _HEADING = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
-_MAX_CHARS = 1 << 18  # comparing two long texts of equal lines takes long
+_MAX_CHARS = 1 << 18  # of a program that is looked at
 _NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-_REPLACED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_REPLACED = (*_DEFINITIONS, ast.Assign, ast.AnnAssign)
 
 
 def changed_lines(before: str | None, after: str | None) -> int:
@@ -43,15 +43,16 @@ def without_idle_changes(before: str, after: str) -> str:
     old, new = _read(before), _read(after)
     written = list(old.head)
     ours, theirs = ([line.code for line in one.lines] for one in (old, new))
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+    for tag, i1, i2, j1, j2 in BoundedMatcher(ours, theirs).get_opcodes():
         replaced = old.lines[i1:i2]
         paired = (_paired(at, line, replaced) for at, line in enumerate(new.lines[j1:j2]))
         kept = replaced if tag == "equal" else paired
         written += (text for line in kept for text in (*line.above, line.text, *line.below))
     found = "\n".join((*written, *old.tail))
     merged = _parsed(found)
-    is_same = merged is not None and _without_docstrings(merged) == _without_docstrings(program)
-    return found if is_same else after
+    if merged is None or not same_trees(_without_docstrings(merged), _without_docstrings(program)):
+        return after
+    return found
 
 
 def needed_change(before: str, after: str, passes: Callable[[str], bool]) -> str:
@@ -80,55 +81,149 @@ def needed_change(before: str, after: str, passes: Callable[[str], bool]) -> str
 def completed(before: str, after: str) -> str:
     """`before` with the definitions, assignments and imports of `after` in place of its own or beside them.
 
-    Of a class, too, the methods that `after` has take the place of others. `after` itself where one of both
+    Of a class, too, the methods that `after` has take the place of others. New imports stand at the top;
+    what else is new stands before what follows it in `after`. The result is `after` itself where one of both
     does not parse.
     """
     trees = _parsed(before), _parsed(after)
     if trees[0] is None or trees[1] is None:
         return after
     old, new = before.split("\n"), after.split("\n")
-    ends = _span(trees[0].body[-1]).stop if trees[0].body else 0
-    return "\n".join((*_with_statements(old, trees[0].body, new, trees[1].body, 0), *old[ends:]))
+    ours, theirs = (_statements(tree.body) for tree in trees if tree)
+    ends = ours[-1].lines.stop if ours else 0
+    return "\n".join((*_with_statements(old, ours, 0, new, theirs, 0), *old[ends:]))
+
+
+@dataclass
+class _Statements:
+    """A statement or several that share a line, with the names that they bind; lines count from 0."""
+
+    lines: range
+    nodes: list[ast.stmt]
+    names: set[str]
+
+    @property
+    def are_imports(self) -> bool:
+        return all(isinstance(node, ast.Import | ast.ImportFrom) for node in self.nodes)
+
+    @property
+    def come_first(self) -> bool:
+        """Whether no import may stand before them: docstrings and imports from `__future__`."""
+        return all(
+            _is_text(node) or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+            for node in self.nodes
+        )
+
+    @property
+    def is_definition(self) -> bool:
+        return isinstance(self.nodes[0], _DEFINITIONS)
+
+    def is_decorated_as(self, other: _Statements) -> bool:
+        return same_trees(*(getattr(one.nodes[0], "decorator_list", []) for one in (self, other)))
+
+    def opened(self, lines: Sequence[str]) -> ast.ClassDef | None:
+        """The class that this is, if its body begins on a line of its own."""
+        node = self.nodes[0]
+        if not isinstance(node, ast.ClassDef):
+            return None
+        within = lines[_span(node.body[0]).start][: node.body[0].col_offset]
+        return None if within.strip() else node
+
+
+def _statements(body: Sequence[ast.stmt]) -> list[_Statements]:
+    found: list[_Statements] = []
+    for node in body:
+        lines = _span(node)
+        if found and lines.start < (last := found[-1]).lines.stop:
+            last.lines = range(last.lines.start, lines.stop)
+            last.nodes.append(node)
+            last.names |= _bound(node)
+        else:
+            found.append(_Statements(lines, [node], _bound(node)))
+    return found
 
 
 def _with_statements(
-    old: Sequence[str], ours: Sequence[ast.stmt], new: Sequence[str], theirs: Sequence[ast.stmt], read: int
-) -> Iterator[str]:
-    """The lines of `old` from `read` to the end of the statements `ours`, with those of `theirs` in them."""
-    known = {name for one in ours for name in _bound(one)}
-    written = {name: one for one in theirs for name in _bound(one)}
-    added = [
-        one
-        for one in theirs
-        if not (names := _bound(one)) <= known and (_is_import(one) or not names & known)
-    ]
-    for one in ours:
-        span = _span(one)
-        yield from old[read : span.start]
-        read = span.stop
-        replaced = _bound(one) & written.keys() if isinstance(one, _REPLACED) else ()
-        found = next((written[name] for name in replaced), None)
-        if found is not None or _is_import(one):
-            for other in added:
-                yield from new[_span(other).start : _span(other).stop]
-            added = []
-        if isinstance(one, ast.ClassDef) and isinstance(found, ast.ClassDef):
-            yield from new[_span(found).start : _span(found.body[0]).start]
-            yield from _with_statements(old, one.body, new, found.body, _span(one.body[0]).start)
-        elif found is not None:
-            yield from new[_span(found).start : _span(found).stop]
-        else:
-            yield from old[span.start : span.stop]
+    old: Sequence[str], ours: Sequence[_Statements], read: int,
+    new: Sequence[str], theirs: Sequence[_Statements], begun: int,
+) -> Iterator[str]:  # fmt: skip
+    """The lines of `old` from `read` to the end of `ours`, with `theirs` in them.
+
+    The lines of `theirs`, with what stands above them, begin at `begun` in `new`.
+    """
+    replaced = _replaced(ours, theirs)
+    known = set[str]().union(*(one.names for one in ours))
+    place = {number: at for at in reversed(replaced) for number in replaced[at]}  # each once
+    written: dict[int, list[int]] = {at: [] for at in replaced}
+    imports, waiting = list[str](), list[int]()
+    for number, other in enumerate(theirs):
+        if number in place:
+            written[place[number]] += (*waiting, number)
+            waiting = []
+        elif not other.names <= known and other.are_imports:
+            imports += new[other.lines.start : other.lines.stop]
+        elif other.names and not other.names & known:
+            waiting.append(number)
+
+    def added(number: int) -> Sequence[str]:
+        """A statement of `theirs` with what stands above it."""
+        return new[theirs[number - 1].lines.stop if number else begun : theirs[number].lines.stop]
+
+    for at, one in enumerate(ours):
+        above = old[read : one.lines.start]
+        read = one.lines.stop
+        if imports and not one.come_first:
+            is_below = one.are_imports or not at  # the first comments are those of the file
+            above = [*above, *imports] if is_below else [*imports, *above]
+            imports = []
+        yield from above
+        if at not in replaced:
+            yield from old[one.lines.start : one.lines.stop]
+        for number in written.get(at, ()):
+            other = theirs[number]
+            if number not in place:
+                yield from added(number)
+            elif (kept := one.opened(old)) and (found := other.opened(new)):
+                bodies = _statements(kept.body), _statements(found.body)
+                starts = bodies[0][0].lines.start, bodies[1][0].lines.start
+                yield from new[other.lines.start : starts[1]]
+                yield from _with_statements(old, bodies[0], starts[0], new, bodies[1], starts[1])
+            else:
+                yield from new[other.lines.start : other.lines.stop]
+    yield from imports
+    for number in waiting:
+        yield from added(number)
 
 
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
+def _replaced(ours: Sequence[_Statements], theirs: Sequence[_Statements]) -> dict[int, set[int]]:
+    """The numbers of `ours` that are replaced, in order, and of those of `theirs` that bind their names.
+
+    Where a name is bound more often in one of both, a definition takes the place of the one with the same
+    decorators (a property has its setter's name), and the last assignment that of the last.
+    """
+    found: dict[int, set[int]] = {
+        at: set() for at, one in enumerate(ours) if all(isinstance(node, _REPLACED) for node in one.nodes)
+    }
+    for name in set[str]().union(*(ours[at].names for at in found)):
+        places = [at for at in found if name in ours[at].names]
+        numbers = [number for number, other in enumerate(theirs) if name in other.names]
+        skipped = max(0, len(places) - len(numbers))
+        for count, number in enumerate(numbers):
+            at = places[min(skipped + count, len(places) - 1)]
+            if len(places) != len(numbers) and theirs[number].is_definition:
+                same = (one for one in reversed(places) if ours[one].is_decorated_as(theirs[number]))
+                at = next(same, places[-1])
+            found[at].add(number)
+    return {
+        at: numbers
+        for at, numbers in found.items()
+        if numbers and ours[at].names <= set[str]().union(*(theirs[number].names for number in numbers))
+    }
 
 
 def _span(node: ast.stmt) -> range:
     """The lines of a statement with its decorators, counted from 0."""
-    decorators = node.decorator_list if isinstance(node, _DEFINITIONS) else []
-    return range(min([node.lineno, *(one.lineno for one in decorators)]) - 1, node.end_lineno or node.lineno)
+    return range(first_line(node) - 1, node.end_lineno or node.lineno)
 
 
 @dataclass
@@ -196,6 +291,8 @@ def _read(text: str) -> _Program:
         if at in docstrings and at + 1 not in docstrings and program.lines:
             program.lines[-1].below += waiting
             waiting = []
+    if not program.lines:  # the end of the last line stays the last; all else stands above code to come
+        program.head, waiting = waiting[:-1], waiting[-1:]
     program.tail = waiting
     return program
 
@@ -205,15 +302,15 @@ def _parsed(text: str) -> ast.Module | None:
     return parse_or_none(text) if len(text) <= _MAX_CHARS else None
 
 
-def _without_docstrings(tree: ast.Module) -> str:
-    """The dump of a tree without statements that are texts; the tree is changed."""
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    """The tree, which is changed, without statements that are texts."""
     for node in ast.walk(tree):
         for block in ("body", "orelse", "finalbody"):
             statements = getattr(node, block, None)
             if isinstance(statements, list):
                 kept = [one for one in statements if not _is_text(one)]
                 setattr(node, block, kept or [ast.Pass()] * bool(statements))
-    return ast.dump(tree)
+    return tree
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -237,7 +334,7 @@ class _Group:
 
 
 def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    codes = BoundedMatcher(old, new).get_opcodes()
     return (code for code in codes if code[0] != "equal")
 
 
@@ -268,16 +365,16 @@ def _applied(old: Sequence[str], new: Sequence[str], changes: Sequence[_Change])
 
 def _parameters_differ(before: ast.Module, after: ast.Module) -> bool:
     ours, theirs = dict(_parameters(before.body)), dict(_parameters(after.body))
-    return any(theirs.get(name, ours[name]) != ours[name] for name in ours)
+    return any(not same_trees(theirs.get(name, ours[name]), ours[name]) for name in ours)
 
 
-def _parameters(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[str, str]]:
+def _parameters(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[str, ast.arguments]]:
     """The qualified names of functions and methods with what they take."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from _parameters(node.body, f"{within}{node.name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{within}{node.name}", ast.dump(node.args)
+            yield f"{within}{node.name}", node.args
 
 
 def _bound(tree: ast.Module | ast.stmt) -> set[str]:

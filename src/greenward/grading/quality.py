@@ -35,7 +35,14 @@ from types import MappingProxyType
 from greenward.common.errors import ConfigError, RewardError
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer, RewardFunction, Scores, per_answer
-from greenward.problems.python_source import Definition, FunctionNode, dotted_name, first_line, parse_or_none
+from greenward.problems.python_source import (
+    Definition,
+    FunctionNode,
+    dotted_name,
+    first_line,
+    parse_or_none,
+    same_trees,
+)
 
 MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
@@ -775,7 +782,7 @@ class _LivenessScan:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
             return False
-        if not isinstance(node, ast.AugAssign) and any(_is_same(one, node.value) for one in targets):
+        if not isinstance(node, ast.AugAssign) and any(same_trees(one, node.value) for one in targets):
             return False
         if not _is_pure(node.value, self._pure):
             return True
@@ -800,26 +807,6 @@ def _handlers(node: ast.stmt) -> list[ast.ExceptHandler]:
 
 def _heads(node: ast.stmt) -> list[ast.AST]:
     return [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.expr, ast.withitem))]
-
-
-def _is_same(one: ast.AST, other: ast.AST) -> bool:
-    """Whether two expressions are equal, one as what is bound and the other as what is read."""
-    pairs: list[tuple[object, object]] = [(one, other)]
-    while pairs:
-        first, second = pairs.pop()
-        if isinstance(first, ast.expr_context):
-            continue
-        if type(first) is not type(second):
-            return False
-        if isinstance(first, ast.AST):
-            pairs += [(getattr(first, name, None), getattr(second, name, None)) for name in first._fields]
-        elif isinstance(first, list) and isinstance(second, list):
-            if len(first) != len(second):
-                return False
-            pairs += zip(first, second, strict=True)
-        elif first != second:
-            return False
-    return True
 
 
 def _calls_if_pure(node: ast.AST) -> set[str] | None:

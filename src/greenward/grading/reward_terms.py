@@ -13,9 +13,8 @@ import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from functools import cache
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
@@ -38,6 +37,7 @@ from greenward.grading.edits import (
     written_edits,
 )
 from greenward.grading.judge import Grader
+from greenward.grading.matching import BoundedMatcher
 from greenward.grading.quality import bound_names, parse_bounded
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
 from greenward.grading.user_rewards import KINDS, CustomReward, made_up_answers
@@ -47,29 +47,6 @@ from greenward.sandbox.protocol import Outcome, RunResult
 from greenward.tasks import TASKS, find_task
 
 MAX_WORK = 4_000_000  # comparisons: some tenths of a second
-
-
-class _TooMuchWork(Exception):
-    pass
-
-
-class _BoundedMatcher(SequenceMatcher[Any]):
-    """Counts what the search for blocks compares, and gives up over `MAX_WORK`."""
-
-    def __init__(self, first: Sequence[Any], second: Sequence[Any]) -> None:
-        super().__init__(None, first, second, autojunk=False)
-        index: dict[Any, list[int]] = vars(self)["b2j"]
-        self._work_before = [0, *accumulate(1 + len(index.get(one, ())) for one in first)]
-        self._work = 0
-
-    def find_longest_match(
-        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
-    ) -> Any:
-        before = self._work_before
-        self._work += before[len(before) - 1 if ahi is None else ahi] - before[alo]
-        if self._work > MAX_WORK:
-            raise _TooMuchWork
-        return super().find_longest_match(alo, ahi, blo, bhi)
 
 
 def similarity(first: Sequence[Any], second: Sequence[Any]) -> float | None:
@@ -82,10 +59,9 @@ def similarity(first: Sequence[Any], second: Sequence[Any]) -> float | None:
         return 1.0
     if len(first) + len(second) > MAX_WORK:
         return None
-    try:
-        return _BoundedMatcher(first, second).ratio()
-    except _TooMuchWork:
-        return None
+    matcher = BoundedMatcher(first, second, MAX_WORK)
+    ratio = matcher.ratio()
+    return None if matcher.gave_up else ratio
 
 
 MAX_COMPARED_EDITS = 30

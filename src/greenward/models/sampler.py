@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from greenward.common.errors import GreenwardError
+from greenward.common.errors import EngineError, GreenwardError
 from greenward.common.interruption import check
 from greenward.models.attention import SharedPrefixAttention, attend
 from greenward.models.decoder import Decoder, DecoderShape, is_adapted, pad_to_bucket, rotate_
@@ -186,6 +186,7 @@ class Sampler(RolloutEngine):
     version: int  # stamped on the completions
     deterministic = True
     max_rows = 512
+    _batches = 0  # begun so far
 
     @property
     def _decoding(self) -> Decoding:
@@ -221,7 +222,10 @@ class Sampler(RolloutEngine):
         seed: int | Sequence[int],
         on_ids: OnIds | None = None,
     ) -> Generator[tuple[Row, Completion], None, None]:
-        """The completions of `sample`, each when it ends; once the iterator is closed, no more are drawn."""
+        """The completions of `sample`, each when it ends; once the iterator is closed, no more are drawn.
+
+        There is one cache: an iterator that goes on after other sampling has begun raises `EngineError`.
+        """
         check_prompts(prompts, params, self.max_positions)
         self.check_ids(prompts)
         sizes = per_prompt(group_sizes, len(prompts))
@@ -260,6 +264,8 @@ class Sampler(RolloutEngine):
         """The rows with their completions, as they end; at most `rows` are decoded at once."""
         decoding = self._decoding
         decoding.open(rows, params.max_tokens)
+        self._batches += 1
+        number = self._batches
         waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else sys.maxsize)
         batch = CompletionBuffer(rows, params, self.tokenizer, self.version)
         drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
@@ -269,6 +275,12 @@ class Sampler(RolloutEngine):
         try:
             while waiting or len(batch):
                 check()
+                if number != self._batches:
+                    raise EngineError(
+                        "expected that all answers are taken before others are sampled from the same model, "
+                        "found that others were begun.",
+                        remedy="Take all answers, or close their iterator, first.",
+                    )
                 logits = [decoding.step(token_ids_B)] if len(batch) else []
                 may_join = not len(batch) or (decoding.joins and not drawn)
                 if may_join and (joining := waiting.take(rows - len(batch))):
@@ -405,10 +417,16 @@ class CompletionBuffer:
     def record(self, token_ids_SB: Tensor, logprobs_SB: Tensor) -> list[tuple[Row, Completion]]:
         """Note the next tokens of every row in the batch; the rows that end with them.
 
-        Rows that ended before ignore theirs.
+        Rows that ended before ignore theirs. Raises `EngineError` for a log-probability that is not finite.
         """
         ended: list[tuple[Row, Completion]] = []
         for ids_B, logprobs_B in zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True):
+            if not np.isfinite(logprobs_B[self.alive_B]).all():
+                raise EngineError(
+                    f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the model's "
+                    "logits are too large or not numbers.",
+                    remedy="Take another checkpoint or dtype, or a higher temperature if it is below 1e-30.",
+                )
             self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
             self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
             self._lengths_B += 1
@@ -535,6 +553,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     probs_BV = torch.softmax(logits_BV, dim=-1)
     cdf_BV = probs_BV.cumsum(dim=-1)
     chosen = torch.searchsorted(cdf_BV, uniforms_B[:, None] * cdf_BV[:, -1:], right=True)
+    chosen.clamp_(max=cdf_BV.shape[1] - 1)  # of what is no number none is larger
     return chosen.squeeze(1), probs_BV.gather(1, chosen).log_().squeeze(1)
 
 

@@ -49,6 +49,29 @@ def parse_prompt(source: str) -> ast.Module:
         return parse(source.rstrip() + "\n    pass\n")
 
 
+def same_trees(one: object, other: object) -> bool:
+    """Whether syntax trees, or lists of them, are equal at any depth.
+
+    Places in the text do not count, nor whether a name is bound or read.
+    """
+    pending = [(one, other)]
+    while pending:
+        first, second = pending.pop()
+        if isinstance(first, ast.expr_context):
+            continue
+        if type(first) is not type(second):
+            return False
+        if isinstance(first, ast.AST):
+            pending += ((getattr(first, name, None), getattr(second, name, None)) for name in first._fields)
+        elif isinstance(first, list) and isinstance(second, list):
+            if len(first) != len(second):
+                return False
+            pending += zip(first, second, strict=True)
+        elif first != second:
+            return False
+    return True
+
+
 def function_named(tree: ast.Module, name: str) -> FunctionNode | None:
     """The last top-level function of this name; None if there is none."""
     functions = (node for node in reversed(tree.body) if isinstance(node, FunctionNode))

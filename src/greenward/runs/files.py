@@ -64,10 +64,11 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, *, mode: int | None = None, forced: bool = True) -> None:
     """Write a whole file by way of a temporary one, forced to disk and renamed.
 
-    What can be made again need not be forced to disk: each time takes milliseconds.
+    `mode` are its permissions, from before it has content; by default those of any new file. What can be made
+    again need not be forced to disk: each time takes milliseconds.
 
     Raises `RunError` for a link or what is no regular file at `path`, and when the file system refuses; a
     file that stood there before is untouched.
@@ -79,6 +80,8 @@ def write_atomically(path: Path, content: bytes, *, forced: bool = True) -> None
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         try:
             with open(descriptor, "wb") as file:
+                if mode is not None:
+                    os.fchmod(descriptor, stat.S_IMODE(mode))
                 file.write(content)
             if forced:
                 force([temporary])

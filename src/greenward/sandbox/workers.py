@@ -409,7 +409,8 @@ class WorkerProcess:
                     "parent": os.getpid(),
                     "layers": [layer.value for layer in layers],
                     "packages": list(packages),
-                    "search_path": [path for path in sys.path if path],
+                    # The file system of a worker has what links lead to, and no links.
+                    "search_path": [os.path.realpath(path) for path in sys.path if path],
                     "commands": commands,
                 }
                 self._process = subprocess.Popen(

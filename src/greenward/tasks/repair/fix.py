@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 import shlex
 import time
 from codecs import BOM_UTF8
@@ -12,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from greenward.common.errors import ConfigError, ProblemError, SandboxError
@@ -21,12 +22,14 @@ from greenward.environments.prompts import PromptRenderer, answer_form, prompt_o
 from greenward.evaluation.compare import Selection, best_by_tests
 from greenward.grading.answers import Extracted, extract_code, holds_fence
 from greenward.grading.changes import completed, needed_change, without_idle_changes
-from greenward.grading.edits import AnswerForm
+from greenward.grading.edits import AnswerForm, lines_of
 from greenward.grading.judge import Grader
+from greenward.grading.matching import BoundedMatcher
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy, resolve_device
 from greenward.problems.mining import (
+    MAX_TREE_FILES,
     RUNNER,
     SourceFile,
     SourceTree,
@@ -41,7 +44,7 @@ from greenward.problems.mining import (
     without_runner,
 )
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import parse_or_none
+from greenward.problems.python_source import parse_or_none, same_trees
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
@@ -128,16 +131,21 @@ class Repair:
 
     def diff(self) -> str:
         parts: list[str] = []
-        for path, (before, after) in (self.changes or {}).items():
-            old, new = ((text or "").splitlines(keepends=True) for text in (before, after))
+        for path, texts in (self.changes or {}).items():
+            old, new = (lines_of(text or "") for text in texts)
+            heads = [
+                "/dev/null" if text is None else f"{side}/{path}"
+                for side, text in zip("ab", texts, strict=True)
+            ]
+            lines = list(difflib.unified_diff(old, new, heads[0], heads[1]))
             parts += (
                 line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-                for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+                for line in lines or (f"--- {heads[0]}\n", f"+++ {heads[1]}\n")  # of an empty file
             )
         return "".join(parts)
 
     def apply(self) -> None:
-        """Write the changes, with the line endings and permissions that the files have.
+        """Write the changes, with the line ends and permissions that the files have.
 
         Raises `ConfigError` where a file has changed since, is a link or may not be written, before anything
         is.
@@ -159,24 +167,23 @@ class Repair:
                 old, mode = (path.read_bytes(), path.stat().st_mode) if path.exists() else (b"", None)
                 mark, raw = (BOM_UTF8 if old.startswith(BOM_UTF8) else b""), old.removeprefix(BOM_UTF8)
                 text = _with_line_ends_of(raw.decode(errors="replace"), after)
-                write_atomically(path, mark + text.encode())
-                if mode is not None:
-                    path.chmod(mode)
+                write_atomically(path, mark + text.encode(), mode=mode)
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def _with_line_ends_of(old: str, text: str) -> str:
-    """The text with the end that each line had, and for new lines the one that most have."""
-    lines, new = old.split("\n"), text.split("\n")
-    ends = ["\r" if line.endswith("\r") else "" for line in lines[:-1]]
-    if not any(ends):
+    """The text with the end that each line had, or the line in its place; new lines have the usual one."""
+    ends = _LINE_END.findall(old)
+    if set(ends) <= {"\n"}:
         return text
-    usual, last = max(("\r", ""), key=ends.count), len(new) - 1
-    written = [line + usual if at < last else line for at, line in enumerate(new)]
-    plain = [line.removesuffix("\r") for line in lines]
-    for block in difflib.SequenceMatcher(None, plain, new, autojunk=False).get_matching_blocks():
-        for at, end in enumerate(ends[block.a : block.a + block.size], start=block.b):
-            written[at] = new[at] + end if at < last else new[at]
-    return "\n".join(written)
+    lines, new = _LINE_END.split(old), text.split("\n")
+    written = [max(("\r\n", "\n", "\r"), key=ends.count)] * (len(new) - 1)
+    for _, i1, i2, j1, j2 in BoundedMatcher(lines[:-1], new[:-1]).get_opcodes():
+        paired = min(i2 - i1, j2 - j1)
+        written[j1 : j1 + paired] = ends[i1 : i1 + paired]
+    return "".join(line + end for line, end in zip(new, (*written, ""), strict=True))
 
 
 def demand_writable(file: Path) -> None:
@@ -195,7 +202,7 @@ def find_repair(
     """
     shown = progress or Progress(quiet=True)
     with shown.during("reading the project"):
-        problem, folder = repair_problem(file, tests)
+        problem, project = repair_problem(file, tests)
     limits = Limits(cpu_seconds=options.timeout, wall_seconds=3 * options.timeout, file_bytes=4 << 20)
     packages = (*usual_packages(), *options.packages)
     started = time.monotonic()
@@ -208,7 +215,7 @@ def find_repair(
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
         problem = replace(problem, failing_test=Repair(problem, before).failure)
-        judge = _Judge(problem, folder, grader, time.monotonic() - started)
+        judge = _Judge(problem, project, grader, time.monotonic() - started)
         asked = _Asked.of(model, problem, options, shown)
         with closing(asked), closing(asked.answers()) as answers:
             for number, answer, is_program in answers:
@@ -226,16 +233,16 @@ def find_repair(
 class _Judge:
     """Judges the answers one after the other, without what changes nothing; a part of a program as a part."""
 
-    def __init__(self, problem: Problem, folder: Path, grader: Grader, seconds: float) -> None:
+    def __init__(self, problem: Problem, project: _Project, grader: Grader, seconds: float) -> None:
         self.seconds = seconds
-        self._problem, self._folder, self._grader = problem, folder, grader
+        self._problem, self._project, self._grader = problem, project, grader
         self._judged: dict[int, tuple[Extracted, Verdict]] = {}
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
 
     def passes(self, number: int, answer: Extracted, is_program: bool) -> bool:
         """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
-        written = _within(self._folder, self._problem, answer)
+        written = _read_as_files(_within(self._project.folder, self._problem, answer))
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
@@ -261,11 +268,27 @@ class _Judge:
         if selection.verdict.passed:
             for path in self._texts(best):
                 best = self._with_each(best, partial(self._needed, best, path), only=path)
+            best = self._without_needless_files(best)
         return {
-            self._folder / path: (self._known.get(path), text)
+            self._project.place(path): (self._known.get(path), text)
             for path, text in self._texts(best).items()
             if text != self._known.get(path)
         }
+
+    def _without_needless_files(self, best: Extracted) -> Extracted:
+        """Without the files that it makes or deletes, where all tests pass without that.
+
+        A new file stays, too, where another text of the answer has its name.
+        """
+        for path, text in best.files:
+            rest = replace(best, files=tuple(one for one in best.files if one[0] != path))
+            if text is not None and path in self._known:
+                continue
+            name = re.escape(PurePosixPath(path).stem)
+            texts = [one for one in self._texts(rest).values() if one and re.search(rf"\b{name}\b", one)]
+            if (text is None or not texts) and self._verdict(rest).passed:
+                best = rest
+        return best
 
     def _needed(self, best: Extracted, path: str, before: str, after: str) -> str:
         def passes(text: str) -> bool:
@@ -303,9 +326,19 @@ def _docstrings_differ(one: Extracted, other: Extracted) -> bool:
     pairs = zip((one.code, *dict(one.files).values()), (other.code, *dict(other.files).values()), strict=True)
     for texts in pairs:
         trees = [parse_or_none(text or "") for text in texts]
-        if texts[0] != texts[1] and (None in trees or len({ast.dump(tree) for tree in trees if tree}) > 1):
+        if texts[0] != texts[1] and (None in trees or not same_trees(*trees)):
             return True
     return False
+
+
+def _read_as_files(answer: Extracted) -> Extracted:
+    """The answer with the line ends that the texts of files have: Python ends a line at a lone \\r, too."""
+
+    def read(text: str | None) -> str | None:
+        return None if text is None else _LINE_END.sub("\n", text)
+
+    files = tuple((path, read(text)) for path, text in answer.files)
+    return replace(answer, code=read(answer.code), files=files)
 
 
 def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
@@ -318,8 +351,19 @@ def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
     return answer
 
 
-def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
-    """The problem to repair `file` so that its tests pass, and the folder that its paths are relative to.
+@dataclass(frozen=True)
+class _Project:
+    """Where the files of a problem lie: in `folder`, but for those that are imported from `elsewhere`."""
+
+    folder: Path
+    elsewhere: Mapping[str, Path]
+
+    def place(self, path: str) -> Path:
+        return self.elsewhere.get(path, self.folder / path)
+
+
+def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
+    """The problem to repair `file` so that its tests pass, and where its files lie.
 
     `tests` is a file or folder of unittest or pytest. Files that `file` imports from its own project may be
     changed, too; those of the tests may not. Raises `ProblemError`.
@@ -337,6 +381,10 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     project = Path(os.path.commonpath([file.resolve().parent, place if place.is_dir() else place.parent]))
     tree = find_tree(str(project))
     own = _at(tree, project, file)
+    root = (project / own.shown).parents[own.place.count("/")]
+    beside = {one for one in tree.files if project / one.shown == root / one.place}
+    # Of modules with the same name, that beneath the same folder is the one that is imported.
+    tree = replace(tree, files=tuple(sorted(tree.files, key=lambda one: one not in beside)))
     if "\0" in own.text:
         raise ProblemError(
             f"{file} holds null bytes: it is no Python file.", remedy="Name the file that is to be repaired."
@@ -355,7 +403,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
         )
     files = files_for(own, tree)
     # A repair may import what the file does not, and of one that is not Python no import is known.
-    rest = {one.place: one.text for one in tree.files if one.top == own.top and not one.is_test}
+    rest = {one.place: one.text for one in beside if one.top == own.top and not one.is_test}
     if len(rest) < MAX_FILES // 2 and sum(map(text_bytes, rest.values())) < MAX_FILES_BYTES // 2:
         files |= rest
     test_files = {RUNNER: sandboxed(RUNNER)}
@@ -367,7 +415,6 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
     test_files = {path: text for path, text in test_files.items() if path != own.place}
     files = {path: text for path, text in files.items() if path not in test_files and path != own.place}
     files |= {} if own.text else {own.place: ""}  # a program that is empty is one to edit, too
-    root = (project / own.shown).parents[own.place.count("/")]
     problem = Problem(
         task_id=str(file),
         prompt="",
@@ -378,7 +425,9 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, Path]:
         test_files=test_files,
         buggy_code=own.text,
     )
-    return problem, Path(os.path.relpath(root))
+    where = {path: project / tree.by_place[path].shown for path in files}
+    elsewhere = {path: Path(os.path.relpath(at)) for path, at in where.items() if at != root / path}
+    return problem, _Project(Path(os.path.relpath(root)), elsewhere)
 
 
 class _Asked:
@@ -517,9 +566,12 @@ def _at(tree: SourceTree, project: Path, file: Path) -> SourceFile:
     for one in tree.files:
         if project / one.shown == file.resolve():
             return one
-    reason = next((one for one in tree.left_out if project / one.where == file.resolve()), None)
+    if found := next((one for one in tree.left_out if project / one.where == file.resolve()), None):
+        raise ProblemError(f"{file}: it cannot be read ({found.reason}: {found.detail}).")
     raise ProblemError(
-        f"{file}: it cannot be read" + (f" ({reason.reason}: {reason.detail})." if reason else ".")
+        f"{file}: it is not among the {len(tree.files)} files that were read beneath {project}, which has "
+        f"it and its tests. At most {MAX_TREE_FILES} are, and none of folders that are hidden or of builds.",
+        remedy="Put the file and its tests into a folder of their own.",
     )
 
 
