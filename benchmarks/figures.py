@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
 keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used.
-`--demo-model` does so with the report of `greenward demo model=MODEL`, for docs/real_models.md. The other
+`--demo-model` does so with the report of `greenward demo model=MODEL`. The other
 figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
 `results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
 programs of these names write with `--json`.
@@ -32,13 +32,14 @@ def main() -> None:
     arguments = parser.parse_args()
     text = README.read_text(encoding="utf-8")
     text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
+    of_model = demo_block(kept("demo_model", arguments.demo_model))
+    text = replaced(text, "demo_model", of_model)
     text = replaced(text, "faults", faults_block())
     text = replaced(text, "speed", speed_block())
     text = replaced(text, "sandbox", sandbox_block())
     text = replaced(text, "agreement", agreement_block())
     README.write_text(text, encoding="utf-8")
     record = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
-    of_model = demo_block(kept("demo_model", arguments.demo_model))
     for page, name, block in (
         ("policy_gradient.md", "functions", policy_gradient.tables(record)),
         ("real_models.md", "demo_model", of_model),

@@ -66,7 +66,7 @@ def test_failed_and_missing_runs_are_said_and_a_remark_on_all_is_said_once(swept
     text = render_markdown(report)
     assert "seed_1 failed: It stopped with exit code 2" in text.replace("\\", "") and "\x1b" not in text
     assert any(note.startswith("learning_rate=9: failed") for note in report.notes)
-    assert sum("no control arm" in note for note in report.notes) == 1
+    assert not any("no control arm" in note for note in report.notes)
     assert [row[0] for row in results(report).rows] == [f"learning_rate={rate}" for rate in RATES]
 
 

@@ -259,8 +259,7 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
             yield from (f"{of_group}{text}" for text in (_defects(run) if run else ()))
     first = groups[0].first
     asks_problems = first.task is None or first.task.asks_problems
-    has_control = any(group.label == CONTROL for group in groups)
-    if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and not has_control:
+    if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and len(groups) == 1:
         yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 
