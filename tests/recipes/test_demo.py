@@ -57,7 +57,7 @@ def test_every_run_starts_from_the_warm_start_and_trains_for_as_long_as_grpo(tmp
 
 
 @pytest.mark.slow
-def test_of_a_pretrained_model_adapters_are_trained_side_by_side_for_the_same_time(published, tmp_path):
+def test_of_a_pretrained_model_adapters_are_trained_by_both_methods_for_the_same_time(published, tmp_path):
     pytest.importorskip("peft")
     folder = published("qwen2", max_position_embeddings=512)
     small = [
@@ -66,6 +66,7 @@ def test_of_a_pretrained_model_adapters_are_trained_side_by_side_for_the_same_ti
         "training.prompts_per_step=2",
         "training.num_generations=2",
         "sampling.max_tokens=8",
+        "algorithm.overlong.penalty_buffer=4",
         "evaluation.num_questions=4",
         "evaluation.samples=2",
         "evaluation.k=[1,2]",

@@ -453,8 +453,11 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
     failing = min(not_passed, key=lambda i: results[i] is None, default=None)
     if failing is not None:
         expectation, failed = plan.expectations[failing], results[failing]
-        not_reached = f"{expectation.description}: not reached or not finished"
-        first_failure = not_reached if failed is None else expectation.failure(failed)
+        if failed is not None:
+            first_failure = expectation.failure(failed)
+        else:  # what ended the program, if that is known
+            ended = f"{error_class}: {error_message}" if error_class else "not reached or not finished"
+            first_failure = visible(f"{expectation.description}: {ended}", MAX_MESSAGE_CHARS)
     if result.outcome is not Outcome.COMPLETED:
         status = status_of(result.outcome)
     elif len(result.results) != len(passed):
