@@ -8,6 +8,7 @@ text.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
@@ -17,7 +18,7 @@ from statistics import fmean
 
 from markupsafe import Markup, escape
 
-from greenward.common.text import visible
+from greenward.common.text import REPLACEMENT, visible
 from greenward.reports.document import Chart, Marker, Series, value_text
 
 MAX_POINTS = 160
@@ -40,7 +41,8 @@ def standalone(chart: Chart, width: int = 560, height: int = 420) -> str:
     """The chart as an SVG file of its own, with the colours of the page inside it."""
     start, rest = str(draw(chart, width, height)).split(">", 1)
     paper = '<rect class="paper" width="100%" height="100%"/>'
-    return f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style_sheet()}</style>{paper}{rest}\n'
+    drawing = f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style_sheet()}</style>{paper}{rest}\n'
+    return re.sub("[\ufffe\uffff]", REPLACEMENT, drawing)  # which XML cannot hold
 
 
 def style_sheet() -> str:

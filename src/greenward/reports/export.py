@@ -1,0 +1,130 @@
+"""Writes every chart and table of a report as files for other programs: SVG, CSV and JSON Lines.
+
+They are made from the blocks that the report shows. A chart is NAME.svg and NAME.csv, which holds each point
+that is drawn; a table is NAME.csv and NAME.jsonl. NAME is made of the titles of the section and of the block,
+in letters, digits and hyphens of ASCII only, because titles may hold names that somebody else chose.
+
+CSV is that of RFC 4180 in UTF-8. Its texts have their hidden characters replaced, as in every other form, and
+an apostrophe before one that a spreadsheet would take for a formula; numbers are unrounded. JSON Lines hold
+the texts as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from greenward.common.errors import RunError
+from greenward.common.text import visible
+from greenward.reports.document import Chart, Charts, Report, Table
+from greenward.reports.svg import standalone
+from greenward.runs.files import dump_json, write_atomically
+from greenward.runs.output import check_folder, claim_folder
+
+_MAX_NAME = 100  # characters
+_FORMULA = re.compile(
+    r"[=@\t\uff1d\uff20\uff0b\uff0d]|[-+](?![-+\u2212\d\s.,%\[\]]*\Z)"  # figures with a sign compute nothing
+)
+
+
+def write_export(report: Report, folder: Path, *, overwrite: bool = False) -> list[Path]:
+    """Writes the charts and tables of a report into `folder`, which is made; returns the paths.
+
+    Raises `RunError` for a folder that is not greenward's or is no folder of reports, for a file that is
+    there already unless `overwrite` replaces it, and when the file system refused. Nothing is written then
+    but what came before the refusal of the file system.
+    """
+    if check_folder(folder, "report") not in (None, "report"):
+        raise RunError(
+            f"{folder}: expected a folder of reports, found a run, an evaluation or a model.",
+            remedy="Choose an absent or empty folder; nothing in this one was changed.",
+        )
+    contents = {folder / name: content for name, content in exported(report)}
+    if not overwrite and (existing := [path for path in contents if path.exists()]):
+        raise RunError(
+            f"{existing[0]} exists already.", remedy="Choose another folder, or replace it by --overwrite."
+        )
+    claim_folder(folder, "report")
+    for path, content in contents.items():
+        write_atomically(path, content.encode(), forced=False)
+    return list(contents)
+
+
+def exported(report: Report) -> Iterator[tuple[str, str]]:
+    """The name and the text of each file of `write_export`, in the order of the report."""
+    names: set[str] = set()
+    for section in report.sections:
+        for block in section.blocks:
+            parts = block.charts if isinstance(block, Charts) else (block,)
+            for part in parts:
+                if not isinstance(part, Chart | Table):
+                    continue
+                name = _unused(_slug(section.title, part.title), names)
+                if isinstance(part, Chart):
+                    yield f"{name}.svg", standalone(part)
+                    yield f"{name}.csv", _csv(chart_rows(part))
+                else:
+                    columns, *rows = table_rows(part)
+                    yield f"{name}.csv", _csv((columns, *rows))
+                    lines = (dump_json(dict(zip(columns, row, strict=True))) for row in rows)
+                    yield f"{name}.jsonl", "".join(f"{line}\n" for line in lines)
+
+
+def chart_rows(chart: Chart) -> Iterator[tuple[str | float, ...]]:
+    """A row for each point that a chart shows, after a row of names; the x column has the name of the axis.
+
+    Lines are numbered from 1, because a faint one has no name. Points of a band without one of the line have
+    no value, and neither has a marker, whose label stands in the place of the line's name.
+    """
+    yield "line", "series", "weight", chart.x_label, "value", "low", "high"
+    for number, line in enumerate(chart.series, start=1):
+        bounds: dict[float, tuple[float, ...]] = {x: (low, high) for x, low, high in line.band}
+        for x, y in line.points:
+            yield number, line.name, line.weight, x, y, *bounds.pop(x, ("", ""))
+        for x, (low, high) in bounds.items():
+            yield number, line.name, line.weight, x, "", low, high
+    for marker in chart.markers:
+        yield "", marker.label, "marker", marker.x, "", "", ""
+
+
+def table_rows(table: Table) -> Iterator[tuple[str | float, ...]]:
+    """The rows of a table after a row of names, each of which is given once.
+
+    A column without a name becomes `column`. Numbers that are drawn beside a table are its last column.
+    """
+    names: set[str] = set()
+    drawn = ("drawn",) if table.shares else ()
+    yield tuple(_unused(column or "column", names) for column in (*table.columns, *drawn))
+    for index, row in enumerate(table.rows):
+        share = table.shares[index] if index < len(table.shares) else ""
+        yield (*row, share) if drawn else row
+
+
+def _slug(*titles: str) -> str:
+    text = re.sub(r"[^a-z0-9]+", "-", " ".join(titles).lower())[:_MAX_NAME].strip("-")
+    return text or "untitled"
+
+
+def _unused(name: str, names: set[str]) -> str:
+    """The name, numbered if it is one of `names`, to which it is added."""
+    number, found = 1, name
+    while found in names:
+        number += 1
+        found = f"{name}-{number}"
+    names.add(found)
+    return found
+
+
+def _csv(rows: Iterable[Sequence[str | float]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)  # the usual dialect is that of RFC 4180
+    writer.writerows([_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    text = visible(text)
+    return f"'{text}" if _FORMULA.match(text) else text
