@@ -164,3 +164,25 @@ def test_eighty_columns_hold_every_figure(study):
     after = report.data["results"]["arms"][0]["after"]["pass@1"]
     value, low, high = (100 * after[key] for key in ("value", "low", "high"))
     assert f"{value:.1f}% [{low:.1f}, {high:.1f}]" in shown
+
+
+def test_each_term_of_the_reward_has_a_curve_unless_it_is_the_reward(tmp_path):
+    run = write_seed(tmp_path / "run", problems=20)
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row |= {
+            "reward/tests": row["reward/mean"],
+            "reward/brevity": -0.1 * row["step"],
+            f"reward/{HOSTILE}": 1.0,
+        }
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = training_report(run)
+    charts = {one.title: one for block in blocks(report, "Training, step by step") for one in block.charts}
+    assert [title for title in charts if title.startswith("Reward: ")] == [
+        "Reward: " + HOSTILE,
+        "Reward: brevity",
+    ]
+    faint = charts["Reward: brevity"].series[0].points
+    assert list(faint) == [(row["step"], -0.1 * row["step"]) for row in rows]
+    assert "<script>alert" not in render_html(report)

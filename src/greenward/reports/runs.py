@@ -483,6 +483,23 @@ TRAINING_CURVES = (
 )
 
 
+_SUMMARIES = frozenset({"reward/mean", "reward/std", "reward/min", "reward/max"})
+_MOST_TERMS = 12
+
+
+def training_curves(runs: Sequence[RecordedRun]) -> list[Curve]:
+    """The curves of a training, behind the reward those of its terms, unless it is the only one."""
+    keys = {key for run in runs for row in run.metrics for key in row if key.startswith("reward/")}
+    terms = [
+        key
+        for key in sorted(keys - _SUMMARIES)
+        if any(finite_points(run.metrics, key) != finite_points(run.metrics, "reward/mean") for run in runs)
+    ]
+    reward, *others = TRAINING_CURVES
+    of_terms = [Curve(f"Reward: {key.partition('/')[2]}", key) for key in terms[:_MOST_TERMS]]
+    return [reward, *of_terms, *others]
+
+
 def held_out_charts(runs: Runs) -> tuple[Chart, ...]:
     """Held-out pass@1 of the main arm and the others: over training time, and over steps."""
     metric = runs.results.primary
@@ -551,7 +568,7 @@ def warm_start_charts(runs: Runs) -> tuple[Chart, ...]:
     return (Chart(f"Held-out {metric_label(metric)}", "step", tuple(lines), "share"), *found)
 
 
-def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve] = TRAINING_CURVES) -> tuple[Chart, ...]:
+def step_charts(runs: Sequence[RecordedRun], curves: Sequence[Curve]) -> tuple[Chart, ...]:
     """What an arm measured at each step, a chart for each title."""
     charts: dict[str, Chart] = {}
     for curve in curves:

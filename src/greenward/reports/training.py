@@ -54,7 +54,6 @@ from greenward.reports.games import (
 )
 from greenward.reports.runs import (
     CONTROL,
-    TRAINING_CURVES,
     ArmResult,
     Evaluation,
     Evaluations,
@@ -77,6 +76,7 @@ from greenward.reports.runs import (
     step_charts,
     suite_charts,
     suites_of,
+    training_curves,
     warm_start_charts,
 )
 from greenward.runs.reading import (
@@ -224,7 +224,7 @@ def _opponents(groups: Sequence[Group]) -> Iterator[Paragraph]:
 def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
     """The first line of each training chart, of all runs."""
     titles = set()
-    for curve in TRAINING_CURVES:
+    for curve in training_curves([run for group in groups for run in group.runs]):
         series = [line for group in groups for line in metric_series(group, curve.key)]
         if series and curve.title not in titles:
             titles.add(curve.title)
@@ -283,7 +283,10 @@ def training_report(path: str | Path) -> Report:
             section("What was learned", *learned.blocks(runs)),
             section("Sample answers", *_sample_answers(runs), level="appendix"),
             section("What became of the answers", _statuses(runs), level="detail"),
-            section("Training, step by step", charts(step_charts(main.runs), "small", in_json=False)),
+            section(
+                "Training, step by step",
+                charts(step_charts(main.runs, training_curves(main.runs)), "small", in_json=False),
+            ),
             section(
                 "Warm start",
                 charts(warm_start_charts(runs), "small", in_json=False),
