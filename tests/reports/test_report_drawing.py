@@ -11,7 +11,7 @@ import pytest
 from synthetic_study import write_seed
 
 from greenward.reports.document import Chart, Series, value_text
-from greenward.reports.runs import held_out_charts, read_runs, step_charts, suite_charts
+from greenward.reports.runs import held_out_charts, read_runs, step_charts, suite_charts, training_curves
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
 
 
@@ -115,7 +115,8 @@ def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):
 
 
 def test_training_charts_leave_out_what_was_not_measured(study):
-    titles = {chart.title for chart in step_charts(read_runs(study).main.runs)}
+    runs = read_runs(study).main.runs
+    titles = {chart.title for chart in step_charts(runs, training_curves(runs))}
     assert "Entropy (nats per token)" in titles and "Groups per step" in titles
     assert not any(title.startswith("KL") for title in titles)
 

@@ -198,8 +198,11 @@ def data(runs: Runs) -> dict[str, Any] | None:
 
 def _sentences(found: Learned) -> Iterator[str]:
     if gain := found.gain:
+        whole = points(gain.whole).split()[
+            0
+        ]  # its interval, paired by problem, stands in the table of results
         yield (
-            f"Of the gain of pass@1, {points(gain.whole)} points, {points(gain.form)} are form and "
+            f"Of the gain of pass@1, {whole} points, {points(gain.form)} are form and "
             f"{points(gain.content)} content: {gain.formed[0]:.1%} of the answers had their form before "
             f"(a program that can be run) and {gain.formed[1]:.1%} have it now, and of these "
             f"{gain.passing[0]:.1%} passed and {gain.passing[1]:.1%} pass."
