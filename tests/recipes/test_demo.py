@@ -70,6 +70,7 @@ def test_of_a_pretrained_model_adapters_are_trained_by_both_methods_for_the_same
         "evaluation.num_questions=4",
         "evaluation.samples=2",
         "evaluation.k=[1,2]",
+        "evaluation.eval_interval_steps=100000",
         "algorithm.clip_high=0.3",  # which rejection sampling has not
     ]
     study = tmp_path / "study"
