@@ -327,7 +327,7 @@ def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
         actions=tuple(actions),
         measured=measured + _rate_there(finding, run),
         brief=brief,
-        confirm=_AGAIN if _is_beside(finding.confirm, run) else _named(finding.confirm, run),
+        confirm=_AGAIN if _is_unsuitable(finding.confirm, run) else _named(finding.confirm, run),
     )
 
 
@@ -378,7 +378,7 @@ def _named(text: str, run: RunSignals, *, only_settings: bool = False) -> str:
     return _TWO_ARTICLES.sub(r"\1 ", filled)
 
 
-def _is_beside(text: str, run: RunSignals) -> bool:
+def _is_unsuitable(text: str, run: RunSignals) -> bool:
     """Whether a text is about answers, and the run is one of an agent."""
     return run.family.kind == "agent" and bool(_ABOUT_ANSWERS.search(text))
 
@@ -388,7 +388,7 @@ def _applies(action: str, finding: Occurrence, run: RunSignals) -> bool:
     named = (one[0] for one in _NAMES.finditer(_IN_BRACKETS.sub("", action)) if one["setting"])
     if not all(setting_in(run.family.dialect, name) for name in named):
         return False
-    if _is_beside(action, run):
+    if _is_unsuitable(action, run):
         return False
     if "bfloat16" in action and str(run.settings.get("model.dtype", "")) == "float32":
         return False

@@ -554,9 +554,8 @@ def measure_memory_growth(
 
     remaining = None if limit is None or slope <= 0 else max(0.0, (limit - middle - slope * last) / slope)
     start = middle + slope * first
-    since_then = (
-        (middle + slope * last) / start if start > 0 else np.inf
-    )  # without an allocation at the onset
+    # An allocation at the onset that stays is no growth.
+    since_then = (middle + slope * last) / start if start > 0 else np.inf
     grows = slope > 0 and min(factor(slope), since_then) >= MIN_GROWTH_FACTOR and _goes_on(low)
     dated = exactly(steps[0])
     if since:

@@ -198,9 +198,8 @@ def data(runs: Runs) -> dict[str, Any] | None:
 
 def _sentences(found: Learned) -> Iterator[str]:
     if gain := found.gain:
-        whole = points(gain.whole).split()[
-            0
-        ]  # its interval, paired by problem, stands in the table of results
+        # The interval of the whole gain, paired by problem, is in the table of results.
+        whole = f"{100 * gain.whole.value:+.1f}".replace("-", "−")
         yield (
             f"Of the gain of pass@1, {whole} points, {points(gain.form)} are form and "
             f"{points(gain.content)} content: {gain.formed[0]:.1%} of the answers had their form before "

@@ -138,21 +138,13 @@ _EVALUATION_WORD = re.compile(r"\b(?:eval|val|test|evaluation|validation)[/_ ]",
 _NO_SCORE = re.compile(
     r"(^|[/_@])(std|min|max|worst|loss|runtime|per_second|length|tokens|kl|entropy)([/_@]|$)"
 )
-_SCORES = (
-    "acc",
-    "pass",
-    "correct",
-    "solve",
-    "success",
-    "score",
-    "avg@",
-    "reward",
-    "return",
-)  # the best first
+# The best first.
+_SCORES = ("acc", "pass", "correct", "solve", "success", "score", "avg@", "reward", "return")
 _COUNTERS = frozenset({"epoch", "num_tokens", "num_input_tokens_seen", "total_flos", "progress/done_frac"})
 # Names that every log of their trainer has, and that no check needs: they are no news.
 _NO_NEWS = re.compile(
-    r"rewards?/.+/(?:std|min|max)|.+_reward(?:_func(?:tion)?)?_(?:std|min|max|cov)|grouped_rewards_std|clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
+    r"rewards?/.+/(?:std|min|max)|.+_reward(?:_func(?:tion)?)?_(?:std|min|max|cov)|grouped_rewards_std|"
+    r"clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
     r"(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)|(?:logps|logits)/.*|"
     r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
     r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|"
