@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -72,7 +72,12 @@ def evaluation_report(path: Path) -> Report:
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
     by_agents = "tools" in summary.get("settings", {})
-    failed = tuple(islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
+    return summary_report(summary, islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
+
+
+def summary_report(summary: Mapping[str, Any], failing: Iterable[AnsweredTask] = ()) -> Report:
+    """The report of the evaluation of which this is the summary, with some failing answers."""
+    model, suite, failed = summary.get("model") or {}, str(summary.get("suite", "?")), tuple(failing)
     metrics = [(name, percent_of(m), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
     return Report(
