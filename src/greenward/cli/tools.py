@@ -65,17 +65,20 @@ def report(
 ) -> None:
     """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
 
-    Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
-    report.md and report.json, not into RUN, and prints the path of the page. --follow keeps report.html up to
-    date, which the browser reloads by itself; of a run that is not running it writes the page once. --export
-    prints the names of the files that it wrote, and the report only with --format.
+    Several runs are overlaid in one report; several evaluations are compared with the first. terminal,
+    markdown and json are printed. html writes report.html, report.md and report.json, not into RUN, and
+    prints the path of the page. --follow keeps report.html up to date, which the browser reloads by itself;
+    of a run that is not running it writes the page once. --export prints the names of the files that it
+    wrote, and the report only with --format.
 
     \b
     greenward report runs/mine
     greenward report runs/one runs/two --format html
+    greenward report runs/eval/before runs/eval/after --format html
     greenward report runs/mine --follow
     greenward report runs/mine --export figures
     """
+    from greenward.reports.comparison import are_evaluations, comparison_report
     from greenward.reports.export import write_export
     from greenward.reports.render import print_report
     from greenward.reports.write import follow as follow_run
@@ -91,7 +94,13 @@ def report(
             )
         click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
         return
-    made = report_of(*runs)
+    if are_evaluations(runs):
+        from greenward.evaluation.compare import compare, read_evaluation
+
+        first, *others = map(read_evaluation, runs)
+        made = comparison_report(runs, [compare(first, other) for other in others])
+    else:
+        made = report_of(*runs)
     if export is not None:
         click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite))))
         if form is None:

@@ -207,8 +207,8 @@ _SHOWN_IDS = 40  # of each kind; JSON has all
 _COLOURS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
 
 
-def print_comparison(found: PairedComparison) -> None:
-    """Prints what makes the comparison unfair, the claim, both rates, and the problems won and lost."""
+def comparison_warnings(found: PairedComparison) -> list[str]:
+    """What makes a comparison unfair, a sentence each."""
 
     def some(ids: Sequence[str]) -> str:
         return " ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
@@ -226,7 +226,12 @@ def print_comparison(found: PairedComparison) -> None:
         warnings.append(
             f"{found.infrastructure} answers were lost to the infrastructure and count as not passed"
         )
-    for warning in warnings:
+    return warnings
+
+
+def print_comparison(found: PairedComparison) -> None:
+    """Prints what makes the comparison unfair, the claim, both rates, and the problems won and lost."""
+    for warning in comparison_warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")
     click.secho(visible(found.claim), bold=True)
     for side, name, rate in (("A", found.name_a, found.a), ("B", found.name_b, found.b)):
