@@ -193,6 +193,33 @@ def rollouts(
         click.echo(render(found.report(page), form))
 
 
+@click.command("runs")
+@click.argument("folder", metavar="FOLDER", type=PATH, default=Path("runs"))
+@json_option
+def runs_(folder: Path, *, as_json: bool) -> None:
+    """List the runs in FOLDER: state, steps, newest reward and score, size, and what can be deleted.
+
+    Nothing is deleted. A run is running while a process writes it, failed if a sweep noted that, finished
+    if its summary says so, and otherwise interrupted: `greenward train` with --resume goes on with it. Can be
+    deleted means that neither a resume nor a report needs it. Links are not followed.
+
+    \b
+    greenward runs
+    greenward runs runs/rates --json
+    """
+    from greenward.reports.listing import listing_report
+    from greenward.reports.render import print_report
+    from greenward.runs.files import dump_json
+    from greenward.runs.listing import list_runs
+
+    found, notes = list_runs(folder)
+    if as_json:
+        record = {"folder": str(folder), "runs": [asdict(one) for one in found], "notes": notes}
+        click.echo(dump_json(record, indent=2))
+    else:
+        print_report(listing_report(folder, found, notes))
+
+
 @click.command()
 @run_argument
 @click.option(

@@ -169,11 +169,12 @@ def _answers(path: Path, ids: Sequence[str], *, passed: bool, title: str) -> dic
     found: dict[str, ShownAnswer] = {}
     for sample in JsonRows(path / SAMPLES, lenient=True):
         task_id = sample.get("task_id")
-        row = wanted.get(task_id) if isinstance(task_id, str) else None
-        if row is None or sample.get("sample") != row.get("sample"):
+        chosen = wanted.get(task_id) if isinstance(task_id, str) else None
+        if chosen is None or sample.get("sample") != chosen.get("sample"):
             continue
         code = sample.get("solution") or sample.get("completion")
-        failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
-        remark = f"answer {row.get('sample')}"
-        found[str(task_id)] = shown_answer(row.get("status"), code, failure, title, remark)
+        reasons = (chosen.get(key) for key in ("first_failure", "extraction_failure", "error_message"))
+        remark = f"answer {chosen.get('sample')}"
+        failure = next(filter(None, reasons), "")
+        found[str(task_id)] = shown_answer(chosen.get("status"), code, failure, title, remark)
     return found
