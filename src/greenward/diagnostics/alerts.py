@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from email.message import EmailMessage
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
 from greenward import __version__
 from greenward.common.errors import DiagnosticsError
@@ -81,7 +81,28 @@ class Run(ConfigSection):
     run: str = Field(pattern=r"\S")
 
 
-Action: TypeAlias = Literal["warn", "stop"] | Webhook | Mail | Shell | Run
+def _kind_of(action: Any) -> str | None:
+    """The key of a file by which an action is known."""
+    if isinstance(action, str):
+        return "word"
+    for kind in ("webhook", "mail", "shell", "run"):
+        if kind in action if isinstance(action, dict) else hasattr(action, kind):
+            return kind
+    return None
+
+
+Action: TypeAlias = Annotated[
+    Annotated[Literal["warn", "stop"], Tag("word")]
+    | Annotated[Webhook, Tag("webhook")]
+    | Annotated[Mail, Tag("mail")]
+    | Annotated[Shell, Tag("shell")]
+    | Annotated[Run, Tag("run")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="action",
+        custom_error_message="expected warn, stop, or a mapping with webhook, mail, shell or run",
+    ),
+]
 
 
 def start_command(action: Run | Shell, alarm: str) -> None:
@@ -131,7 +152,7 @@ class Alerts:
         of_host = (
             name for name, ends in _HOSTS.items() if f".{host}".endswith(tuple(f".{end}" for end in ends))
         )
-        self._format = "mail" if isinstance(receiver, Mail) else receiver.format
+        self._format: str = "mail" if isinstance(receiver, Mail) else receiver.format
         if self._format == "auto":
             self._format = next(of_host, "json")
 
