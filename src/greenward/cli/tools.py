@@ -53,6 +53,7 @@ FORMS = get_args(Form)
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
 )
 @folder_option("--export", "Write every chart as SVG and CSV, every table as CSV and JSON Lines.", "report")
+@flag("--png", help="With --export: every chart as PNG, too, drawn by a Chromium browser of this machine.")
 @flag("--overwrite", help="Replace exported files of the same names.")
 def report(
     runs: tuple[Path, ...],
@@ -61,6 +62,7 @@ def report(
     follow: bool,
     output: Path | None,
     export: Path | None,
+    png: bool,
     overwrite: bool,
 ) -> None:
     """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
@@ -85,8 +87,9 @@ def report(
     from greenward.reports.write import render, report_of, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
-    if overwrite and export is None:
-        raise click.UsageError("--overwrite concerns --export: give its folder.")
+    if (overwrite or png) and export is None:
+        named = "--overwrite" if overwrite else "--png"
+        raise click.UsageError(f"{named} concerns --export: give its folder.")
     if follow:
         if len(runs) > 1 or form not in (None, "html") or export is not None:
             raise click.UsageError(
@@ -102,7 +105,7 @@ def report(
     else:
         made = report_of(*runs)
     if export is not None:
-        click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite))))
+        click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite, png=png))))
         if form is None:
             return
     if form == "html":
