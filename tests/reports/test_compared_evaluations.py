@@ -67,7 +67,7 @@ def test_two_evaluations_have_scores_the_paired_comparison_and_both_answers_of_e
         ["tuned", "83.3 % [41.7, 91.7]"],
     ]
     (row,) = parts["Paired comparison with the first"][0]["rows"]
-    assert row[4:6] == [f"{found.p_value:.2g}", "3 / 1"]
+    assert row[2:4] == [f"{found.p_value:.2g}", "3 / 1"]
     won = parts["Solved by tuned, not by base"][0]["tasks"]
     assert [one["task_id"] for one in won] == ["t/2", "t/3", "t/5"] and won[0]["prompt"] == "Question 2"
     for task in won:
@@ -88,7 +88,7 @@ def test_several_are_compared_with_the_first_in_every_form(folders, tmp_path):
         str(folders[name]) for name in ("tuned", "other")
     ]
     rows = blocks(report)["Paired comparison with the first"][0]["rows"]
-    assert [row[0] for row in rows] == ["tuned", "other"] and [row[5] for row in rows] == ["3 / 1", "0 / 3"]
+    assert [row[0] for row in rows] == ["tuned", "other"] and [row[3] for row in rows] == ["3 / 1", "0 / 3"]
     text = shown(*folders.values())
     assert (
         "base, tuned, other on mbpp" in text and "Solved by tuned, not by base" in text and "\x1b" not in text

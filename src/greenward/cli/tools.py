@@ -197,12 +197,12 @@ def rollouts(
 
 
 @click.command("runs")
-@click.argument("folder", metavar="FOLDER", type=PATH, default=Path("runs"))
+@click.argument("folder", metavar="[FOLDER]", type=PATH, default=Path("runs"))
 @json_option
 def runs_(folder: Path, *, as_json: bool) -> None:
-    """List the runs in FOLDER: state, steps, newest reward and score, size, and what can be deleted.
+    """List the runs in FOLDER (runs): state, newest figures, size.
 
-    Nothing is deleted. A run is running while a process writes it, failed if a sweep noted that, finished
+    Below them stands what can be deleted; nothing is deleted. A run is running while a process writes it, failed if a sweep noted that, finished
     if its summary says so, and otherwise interrupted: `greenward train` with --resume goes on with it. Can be
     deleted means that neither a resume nor a report needs it. Links are not followed.
 

@@ -20,7 +20,6 @@ from greenward.reports.document import (
     bounded,
     metric_label,
     metric_order,
-    percent,
     percent_of,
     points,
     section,
@@ -106,8 +105,6 @@ def _comparisons(names: Sequence[str], found: Sequence[PairedComparison]) -> Tab
     rows = tuple(
         (
             name,
-            percent(one.a),
-            percent(one.b),
             points(one.difference),
             f"{one.p_value:.2g}",
             f"{len(one.won)} / {len(one.lost)}",
@@ -117,16 +114,7 @@ def _comparisons(names: Sequence[str], found: Sequence[PairedComparison]) -> Tab
         for name, one in zip(names, found, strict=True)
     )
     k, tests = found[0].k, ", ".join(dict.fromkeys(one.test for one in found))
-    columns = (
-        "Evaluation",
-        "The first",
-        "This one",
-        "Difference (points)",
-        "p",
-        "Won / lost",
-        "Detectable",
-        "Problems",
-    )
+    columns = ("Evaluation", "Difference (points)", "p", "Won / lost", "Detectable", "Problems")
     caption = (
         f"pass@{k} on the problems that both answered; p by {tests}. Detectable is the smallest difference, "
         "in points, that these problems show with power 80 % at alpha 5 %."

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from greenward.reports.document import NOTHING, Report, Table, memory, metric_label, section, value_text
+from greenward.reports.document import NOTHING, Report, Table, memory, section, value_text
 from greenward.runs.listing import ListedRun
 
 _MAX_FAILURE_CHARACTERS = 200
@@ -55,7 +55,7 @@ def _score(run: ListedRun) -> str:
     if run.metric is None or run.score is None:
         return NOTHING
     is_share = run.metric.removeprefix("greedy_").startswith("pass@")
-    return f"{metric_label(run.metric)} {value_text(run.score, 'share' if is_share else 'number')}"
+    return f"{run.metric} {value_text(run.score, 'share' if is_share else 'number')}"
 
 
 def _size(count: int) -> str:
