@@ -13,6 +13,7 @@ from synthetic_study import write_seed
 
 from greenward import EvaluationResult, diagnose_run, read_evaluation, read_run
 from greenward.common.errors import ConfigError, RunError
+from greenward.evaluation.audit_report import AuditReport, Trial, TrialOutcome
 from greenward.reports.write import report_of
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +138,15 @@ def test_a_notebook_shows_runs_evaluations_diagnoses_and_reports_without_scripts
     assert pages["run"] == pages["report"] and "<svg" in pages["run"]
     assert "&lt;script&gt;" in pages["evaluation"] and "50.0 % [25.0, 75.0]" in pages["in memory"]
     assert "pass@1" in read_run(run)._repr_mimebundle_()["text/plain"]
+
+
+def test_an_audit_is_shown_as_it_is_printed():
+    trial = Trial(HOSTILE, "forms", "audit/gcd", TrialOutcome.ACCEPTED, 1.0, "", HOSTILE)
+    right = Trial("reference", "honest", "audit/gcd", TrialOutcome.ACCEPTED, 1.0, "", "it is right")
+    bundle = AuditReport("mine:reward", "ours", "code", (trial,), (right,))._repr_mimebundle_()
+    assert bundle["text/plain"].startswith("NOT SOUND") and "accepted 1 of 1" in bundle["text/plain"]
+    assert bundle["text/html"] == f"<pre>{html.escape(bundle['text/plain'])}</pre>"
+    assert "\x1b" not in bundle["text/plain"]
 
 
 _FAKE = """

@@ -202,9 +202,10 @@ def rollouts(
 def runs_(folder: Path, *, as_json: bool) -> None:
     """List the runs in FOLDER (runs): state, newest figures, size.
 
-    Below them stands what can be deleted; nothing is deleted. A run is running while a process writes it, failed if a sweep noted that, finished
-    if its summary says so, and otherwise interrupted: `greenward train` with --resume goes on with it. Can be
-    deleted means that neither a resume nor a report needs it. Links are not followed.
+    Below them stands what can be deleted; nothing is deleted. A run is running while a process writes it,
+    failed if a sweep noted that, finished if its summary says so, and otherwise interrupted: `greenward
+    train` with --resume goes on with it. What can be deleted is needed neither by a resume nor by a report.
+    Links are not followed.
 
     \b
     greenward runs
