@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
+from greenward.common.files import expecting
 from greenward.config import loading
 from greenward.config.loading import dotted, leaves
 from greenward.config.recipe import GRPORecipe, Recipe
@@ -78,17 +79,18 @@ class TrainingResult:
         so on for each metric and rate. Raises `ConfigError` without pandas and for another `of`, `RunError`
         for files that cannot be read.
         """
-        if of == "metrics":
-            return _frame(self.metrics)
-        if of == "rollouts":
-            return _frame({"step": step, **dict(flattened(row))} for step, row in read_rollouts(self.run))
-        if of == "evaluations":
+        if of not in ("metrics", "rollouts", "evaluations"):
+            raise unexpected("of", "'metrics', 'rollouts' or 'evaluations'", of)
+        with expecting(f"{of} of a run", self.run, RunError):
+            if of == "metrics":
+                return _frame(self.metrics)
+            if of == "rollouts":
+                return _frame({"step": step, **dict(flattened(row))} for step, row in read_rollouts(self.run))
             found = (
                 (step, suite, read_json(file, within=self.run) or {})
                 for step, suite, file in evaluation_files(self.run)
             )
             return _frame({"step": step, "suite": suite, **_figures(one)} for step, suite, one in found)
-        raise unexpected("of", "'metrics', 'rollouts' or 'evaluations'", of)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it: by its report, if it has one by now."""
@@ -122,8 +124,9 @@ class EvaluationResult:
         evaluation in memory, and for another `of`; `RunError` for a file that cannot be read.
         """
         if of == "figures":
-            found = {**self.summary["metrics"], **self.summary["rates"]}
-            return _frame({"name": name, **_bounds(one)} for name, one in found.items())
+            with expecting("the figures of an evaluation", self.folder or "the evaluation", RunError):
+                found = {**self.summary["metrics"], **self.summary["rates"]}
+                return _frame({"name": name, **_bounds(one)} for name, one in found.items())
         if of != "answers":
             raise unexpected("of", "'figures' or 'answers'", of)
         if self.folder is None:

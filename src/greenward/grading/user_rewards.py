@@ -630,7 +630,8 @@ class CustomReward(RewardTerm):
             if function is None
             else _FunctionHere(config.name, function, header)
         )
-        self.source: str | None = self._function.described["source"]
+        source = self._function.described["source"]
+        self.source: str | None = source if isinstance(source, str) else None
 
     def dry_run(self, answers: Sequence[GradedAnswer]) -> None:
         """Calls the function once on made-up answers, and keeps the scores in `tried`.
