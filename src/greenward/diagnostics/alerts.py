@@ -1,6 +1,6 @@
 """Tells people of alarms: by a webhook, by mail, or by a command of theirs.
 
-What leaves the machine is one sentence with the name of the run, never an address, a password or an answer.
+A webhook and a mail get the alarm and the name of the run: no answer, no setting and no address of another.
 """
 
 from __future__ import annotations
