@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from greenward.api import grade as grade
     from greenward.api import load_problems as load_problems
     from greenward.api import load_recipe as load_recipe
+    from greenward.api import read_evaluation as read_evaluation
+    from greenward.api import read_run as read_run
     from greenward.api import train as train
+    from greenward.diagnostics.diagnose import diagnose_run as diagnose_run
     from greenward.evaluation.compare import best_of_n as best_of_n
     from greenward.grading.judge import Grader as Grader
     from greenward.integrations import EvaluationCallback as EvaluationCallback
@@ -38,8 +41,11 @@ _PUBLIC = {
         "grade",
         "load_problems",
         "load_recipe",
+        "read_evaluation",
+        "read_run",
         "train",
     ),
+    "diagnostics.diagnose": ("diagnose_run",),
     "evaluation.compare": ("best_of_n",),
     "grading.judge": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),

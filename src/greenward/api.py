@@ -7,23 +7,38 @@ function is called. Wrong options raise the errors of `greenward.common.errors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from greenward.common.errors import ConfigError, ProblemError, RewardError
+from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
+from greenward.common.files import expecting
 from greenward.config import loading
 from greenward.config.loading import dotted, leaves
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
+from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
-from greenward.runs.reading import METRICS, read_evaluations, read_metrics, run_of_config, task_of_run
+from greenward.runs.reading import (
+    METRICS,
+    evaluation_files,
+    flattened,
+    is_run,
+    read_evaluations,
+    read_metrics,
+    read_rollouts,
+    read_summary,
+    run_of_config,
+    task_of_run,
+)
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from greenward.common.statistics import Estimate
     from greenward.evaluation.audit_report import AuditReport as AuditReport
     from greenward.evaluation.audit_report import Trial as Trial
@@ -34,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A run directory after training. `finished` is False for a dry run and after Ctrl-C."""
+    """A run directory. `finished` is False for a dry run, after Ctrl-C and while the training goes on."""
 
     run: Path
     finished: bool
@@ -56,6 +71,34 @@ class TrainingResult:
 
         return Policy.from_folder(self.run / "checkpoints" / "last")
 
+    def to_frame(self, of: Literal["metrics", "rollouts", "evaluations"] = "metrics") -> DataFrame:
+        """A row for each step, for each kept answer, or for each evaluation, oldest first.
+
+        Columns have the names of the files; what lies in a mapping has its keys with dots between. An
+        evaluation has `step`, `suite` (None for held-out problems), `pass@1`, `pass@1.low`, `pass@1.high` and
+        so on for each metric and rate. Raises `ConfigError` without pandas and for another `of`, `RunError`
+        for files that cannot be read.
+        """
+        if of not in ("metrics", "rollouts", "evaluations"):
+            raise unexpected("of", "'metrics', 'rollouts' or 'evaluations'", of)
+        with expecting(f"{of} of a run", self.run, RunError):
+            if of == "metrics":
+                return _frame(self.metrics)
+            if of == "rollouts":
+                return _frame({"step": step, **dict(flattened(row))} for step, row in read_rollouts(self.run))
+            found = (
+                (step, suite, read_json(file, within=self.run) or {})
+                for step, suite, file in evaluation_files(self.run)
+            )
+            return _frame({"step": step, "suite": suite, **_figures(one)} for step, suite, one in found)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """How a notebook shows it: by its report, if it has one by now."""
+        from greenward.reports.render import mime_bundle
+        from greenward.reports.write import report_of
+
+        return mime_bundle(report_of(self.run)) if is_run(self.run) else {"text/plain": repr(self)}
+
 
 @dataclass(frozen=True)
 class EvaluationResult:
@@ -73,6 +116,77 @@ class EvaluationResult:
     def rates(self) -> dict[str, Estimate]:
         """Rates over all answers (`compile`, `timeout`, `truncated`, …), each with its 95 % interval."""
         return _estimates(self.summary["rates"])
+
+    def to_frame(self, of: Literal["figures", "answers"] = "figures") -> DataFrame:
+        """A row for each metric and rate (`name`, `value`, `low`, `high`), or for each judged answer.
+
+        Answers are the rows of results.jsonl. Raises `ConfigError` without pandas, for answers of an
+        evaluation in memory, and for another `of`; `RunError` for a file that cannot be read.
+        """
+        if of == "figures":
+            with expecting("the figures of an evaluation", self.folder or "the evaluation", RunError):
+                found = {**self.summary["metrics"], **self.summary["rates"]}
+                return _frame({"name": name, **_bounds(one)} for name, one in found.items())
+        if of != "answers":
+            raise unexpected("of", "'figures' or 'answers'", of)
+        if self.folder is None:
+            raise ConfigError(
+                "an evaluation in memory keeps no answers.",
+                remedy="Evaluate a model by name on a suite by name, which writes a folder.",
+            )
+        return _frame(read_jsonl(self.folder / "results.jsonl").rows)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """How a notebook shows it."""
+        from greenward.reports.evaluation import evaluation_report, summary_report
+        from greenward.reports.render import mime_bundle
+
+        return mime_bundle(
+            summary_report(self.summary) if self.folder is None else evaluation_report(self.folder)
+        )
+
+
+def read_run(path: str | Path) -> TrainingResult:
+    """The run directory at `path`, also while it is written. Raises `RunError` where there is none."""
+    run = Path(path)
+    if not is_run(run):
+        raise RunError(
+            f"{run} holds no run (config.yaml).", remedy="Give the folder that a training wrote to."
+        )
+    return TrainingResult(run, finished=(read_summary(run) or {}).get("status") == "finished")
+
+
+def read_evaluation(path: str | Path) -> EvaluationResult:
+    """The evaluation in the folder `path`. Raises `RunError` where there is none that is finished."""
+    summary = read_summary(Path(path))
+    if summary is None or not {"metrics", "rates"} <= summary.keys():
+        raise RunError(
+            f"{path} holds no finished evaluation.",
+            remedy="Give the folder that an evaluation wrote to, or a run to read_run.",
+        )
+    return EvaluationResult(summary, Path(path))
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise ConfigError(
+            "to_frame needs pandas, which is not installed.", remedy="Install it: pip install pandas"
+        ) from None
+    return DataFrame(list(rows))
+
+
+def _bounds(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: from_json_number(estimate.get(key)) for key in ("value", "low", "high")}
+
+
+def _figures(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, one in {**evaluation.get("metrics", {}), **evaluation.get("rates", {})}.items():
+        value, low, high = _bounds(one).values()
+        figures |= {name: value, f"{name}.low": low, f"{name}.high": high}
+    return figures
 
 
 def load_problems(

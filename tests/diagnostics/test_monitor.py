@@ -19,7 +19,7 @@ from synthetic_runs import healthy, with_explosion, write_run
 from greenward.cli.main import cli
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics import Monitor
-from greenward.diagnostics import monitor as monitor_module
+from greenward.diagnostics import alerts as alerts_module
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.monitor import PRESETS, Alarm, LiveTests, Rule, Rules, Webhook, load_rules
@@ -308,7 +308,7 @@ def test_a_receiver_that_refuses_is_said_once_and_without_its_address(answer):
 
 
 def test_what_cannot_be_reached_or_does_not_answer_is_said_once(monkeypatch):
-    monkeypatch.setattr(monitor_module, "_REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(alerts_module, "_REQUEST_SECONDS", 0.2)
     with Receiver(seconds=2.0) as receiver:
         for address in (
             receiver.url,
@@ -425,7 +425,11 @@ def test_rules_that_cannot_be_right_are_refused(tmp_path):
             "'a' occurs twice",
         ),
         ("rules: [{id: a, signal: kl, above: 1, window: 100000000000000000000}]", "window"),
-        ("rules: [{id: a, signal: kl, above: 1, actions: [{run: ' '}]}]", "Run.run"),
+        (
+            "rules: [{id: a, signal: kl, above: 1, actions: [{run: ' '}]}]",
+            r"actions\.0\.run\.run: String should match",
+        ),
+        ("rules: [{id: a, signal: kl, above: 1, actions: [{mial: x}]}]", "webhook, mail, shell or run"),
         ("rules: [{id: a, signal: kl, above: 1, actions: [explode]}]", "actions"),
     ):
         file.write_text(text)

@@ -97,6 +97,17 @@ def test_both_signatures_give_scores(rewards, answers, function, options, scores
     term.close()
 
 
+@pytest.mark.parametrize(
+    ("function", "name"), [("brevity", "brevity"), ("tests", "__main__:tests"), ("mean", "__main__:mean")]
+)
+def test_a_function_of_the_program_itself_has_a_short_name_that_no_other_metric_has(function, name):
+    def score(completions, **columns):
+        return [0.0 for _ in completions]
+
+    term = make_reward(RewardTermConfig(name=f"__main__:{function}", weight=1.0), function=score)
+    assert term.name == name
+
+
 def test_a_custom_term_is_weighted_and_named_by_its_path(rewards, answers):
     term = make("sometimes")
     combined = combine([term], answers, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ from greenward.cli.main import cli
 from greenward.common.errors import RunError
 from greenward.reports.document import Chart, Charts, Marker, Report, Series, Table, section
 from greenward.reports.export import exported, write_export
+from greenward.reports.png import BROWSERS
 from greenward.reports.render import render_json
 from greenward.reports.training import training_report
 from greenward.reports.write import report_of
@@ -208,6 +210,44 @@ def test_the_command_replaces_files_only_when_told_to(tmp_path):
     assert files[0].read_text() == "changed"
     assert CliRunner().invoke(cli, [*asked, "--overwrite"], catch_exceptions=False).exit_code == 0
     assert (files[0].read_bytes(), own.read_text()) == (kept, "mine")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser of the Chromium family")
+def test_pictures_are_those_of_the_drawings(study, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    written = write_export(training_report(study), tmp_path / "out", png=True)
+    names = {suffix: {path.stem for path in written if path.suffix == suffix} for suffix in (".svg", ".png")}
+    assert names[".png"] == names[".svg"] and len(names[".png"]) > 10
+    for path in (one for one in written if one.suffix == ".png"):
+        with image.open(path) as picture:
+            root = ElementTree.parse(path.with_suffix(".svg")).getroot()
+            assert picture.size == (2 * int(root.get("width")), 2 * int(root.get("height")))
+            colours = dict(map(reversed, picture.convert("RGB").getcolors(1 << 24)))
+        assert max(colours, key=colours.get) == (255, 255, 255), path  # paper, also where the system is dark
+        assert len(colours) > 10
+    held_out = image.open(tmp_path / "out/learning-held-out-sampled-pass-1-by-step.png").convert("RGB")
+    assert (0x12, 0x80, 0x4A) in {colour for _, colour in held_out.getcolors(1 << 24)}  # --main of the page
+
+
+def test_a_drawing_for_other_programs_needs_no_variables_and_no_page(study, tmp_path):
+    exported_study(study, tmp_path / "out")
+    for file in (tmp_path / "out").glob("*.svg"):
+        text = file.read_text("utf-8")
+        assert "var(" not in text and "@media" not in text and "#12804a" in text
+        x, y, width, height = map(float, ElementTree.fromstring(text).get("viewBox").split())
+        assert (x, y) == (-10, -10) and (width, height) == (618, 440)
+
+
+def test_without_a_browser_nothing_is_written_and_the_message_says_what_to_do(study, tmp_path, monkeypatch):
+    monkeypatch.setattr("greenward.reports.png.BROWSERS", ("no such browser",))
+    with pytest.raises(RunError, match=r"Chromium family(.|\n)*Install chromium"):
+        write_export(training_report(study), tmp_path / "out", png=True)
+    monkeypatch.setattr("greenward.reports.png.BROWSERS", ("true",))
+    with pytest.raises(RunError, match=r"drew no PNG(.|\n)*Leave out --png"):
+        write_export(training_report(study), tmp_path / "out", png=True)
+    assert not (tmp_path / "out").exists()
+    result = CliRunner().invoke(cli, ["report", str(study), "--png"])
+    assert result.exit_code == 2 and "--png concerns --export" in result.output
 
 
 def test_a_run_and_a_link_are_no_place_for_an_export(tmp_path):

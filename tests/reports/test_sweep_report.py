@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from statistics import fmean
 
@@ -68,6 +69,35 @@ def test_failed_and_missing_runs_are_said_and_a_remark_on_all_is_said_once(swept
     assert any(note.startswith("learning_rate=9: failed") for note in report.notes)
     assert not any("no control arm" in note for note in report.notes)
     assert [row[0] for row in results(report).rows] == [f"learning_rate={rate}" for rate in RATES]
+
+
+def test_a_sweep_without_evaluations_is_ranked_by_the_reward_at_the_end_of_training(swept, tmp_path):
+    shutil.copytree(swept, tmp_path / "sweep")
+    ends = {}
+    for number, rate in enumerate(RATES):
+        for seed in (0, 1):
+            run = tmp_path / f"sweep/learning_rate={rate}/seed_{seed}"
+            for part in ("evaluations", "control", "warm_start", "rejection"):
+                shutil.rmtree(run / part, ignore_errors=True)
+            height = (2, 9, 5)[number] + seed
+            values = [0.0] * 30 + [float(height)] * 60  # of 90 steps, the last nine count
+            rows = [{"step": step, "reward/mean": value} for step, value in enumerate(values, start=1)]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            ends.setdefault(f"learning_rate={rate}", []).append(height)
+    report = report_of(tmp_path / "sweep")
+    section = next(one for one in report.sections if one.title == "Training reward")
+    (table,) = section.blocks
+    assert (
+        section.level == "main" and not next(one for one in report.sections if one.title == "Results").blocks
+    )
+    order = [f"learning_rate={rate}" for rate in ("3e-4", "2e-3", "1e-4")]
+    assert [row[0] for row in table.rows] == order
+    for name, mean, spread, steps in table.rows:
+        low, high = ends[name]
+        assert (float(mean), spread, steps) == ((low + high) / 2, f"{low} to {high}", "90")
+    assert report.headline.startswith("Highest training reward of 3: learning_rate=3e-4 9.5. None of these")
+    assert not any("no control arm" in note for note in report.notes)
+    assert "Training reward" in terminal(report)
 
 
 def test_a_sweep_that_has_not_begun_and_a_folder_of_something_else_have_no_report(tmp_path):

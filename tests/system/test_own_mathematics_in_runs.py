@@ -99,6 +99,27 @@ def test_a_run_by_own_functions_is_kept_and_resumed_and_shown(module, tmp_path):
     assert not (run / "own_loss.py").exists()
 
 
+def test_the_sources_of_reward_functions_are_kept_and_hold_for_a_resume(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {}
+    for letter in "ab":
+        texts[letter] = (
+            f"def count(completions, **columns):\n    return [text.count('{letter}') for text in completions]\n"
+        )
+        Path(f"counting_{letter}.py").write_text(texts[letter])
+    named = "rewards=[{name: 'counting_a:count', weight: 0.5}, {name: 'counting_b:count'}, {name: tests}]"
+    assert train(resolve(named, "training.max_steps=1"), tmp_path / "run", quiet=True)
+    kept = {file.name: file.read_text() for file in (tmp_path / "run").glob("own_*.py")}
+    assert kept == {"own_reward_count.py": texts["a"], "own_reward_count_.py": texts["b"]}
+    Path("counting_b.py").write_text(texts["b"].replace("'b'", "'c'"))
+    with pytest.raises(
+        RunError, match=r"source of the reward count_ has changed(.|\n)*own_reward_count_\.py"
+    ):
+        train(resolve(named), tmp_path / "run", resume=True, quiet=True)
+    Path("counting_b.py").write_text(texts["b"])
+    assert train(resolve(named), tmp_path / "run", resume=True, quiet=True)
+
+
 def test_a_check_tries_both_and_a_training_refuses_before_there_is_a_run(module, tmp_path):
     lines: list[str] = []
     check_recipe(resolve(*[one.format(module) for one in NAMES]), say=lines.append, warn=lines.append)
@@ -155,11 +176,19 @@ def test_the_notebook_has_at_most_25_lines_and_runs_and_resumes_by_the_same_func
     for name, function in (("loss", "penalised"), ("advantage", "batch_centred")):
         kept = (run / f"own_{name}.py").read_text()
         assert kept.startswith(f"def {function}(") and kept in code
+    assert (run / "own_reward_vowels.py").read_text().startswith("def vowels(completions, **columns):")
+    first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert (
+        first["reward/vowels"] == pytest.approx(first["reward/mean"])
+        and "reward/__main__:vowels" not in first
+    )
     longer = code.replace('"max_steps": 3', '"max_steps": 4').replace(
         "train(\n", "train(\n    resume=True,\n"
     )
     refused = run_it(longer.replace("(2 * clip_high)", "(3 * clip_high)"))
     assert "the source of algorithm.loss has changed" in refused.stderr
+    refused = run_it(longer.replace("(1 + len(text))", "(2 + len(text))"))
+    assert "the source of the reward vowels has changed" in refused.stderr
     done = run_it(f"{longer}\n# what is outside of the functions may change")
     assert done.returncode == 0, done.stderr
     assert len(steps()) == 4

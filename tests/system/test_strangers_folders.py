@@ -16,6 +16,8 @@ import pytest
 import yaml
 from rich.console import Console
 
+from greenward.api import read_evaluation as open_evaluation
+from greenward.api import read_run
 from greenward.common.errors import GreenwardError, RunError
 from greenward.config.loading import load_recipe
 from greenward.diagnostics.diagnose import (
@@ -31,12 +33,15 @@ from greenward.evaluation.compare import compare, read_evaluation
 from greenward.evaluation.store import read_samples, text_of
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Case, Problem, ProblemSet
+from greenward.reports.comparison import comparison_report
 from greenward.reports.document import Report
+from greenward.reports.listing import listing_report
 from greenward.reports.render import print_report
 from greenward.reports.rollouts import RolloutFilter, Rollouts
 from greenward.reports.training import overlay_report
 from greenward.reports.write import render, report_of
 from greenward.runs.directory import StepFile
+from greenward.runs.listing import list_runs
 from greenward.runs.publish import model_card
 
 OLD = Path(__file__).parent / "old_formats"
@@ -102,6 +107,12 @@ def rollouts(run: Path) -> None:
     shown(found.report(1))
 
 
+def frames(run: Path) -> None:
+    pytest.importorskip("pandas")
+    for of in ("metrics", "rollouts", "evaluations"):
+        read_run(run).to_frame(of)
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "report": lambda run: shown(report_of(run)),
     "overlay": lambda run: shown(overlay_report([run, OLD / "run_1"])),
@@ -114,17 +125,19 @@ READERS: dict[str, Callable[[Path], object]] = {
     "compare": lambda run: compare(read_evaluation(run), read_evaluation(OLD / "run_1")),
     "card": lambda run: model_card(run, 1),
     "recipe": lambda run: load_recipe(run / "config.yaml"),
+    "list": lambda run: shown(listing_report(run, *list_runs(run))),
+    "frames": frames,
     "resume": lambda run: StepFile(run / "metrics.jsonl").truncate_after(1),
 }
 # Which of them read a file: each is slow enough not to be called in vain.
 OF_FILE = {
-    "metrics.jsonl": ("report", "overlay", "diagnose", "diff", "monitor", "resume"),
-    "config.yaml": ("report", "overlay", "diagnose", "reward-health", "card", "recipe", "diff"),
-    "summary.json": ("report", "card"),
+    "metrics.jsonl": ("report", "overlay", "diagnose", "diff", "monitor", "resume", "list", "frames"),
+    "config.yaml": ("report", "overlay", "diagnose", "reward-health", "card", "recipe", "diff", "list"),
+    "summary.json": ("report", "card", "list"),
     "provenance.json": ("report", "diagnose", "diff", "card"),
     "predictions.jsonl": ("reward-health",),
-    "rollouts/step_000001.jsonl": ("rollouts", "diagnose"),
-    "evaluations/step_000003.json": ("report", "overlay", "evals", "compare", "card"),
+    "rollouts/step_000001.jsonl": ("rollouts", "diagnose", "frames"),
+    "evaluations/step_000003.json": ("report", "overlay", "evals", "compare", "card", "list", "frames"),
     "evaluations/step_000003.held_out.json": ("report", "evals"),
 }
 
@@ -157,6 +170,10 @@ def test_no_value_in_a_file_of_an_evaluation_raises(tmp_path, name):
         lambda: shown(report_of(folder)),
         lambda: compare(read_evaluation(folder), other),
         lambda: text_of(folder, task),
+        lambda: shown(
+            comparison_report([folder, OLD / "evaluation_1"], [compare(read_evaluation(folder), other)])
+        ),
+        lambda: pytest.importorskip("pandas") and open_evaluation(folder).to_frame(),
     )
     for text in variants(OLD / "evaluation_2" / name, random.Random(name), 25):
         (folder / name).write_text(text)

@@ -245,7 +245,7 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 
 @click.command()
 @run_argument
-@click.option("--rules", default="default", help="A preset or a YAML file (docs/monitor.md).")
+@click.option("--rules", default="default", help="A preset or a YAML file of limits and alerts.")
 @click.option(
     "--pid", type=COUNT, help="The process of the training: the action stop ends it, and its end ends this."
 )
@@ -285,6 +285,19 @@ def monitor(
     greenward monitor runs/one
     greenward monitor outputs/ --rules grpo_safe --pid 4711
     greenward monitor runs/one --webhook SLACK_WEBHOOK
+    greenward monitor runs/one --rules alerts.yaml
+
+    \b
+    alerts.yaml:
+        actions:                        # of the tests
+          - warn                        # print; stop ends --pid
+          - {webhook: CHAT_WEBHOOK}     # a variable with the address
+          - {mail: me@example.org, smtp: "smtp://localhost"}
+          - {shell: 'echo "$GREENWARD_ALARM" >> alarms.txt'}
+        rules:                          # limits of your own
+          - {id: kl, signal: kl, above: 0.3, window: 5}
+
+    docs/monitor.md has every key; default, grpo_safe, grpo_strict, ppo_safe and ppo_strict are presets.
     """
     from pydantic import ValidationError
 

@@ -36,6 +36,7 @@ from greenward.cli.tools import (
     push,
     report,
     rollouts,
+    runs_,
     sample,
     sandbox,
 )
@@ -85,7 +86,7 @@ LEARNING = (
 )
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
-REPORTING = (report, rollouts, problems, push, export)
+REPORTING = (report, runs_, rollouts, problems, push, export)
 MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
 for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
     cli.add_command(command)

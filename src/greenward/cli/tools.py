@@ -53,6 +53,7 @@ FORMS = get_args(Form)
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
 )
 @folder_option("--export", "Write every chart as SVG and CSV, every table as CSV and JSON Lines.", "report")
+@flag("--png", help="With --export: every chart as PNG, too, drawn by a Chromium browser of this machine.")
 @flag("--overwrite", help="Replace exported files of the same names.")
 def report(
     runs: tuple[Path, ...],
@@ -61,29 +62,34 @@ def report(
     follow: bool,
     output: Path | None,
     export: Path | None,
+    png: bool,
     overwrite: bool,
 ) -> None:
     """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
 
-    Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
-    report.md and report.json, not into RUN, and prints the path of the page. --follow keeps report.html up to
-    date, which the browser reloads by itself; of a run that is not running it writes the page once. --export
-    prints the names of the files that it wrote, and the report only with --format.
+    Several runs are overlaid in one report; several evaluations are compared with the first. terminal,
+    markdown and json are printed. html writes report.html, report.md and report.json, not into RUN, and
+    prints the path of the page. --follow keeps report.html up to date, which the browser reloads by itself;
+    of a run that is not running it writes the page once. --export prints the names of the files that it
+    wrote, and the report only with --format.
 
     \b
     greenward report runs/mine
     greenward report runs/one runs/two --format html
+    greenward report runs/eval/before runs/eval/after --format html
     greenward report runs/mine --follow
     greenward report runs/mine --export figures
     """
+    from greenward.reports.comparison import are_evaluations, comparison_report
     from greenward.reports.export import write_export
     from greenward.reports.render import print_report
     from greenward.reports.write import follow as follow_run
     from greenward.reports.write import render, report_of, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
-    if overwrite and export is None:
-        raise click.UsageError("--overwrite concerns --export: give its folder.")
+    if (overwrite or png) and export is None:
+        named = "--overwrite" if overwrite else "--png"
+        raise click.UsageError(f"{named} concerns --export: give its folder.")
     if follow:
         if len(runs) > 1 or form not in (None, "html") or export is not None:
             raise click.UsageError(
@@ -91,9 +97,15 @@ def report(
             )
         click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
         return
-    made = report_of(*runs)
+    if are_evaluations(runs):
+        from greenward.evaluation.compare import compare, read_evaluation
+
+        first, *others = map(read_evaluation, runs)
+        made = comparison_report(runs, [compare(first, other) for other in others])
+    else:
+        made = report_of(*runs)
     if export is not None:
-        click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite))))
+        click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite, png=png))))
         if form is None:
             return
     if form == "html":
@@ -182,6 +194,34 @@ def rollouts(
             click.echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")
     else:
         click.echo(render(found.report(page), form))
+
+
+@click.command("runs")
+@click.argument("folder", metavar="[FOLDER]", type=PATH, default=Path("runs"))
+@json_option
+def runs_(folder: Path, *, as_json: bool) -> None:
+    """List the runs in FOLDER (runs): state, newest figures, size.
+
+    Below them stands what can be deleted; nothing is deleted. A run is running while a process writes it,
+    failed if a sweep noted that, finished if its summary says so, and otherwise interrupted: `greenward
+    train` with --resume goes on with it. What can be deleted is needed neither by a resume nor by a report.
+    Links are not followed.
+
+    \b
+    greenward runs
+    greenward runs runs/rates --json
+    """
+    from greenward.reports.listing import listing_report
+    from greenward.reports.render import print_report
+    from greenward.runs.files import dump_json
+    from greenward.runs.listing import list_runs
+
+    found, notes = list_runs(folder)
+    if as_json:
+        record = {"folder": str(folder), "runs": [asdict(one) for one in found], "notes": notes}
+        click.echo(dump_json(record, indent=2))
+    else:
+        print_report(listing_report(folder, found, notes))
 
 
 @click.command()

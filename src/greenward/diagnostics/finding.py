@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
+from greenward.reports.render import mime_bundle
 
 ALPHA = 0.05
 _SHOWN = 4  # signals of a finding
@@ -268,6 +270,11 @@ class Diagnosis:
     def checks(self) -> int:
         """The number of checks that were made."""
         return sum(len(card.checked) for card in self.cards)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """How a notebook shows it."""
+        report = import_module("greenward.diagnostics.diagnose").diagnosis_report(self)  # imports this file
+        return mime_bundle(report)
 
     @property
     def verdict(self) -> HealthVerdict:

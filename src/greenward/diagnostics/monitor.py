@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import signal
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -23,18 +21,17 @@ from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from greenward import __version__
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file
 from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
 from greenward.config.sections import ConfigSection
+from greenward.diagnostics.alerts import Action, Alerts, Mail, Run, Shell, Webhook, start_command
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.diagnose import diagnose_signals
 from greenward.diagnostics.finding import Finding, Thresholds, Watched
@@ -245,35 +242,6 @@ class LiveTests:
         self._told = set(state.get("told", ()))
 
 
-class Webhook(ConfigSection):
-    """Send alarms by POST requests, in the form that the receiver takes.
-
-    `webhook` is the address, or the name of an environment variable that holds it. An address is a secret:
-    who knows it can write there. No message of ours has more of it than the host.
-    """
-
-    webhook: str = Field(pattern=r"^(https?://.+|[A-Za-z_]\w*)$")
-    format: Literal["auto", "json", "slack", "discord"] = Field(
-        "auto", description="auto: by the host of the address, json for all but Slack and Discord"
-    )
-    role: str | None = Field(
-        None, pattern=r"^\d{1,20}$", description="id of the role in Discord that a critical alarm mentions"
-    )
-    cooldown: NonNegativeInt = Field(
-        100, description="steps after an alert without another, unless it is critical"
-    )
-    most: PositiveInt = Field(50, description="alerts of a run")
-
-
-class Run(ConfigSection):
-    """Run a command, split as a shell would, with the alarm as JSON in the variable GREENWARD_ALARM."""
-
-    run: str = Field(pattern=r"\S")
-
-
-Action = Literal["warn", "stop"] | Webhook | Run
-
-
 class Rule(ConfigSection):
     """An alarm when a signal is above or below a limit over a window of steps."""
 
@@ -383,92 +351,6 @@ def load_rules(name: str) -> Rules:
         raise DiagnosticsError(f"{path}: {'; '.join(faults)}") from None
 
 
-_REQUEST_SECONDS = 5.0
-# Of an alert: Discord takes 2,000, and half of them where each needs two units of UTF-16.
-_MOST_CHARACTERS = 900
-_HOSTS = {"slack": ("slack.com", "slack-gov.com"), "discord": ("discord.com", "discordapp.com")}
-
-
-class _Alerts:
-    """Sends the alarms of a run to a webhook, fewer than are raised.
-
-    Raises:
-        DiagnosticsError: the environment variable holds no address.
-    """
-
-    def __init__(self, webhook: Webhook) -> None:
-        self._webhook, self._address = webhook, webhook.webhook
-        self._sent, self._held_back = 0, 0
-        self._newest: int | None = None  # step of the newest alert
-        self._has_failed = False
-        if is_named := "://" not in self._address:
-            self._address = os.environ.get(webhook.webhook, "")
-        try:
-            host = urlsplit(self._address).hostname or ""
-        except ValueError:  # which would show the address
-            host = ""
-        if not host or not self._address.startswith(("http://", "https://")):
-            what = f"the environment variable {webhook.webhook}" if is_named else "it"
-            raise DiagnosticsError(
-                f"webhook: {what} holds no address", remedy="An address begins with https:// and a host."
-            )
-        self._place = f"${webhook.webhook}" if is_named else host
-        of_host = (
-            name for name, ends in _HOSTS.items() if f".{host}".endswith(tuple(f".{end}" for end in ends))
-        )
-        self._format = next(of_host, "json") if webhook.format == "auto" else webhook.format
-
-    def send(self, alarm: Alarm, run: str, say: Callable[[str], object]) -> None:
-        """Send an alarm of the run, unless there were too many, or one was sent a few steps before."""
-        if self._sent >= self._webhook.most:
-            return
-        rests = self._newest is not None and alarm.step - self._newest <= self._webhook.cooldown
-        if rests and alarm.severity != "critical":
-            self._held_back += 1
-            return
-        self._sent += 1
-        remarks = [f"{self._held_back} alarm(s) before this one were held back."] * (self._held_back > 0)
-        if self._sent == self._webhook.most:
-            remarks.append(
-                f"This is alert {self._sent} of {self._webhook.most}: no more are sent for this run."
-            )
-            say(f"Step {alarm.step}: the webhook {self._place} gets no more alerts: {self._sent} were sent.")
-        try:
-            _post(self._address, dump_json(self._message(alarm, run, remarks)))
-            self._newest, self._held_back = alarm.step, 0
-        except Exception as error:
-            if not self._has_failed:
-                self._has_failed = True
-                # The texts of most errors hold the address.
-                status, reason = getattr(error, "code", None), getattr(error, "reason", None)
-                why = (
-                    f"HTTP {status}"
-                    if status
-                    else reason
-                    if isinstance(reason, OSError)
-                    else type(error).__name__
-                )
-                say(f"Step {alarm.step}: the webhook {self._place} failed: {why}. Later failures are silent.")
-
-    def _message(self, alarm: Alarm, run: str, remarks: list[str]) -> dict[str, Any]:
-        finding = FINDINGS.get(alarm.name) if alarm.source != "rule" else None
-        what, first = alarm.text, f"greenward diagnose {run or 'RUN'}"
-        if finding is not None:
-            what = f"{finding.title}: {alarm.text.removeprefix(f'{alarm.name}: ')}"
-            first = alarm.action or finding.actions[0]
-        where = f" in {run}" if run else ""
-        when = f"from step {alarm.onset}" if alarm.source == "diagnosis" else f"at step {alarm.step}"
-        text = f"{alarm.severity.upper()}{where} {when}: {what.rstrip('.')}. First: {first.rstrip('.')}."
-        text = visible(" ".join([*text.split(), *remarks]), _MOST_CHARACTERS)
-        if self._format == "slack":  # an id in angle brackets would mention somebody
-            return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
-        if self._format == "discord":
-            roles = [self._webhook.role] if self._webhook.role and alarm.severity == "critical" else []
-            content = "".join(f"<@&{role}> " for role in roles) + text
-            return {"content": content, "allowed_mentions": {"parse": [], "roles": roles}}
-        return {**asdict(alarm), "run": run, "action": first, "message": text}
-
-
 class Monitor:
     """Watches the metrics of a training.
 
@@ -509,7 +391,7 @@ class Monitor:
             webhook = Webhook(webhook=webhook)
         self._for_all: tuple[Action, ...] = () if webhook is None else (webhook,)
         every = (*self._for_all, *self.rules.actions, *(a for rule in self.rules.rules for a in rule.actions))
-        self._alerts = {one: _Alerts(one) for one in every if isinstance(one, Webhook)}
+        self._alerts = {one: Alerts(one) for one in every if isinstance(one, Webhook | Mail)}
         self._names: dict[str, tuple[str, float, float]] = {}
         self._windows = {rule.id: deque[float](maxlen=rule.window) for rule in self.rules.rules}
         self._last: dict[str, int] = {}
@@ -626,11 +508,10 @@ class Monitor:
                         self._stop()
                     elif self._pid is not None:
                         os.kill(self._pid, signal.SIGTERM)
-                elif isinstance(action, Webhook):
+                elif isinstance(action, Webhook | Mail):
                     self._alerts[action].send(alarm, self.run, self._say)
-                elif isinstance(action, Run):
-                    environment = {**os.environ, "GREENWARD_ALARM": record}
-                    subprocess.Popen(shlex.split(action.run), env=environment, stdin=subprocess.DEVNULL)
+                elif isinstance(action, Run | Shell):
+                    start_command(action, record)
             except Exception as error:  # a training must not die of its monitor
                 what = "writing the alarm" if isinstance(action, Path) else f"the action {action!r}"
                 self._say(visible(f"Step {alarm.step}: {what} failed: {error}", 300))
@@ -678,21 +559,6 @@ class Monitor:
                 self.logger.output_formats.remove(self._writer)
 
         return MonitorCallback()
-
-
-def _post(url: str, record: str) -> None:
-    from urllib.request import HTTPRedirectHandler, Request, build_opener
-
-    class NoRedirect(HTTPRedirectHandler):
-        """Lets a redirect fail, which would make a GET of the request."""
-
-        def redirect_request(self, *_: Any) -> None: ...
-
-    # Discord refuses the name that urllib has by default.
-    headers = {"Content-Type": "application/json", "User-Agent": f"greenward/{__version__}"}
-    request = Request(url, record.encode(), headers)
-    with build_opener(NoRedirect).open(request, timeout=_REQUEST_SECONDS):
-        pass
 
 
 def logged_number(value: Any) -> float | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from enum import Enum
+from html import escape
 from typing import Any
+
+from click import unstyle
 
 from greenward.evaluation.audit_programs import HONEST
 from greenward.evaluation.audit_texts import LONG_RIGHT, SPELLING
@@ -194,6 +199,16 @@ class AuditReport:
         findings = [{**asdict(one), "kind": one.kind.value} for one in self.findings]
         verdict = {"sound": self.sound, "says_nothing": self.says_nothing, "findings": findings}
         return {"version": VERSION, **asdict(self), **verdict, **counts}
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """How a notebook shows it: as `greenward audit` prints it."""
+        from greenward.reports.evaluation import print_audit
+
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            print_audit(self)
+        text = unstyle(printed.getvalue())
+        return {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
 
     def _with(self, *outcomes: TrialOutcome) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.cheats if trial.outcome in outcomes)

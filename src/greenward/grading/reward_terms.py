@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -391,6 +392,10 @@ SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
 """The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 
 
+_SUMMARIES = ("mean", "std", "min", "max")
+"""What metrics have under `reward/` besides the terms."""
+
+
 def make_reward(
     config: RewardTermConfig,
     own: Mapping[str, Callable[..., RewardFunction]] = MappingProxyType({}),
@@ -404,7 +409,7 @@ def make_reward(
     function that cannot be imported or called.
     """
     if ":" in config.name:
-        return CustomReward(config, **training)
+        return CustomReward(config, taken={*SHIPPED_REWARDS, *own, *_SUMMARIES}, **training)
     known_rewards = {**SHIPPED_REWARDS, **own}
     if config.name not in known_rewards:  # a caller without a recipe may name those of any task
         known_rewards |= {name: made for task in TASKS for name, made in find_task(task).rewards.items()}
@@ -471,6 +476,18 @@ def build_rewards(
             term.dry_run(_made_up(recipe, problems))
         terms.append(term)
     return tuple(terms)
+
+
+def kept_sources(terms: Sequence[RewardTerm]) -> dict[str, str]:
+    """The sources of the user's functions among the terms, by `reward_NAME`, as a part of a file's name."""
+    sources: dict[str, str] = {}
+    for term in terms:
+        if isinstance(term, CustomReward) and term.source is not None:
+            name = "reward_" + re.sub(r"\W", "_", term.name.partition(":")[2] or term.name, flags=re.ASCII)
+            while name in sources:
+                name += "_"
+            sources[name] = term.source
+    return sources
 
 
 def try_rewards(

@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import cycle, islice
@@ -296,6 +296,17 @@ def load_function(path: str) -> Callable[..., Any]:
     if not callable(function):
         raise Refused(f"{module_name} has no function {function_name!r}.", "Write it as 'module:function'.")
     return function
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The text of the module of a function, or its own if the program or notebook that runs has defined it.
+
+    Of an object that can be called, it is that of its class. Raises `OSError`, `TypeError` or `KeyError`
+    where there is none.
+    """
+    defined = function if hasattr(function, "__qualname__") else type(function)
+    is_here = defined.__module__ == "__main__"
+    return inspect.getsource(defined if is_here else sys.modules[defined.__module__])
 
 
 def as_number(score: Any) -> float | str:
@@ -585,6 +596,9 @@ class CustomReward(RewardTerm):
     Raises `RewardError`, naming the function and the answer, when the function cannot be imported,
     needs a parameter that nothing fills, raises, takes longer than `timeout_seconds` for a batch, or
     gives the wrong number of scores or a score that is not a finite number.
+
+    Its `name` in metrics is that of the recipe; where the program or notebook that runs defines the function,
+    without `__main__:`, unless that is one of the `taken` names. `source` is that of `source_of`, or None.
     """
 
     def __init__(
@@ -595,8 +609,11 @@ class CustomReward(RewardTerm):
         max_steps: int = 1,
         steps_per_epoch: float = 1.0,
         function: Callable[..., Any] | None = None,
+        taken: Collection[str] = (),
     ) -> None:
-        super().__init__(config.name, config.weight, lambda answers, grader: self._ask(answers))
+        short = config.name.removeprefix("__main__:")
+        name = config.name if short in taken else short
+        super().__init__(name, config.weight, lambda answers, grader: self._ask(answers))
         self._timeout_seconds = config.timeout_seconds
         self._max_steps = max_steps
         self._steps_per_epoch = steps_per_epoch
@@ -613,6 +630,8 @@ class CustomReward(RewardTerm):
             if function is None
             else _FunctionHere(config.name, function, header)
         )
+        source = self._function.described["source"]
+        self.source: str | None = source if isinstance(source, str) else None
 
     def dry_run(self, answers: Sequence[GradedAnswer]) -> None:
         """Calls the function once on made-up answers, and keeps the scores in `tried`.
@@ -752,7 +771,11 @@ def _present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Repl
                 (_WHEN if is_dry_run else "it ") + explained, f"{served}{''.join(shown)}".strip()
             ) from None
 
-    return {"trl": trl is not None}, handle
+    try:
+        source = source_of(function)
+    except (OSError, TypeError, KeyError):
+        source = None
+    return {"trl": trl is not None, "source": source}, handle
 
 
 def _as_numbers(scores: Any) -> list[float | str | None]:

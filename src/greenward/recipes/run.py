@@ -690,7 +690,8 @@ def train(
         task.progress = progress
         if computes_by_kernels(recipe) and is_to_be_built():
             progress.message("Compiling kernels for this processor, which takes some seconds, once.")
-        opening = open_run(output, recipe, resume=resume, overwrite=overwrite, sources=own.sources)
+        sources = {**own.sources, **task.sources()}
+        opening = open_run(output, recipe, resume=resume, overwrite=overwrite, sources=sources)
         run = stack.enter_context(opening)
         if distributed.is_first():
             progress.record_in(output)

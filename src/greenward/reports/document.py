@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from greenward.common.statistics import Estimate
@@ -411,6 +412,13 @@ class Report:
     sections: tuple[Section, ...] = ()
     footer: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """How a notebook shows it."""
+        found: dict[str, str] = import_module("greenward.reports.render").mime_bundle(
+            self
+        )  # imports this file
+        return found
 
 
 def section(title: str, *blocks: Block | None, level: Level = "main") -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -72,7 +72,12 @@ def evaluation_report(path: Path) -> Report:
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
     by_agents = "tools" in summary.get("settings", {})
-    failed = tuple(islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
+    return summary_report(summary, islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
+
+
+def summary_report(summary: Mapping[str, Any], failing: Iterable[AnsweredTask] = ()) -> Report:
+    """The report of the evaluation of which this is the summary, with some failing answers."""
+    model, suite, failed = summary.get("model") or {}, str(summary.get("suite", "?")), tuple(failing)
     metrics = [(name, percent_of(m), str(m["problems"])) for name, m in summary["metrics"].items()]
     result = Table("", ("Metric", "Value", "Problems"), tuple(metrics), "95 % intervals over problems.")
     return Report(
@@ -202,8 +207,8 @@ _SHOWN_IDS = 40  # of each kind; JSON has all
 _COLOURS = {"accepted": "red", "poisoned": "red", "killed": "yellow", "hung": "yellow", "raised": "yellow"}
 
 
-def print_comparison(found: PairedComparison) -> None:
-    """Prints what makes the comparison unfair, the claim, both rates, and the problems won and lost."""
+def comparison_warnings(found: PairedComparison) -> list[str]:
+    """What makes a comparison unfair, a sentence each."""
 
     def some(ids: Sequence[str]) -> str:
         return " ".join(ids[:3]) + (" …" if len(ids) > 3 else "")
@@ -221,7 +226,12 @@ def print_comparison(found: PairedComparison) -> None:
         warnings.append(
             f"{found.infrastructure} answers were lost to the infrastructure and count as not passed"
         )
-    for warning in warnings:
+    return warnings
+
+
+def print_comparison(found: PairedComparison) -> None:
+    """Prints what makes the comparison unfair, the claim, both rates, and the problems won and lost."""
+    for warning in comparison_warnings(found):
         click.secho(visible(f"! {warning}"), fg="yellow")
     click.secho(visible(found.claim), bold=True)
     for side, name, rate in (("A", found.name_a, found.a), ("B", found.name_b, found.b)):

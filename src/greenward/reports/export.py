@@ -1,8 +1,9 @@
-"""Writes every chart and table of a report as files for other programs: SVG, CSV and JSON Lines.
+"""Writes every chart and table of a report as files for other programs: SVG, PNG, CSV and JSON Lines.
 
 They are made from the blocks that the report shows. A chart is NAME.svg and NAME.csv, which holds each point
-that is drawn; a table is NAME.csv and NAME.jsonl. NAME is made of the titles of the section and of the block,
-in letters, digits and hyphens of ASCII only, because titles may hold names that somebody else chose.
+that is drawn, and NAME.png where that is asked for; a table is NAME.csv and NAME.jsonl. NAME is made of the
+titles of the section and of the block, in letters, digits and hyphens of ASCII only, because titles may hold
+names that somebody else chose.
 
 CSV is that of RFC 4180 in UTF-8. Its texts have their hidden characters replaced, as in every other form, and
 an apostrophe before one that a spreadsheet would take for a formula; numbers are unrounded. JSON Lines hold
@@ -20,7 +21,8 @@ from pathlib import Path
 from greenward.common.errors import RunError
 from greenward.common.text import visible
 from greenward.reports.document import Chart, Charts, Report, Table
-from greenward.reports.svg import standalone
+from greenward.reports.png import pictures
+from greenward.reports.svg import printed, printed_size
 from greenward.runs.files import dump_json, write_atomically
 from greenward.runs.output import check_folder, claim_folder
 
@@ -30,26 +32,34 @@ _FORMULA = re.compile(
 )
 
 
-def write_export(report: Report, folder: Path, *, overwrite: bool = False) -> list[Path]:
+def write_export(report: Report, folder: Path, *, overwrite: bool = False, png: bool = False) -> list[Path]:
     """Writes the charts and tables of a report into `folder`, which is made; returns the paths.
 
-    Raises `RunError` for a folder that is not greenward's or is no folder of reports, for a file that is
-    there already unless `overwrite` replaces it, and when the file system refused. Nothing is written then
-    but what came before the refusal of the file system.
+    With `png`, a browser of this machine makes a picture of each chart (`pictures`). Raises `RunError` where
+    it does not, for a folder that is not greenward's or is no folder of reports, for a file that is there
+    already unless `overwrite` replaces it, and when the file system refused. Nothing is written then but what
+    came before the refusal of the file system.
     """
     if check_folder(folder, "report") not in (None, "report"):
         raise RunError(
             f"{folder}: expected a folder of reports, found a run, an evaluation or a model.",
             remedy="Choose an absent or empty folder; nothing in this one was changed.",
         )
-    contents = {folder / name: content for name, content in exported(report)}
+    texts = dict(exported(report))
+    contents = {folder / name: content.encode() for name, content in texts.items()}
+    if png:
+        drawings = [Path(name) for name in texts if name.endswith(".svg")]
+        drawn = pictures((texts[str(name)] for name in drawings), *printed_size())
+        contents |= {
+            folder / name.with_suffix(".png"): one for name, one in zip(drawings, drawn, strict=True)
+        }
     if not overwrite and (existing := [path for path in contents if path.exists()]):
         raise RunError(
             f"{existing[0]} exists already.", remedy="Choose another folder, or replace it by --overwrite."
         )
     claim_folder(folder, "report")
     for path, content in contents.items():
-        write_atomically(path, content.encode(), forced=False)
+        write_atomically(path, content, forced=False)
     return list(contents)
 
 
@@ -64,7 +74,7 @@ def exported(report: Report) -> Iterator[tuple[str, str]]:
                     continue
                 name = _unused(_slug(section.title, part.title), names)
                 if isinstance(part, Chart):
-                    yield f"{name}.svg", standalone(part)
+                    yield f"{name}.svg", printed(part)
                     yield f"{name}.csv", _csv(chart_rows(part))
                 else:
                     columns, *rows = table_rows(part)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
@@ -178,6 +179,27 @@ def _environment() -> Environment:
     return environment
 
 
+_NOTEBOOK_COLUMNS = 110
+
+
+def mime_bundle(report: Report) -> dict[str, str]:
+    """The report without its appendices as notebooks show it: `text/plain` and `text/html`.
+
+    The HTML is the page in a frame in which no script runs; its styles and the notebook's are apart.
+    """
+    shown = replace(report, sections=tuple(one for one in report.sections if one.level != "appendix"))
+    frame = '<iframe sandbox style="width:100%;height:36em;border:0" srcdoc="{}"></iframe>'
+    return {"text/plain": as_text(shown), "text/html": frame.format(escape(render_html(shown)))}
+
+
+def as_text(report: Report, *, brief: bool = False, whole: bool = False) -> str:
+    """What `print_report` prints, without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=_NOTEBOOK_COLUMNS, force_jupyter=False, color_system=None)
+    print_report(report, console, brief=brief, whole=whole)
+    return out.getvalue()
+
+
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 26
 _TONES = {"good": "green", "bad": "red", "warning": "yellow", "neutral": "dim"}
@@ -196,6 +218,9 @@ def print_report(
     shown. A section of one table needs no heading beside the table's.
     """
     console = console or Console()
+    if console.is_jupyter:  # which would show each line as an output of its own
+        print(as_text(report, brief=brief, whole=whole), end="")
+        return
     console.print()
     _line(console, report.title, "bold")
     _line(console, report.headline, "bold")

@@ -199,7 +199,7 @@ def overlaid(parts: Mapping[str, Runs]) -> Runs:
     """The main groups of several, by the names of these; those with fewer seeds lack the last ones."""
     seeds = max((one.seeds for one in parts.values()), key=len)
     notes = []
-    for note in dict.fromkeys(note for one in parts.values() for note in one.notes):
+    for note in dict.fromkeys(note for one in parts.values() for note in one.notes if note != _NO_CONTROL):
         names = [name for name, one in parts.items() if note in one.notes]
         notes.append(note if len(names) == len(parts) else f"{', '.join(names)}: {note}")
     groups = (
@@ -259,8 +259,12 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
             yield from (f"{of_group}{text}" for text in (_defects(run) if run else ()))
     first = groups[0].first
     asks_problems = first.task is None or first.task.asks_problems
-    if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and len(groups) == 1:
-        yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
+    shows_a_gain = any(groups[0].ends)
+    if asks_problems and shows_a_gain and algorithm_of(first.config) in ("grpo", "ppo") and len(groups) == 1:
+        yield _NO_CONTROL
+
+
+_NO_CONTROL = "There is no control arm, so this report cannot tell reinforcement learning from more training."
 
 
 def _defects(run: RecordedRun) -> Iterator[str]:

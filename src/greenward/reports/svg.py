@@ -28,6 +28,7 @@ _LABEL_HEIGHT = 13.0
 _LOG_LIMIT = 700.0  # natural logarithm of about the largest float
 _CHARACTER_WIDTH = 6.4
 _MAX_LABEL_CHARACTERS = 24
+_MARGIN, _MARGIN_OF_LABELS = 10, 48
 
 Point = tuple[float, float]
 
@@ -43,6 +44,35 @@ def standalone(chart: Chart, width: int = 560, height: int = 420) -> str:
     paper = '<rect class="paper" width="100%" height="100%"/>'
     drawing = f'{start} xmlns="http://www.w3.org/2000/svg"><style>{style_sheet()}</style>{paper}{rest}\n'
     return re.sub("[\ufffe\uffff]", REPLACEMENT, drawing)  # which XML cannot hold
+
+
+def printed(chart: Chart, width: int = 560, height: int = 420) -> str:
+    """As `standalone`, for paper and programs that know no page: its light colours, and a size.
+
+    A margin holds what a wider font than that of the page needs. The size is that of `printed_size`.
+    """
+    start, rest = str(draw(chart, width, height)).split(">", 1)
+    whole = printed_size(width, height)
+    size = f'width="{whole[0]}" height="{whole[1]}"'
+    box = f'viewBox="-{_MARGIN} -{_MARGIN} {whole[0]} {whole[1]}" {size} xmlns="http://www.w3.org/2000/svg"'
+    start = start.replace(f'viewBox="0 0 {width} {height}"', box, 1)
+    paper = f'<rect class="paper" x="-{_MARGIN}" y="-{_MARGIN}" {size}/>'
+    drawing = f"{start}><style>{_printed_style()}</style>{paper}{rest}\n"
+    return re.sub("[\ufffe\uffff]", REPLACEMENT, drawing)
+
+
+def printed_size(width: int = 560, height: int = 420) -> tuple[int, int]:
+    """The size of what `printed` makes of a chart of this size."""
+    return width + _MARGIN + _MARGIN_OF_LABELS, height + 2 * _MARGIN
+
+
+def _printed_style() -> str:
+    """The rules of charts, each a line of the style sheet, with the values of its light colours."""
+    style = style_sheet()
+    light = dict(re.findall(r"(--[\w-]+): ([^;]+);", style.partition("@media")[0]))
+    of_charts = (".chart ", ".line", ".band", ".dot", ".hover", ".marker", ".paper")
+    rules = (line for line in style.splitlines() if line.startswith(of_charts) and "display:" not in line)
+    return re.sub(r"var\((--[\w-]+)\)", lambda name: light[name[1]], "\n".join(rules))
 
 
 def style_sheet() -> str:

@@ -101,7 +101,7 @@ def overlay_report(paths: Sequence[Path]) -> Report:
     Of more than six, which no chart could tell apart, those are drawn that ended best. Raises `RunError`
     when one of the paths holds no run.
     """
-    parts = dict(zip(_names(paths), map(read_runs, paths), strict=True))
+    parts = dict(zip(short_names(paths), map(read_runs, paths), strict=True))
     results = {name: one.results for name, one in parts.items()}
     metric = next((one.primary for one in results.values() if one.primary), None)
     runs = overlaid(parts)
@@ -110,13 +110,14 @@ def overlay_report(paths: Sequence[Path]) -> Report:
     return Report(
         kind="runs overlaid",
         title=runs.title,
-        headline=_headline(best, metric, len(parts)),
+        headline=_headline(best, metric, runs.groups),
         facts=tuple(Fact(group.label, f"{group.first.steps} steps") for group in runs.groups),
         notes=runs.notes,
         sections=(
             section("Learning", charts(chart for chart in held_out if chart.series)),
             section("Games", *_opponents(best), charts(game_charts(best))),
             section("Results", _results_table(runs, results, metric) if metric else None),
+            section("Training reward", _rewards_table(runs), level="detail" if metric else "main"),
             section("Settings that differ", _overlaid_settings(best), level="detail"),
             section("Training, step by step", charts(_curves(best), "small", in_json=False)),
         ),
@@ -155,7 +156,7 @@ def sweep_report(path: Path) -> Report:
     )
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def short_names(paths: Sequence[Path]) -> list[str]:
     """The last parts of the paths, as few as tell them apart."""
     parts = [path.resolve().parts for path in paths]
     for count in range(1, max(map(len, parts))):
@@ -177,11 +178,12 @@ def _newest(group: Group, metric: str | None) -> float:
     return float("-inf") if estimate is None else estimate.value
 
 
-def _headline(best: Sequence[Group], metric: str | None, count: int) -> str:
+def _headline(best: Sequence[Group], metric: str | None, groups: Sequence[Group]) -> str:
+    count = len(groups)
     if metric is None:
         played = ((group.label, games_headline(group.first)) for group in best)
         said = " ".join(f"{name}: {told}" for name, told in played if told)
-        return said or "None of these runs has a held-out evaluation yet."
+        return said or f"{_highest_reward(groups)}None of these runs has a held-out evaluation yet."
     newest = [f"{group.label} {percent(pooled(group.at(-1), metric))}" for group in best]
     if count == len(best):
         return f"Newest held-out {metric_label(metric)}: {'; '.join(newest)}."
@@ -212,6 +214,48 @@ def _results_table(runs: Runs, results: Mapping[str, Results], metric: str) -> T
     columns = ("Run", "First", "Newest", *spread, "Change (points)", "Minus the first (points)")
     caption = f"Held-out {metric_label(metric)}; differences are paired by problem, with 95 % intervals."
     return Table("", columns, tuple(rows), caption)
+
+
+def _training_rewards(groups: Sequence[Group]) -> list[tuple[Group, list[float]]]:
+    """The rewards of the seeds at the end of training, for the groups that have any, the highest mean first.
+
+    It is the mean over the last tenth of the steps that logged one, five at least if there are so many.
+    """
+    found = []
+    for group in groups:
+        rewards = [finite_values(run.metrics, "reward/mean") for run in group.runs]
+        if ends := [fmean(one[-max(5, len(one) // 10) :]) for one in rewards if one]:
+            found.append((group, ends))
+    return sorted(found, key=lambda one: fmean(one[1]), reverse=True)
+
+
+def _rewards_table(runs: Runs) -> Table | None:
+    ranked = _training_rewards(runs.groups)
+    several = len(runs.seeds) > 1
+    rows = tuple(
+        (
+            group.label,
+            f"{fmean(ends):.4g}",
+            *([f"{min(ends):.4g} to {max(ends):.4g}"] if several else []),
+            ", ".join(sorted({str(run.steps) for run in group.runs}, key=int)),
+        )
+        for group, ends in ranked
+    )
+    columns = ("Run", "Reward at the end", *(["Over seeds"] if several else []), "Steps")
+    caption = (
+        "Mean reward in training over the last tenth of the steps (five at least), the highest first. It is "
+        "measured on the training problems, is comparable between runs of the same reward only, and the "
+        "highest of several is too high on average."
+    )
+    return Table("", columns, rows, caption) if rows else None
+
+
+def _highest_reward(groups: Sequence[Group]) -> str:
+    ranked = _training_rewards(groups)
+    if len(ranked) < 2:
+        return ""
+    group, ends = ranked[0]
+    return f"Highest training reward of {len(ranked)}: {group.label} {fmean(ends):.4g}. "
 
 
 def _opponents(groups: Sequence[Group]) -> Iterator[Paragraph]:

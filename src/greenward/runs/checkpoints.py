@@ -83,7 +83,7 @@ def save_checkpoint(
         link.symlink_to(final.name)
         os.replace(link, run.checkpoints / LAST)
         force([run.checkpoints])
-    best = _best(run.path) if keep_best else None
+    best = best_checkpoint(run.path) if keep_best else None
     older = steps_in(run.checkpoints)[: -max(keep, 2 if interruption.requested() else 1)]
     kept = {*pinned_checkpoints(run.path), *_spaced([one for one, _ in older], step, spaced)}
     for one, path in older:
@@ -92,7 +92,7 @@ def save_checkpoint(
     return final
 
 
-def _best(run: Path) -> str | None:
+def best_checkpoint(run: Path) -> str | None:
     """The kept checkpoint with the highest pass@1 on the held-out problems, None where none was evaluated."""
     kept = {step: path.name for step, path in steps_in(run / CHECKPOINTS)}
     with expecting("the evaluations of a run", run / EVALUATIONS, RunError):
@@ -163,7 +163,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
         return newest
     kept = {path.name: step for step, path in steps_in(run / CHECKPOINTS)}
     if which == BEST:
-        if (best := _best(run)) is None:
+        if (best := best_checkpoint(run)) is None:
             raise CheckpointError(
                 f"{run}: no checkpoint that is kept was evaluated on the held-out problems.",
                 remedy=f"Evaluate at the steps of checkpoints, keep more of them, or use {LAST}.",

@@ -3,7 +3,7 @@
     config.yaml                  the resolved recipe
     provenance.json              versions and machine, one entry per session
     metrics.jsonl                one flat object per step
-    own_loss.py                  the source of a loss of the user's, and own_advantage.py
+    own_loss.py                  the source of a loss of the user's; own_advantage.py, own_reward_NAME.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
@@ -355,8 +355,10 @@ def compare_sources(path: Path, old: Any, new: Mapping[str, str]) -> None:
     before = old if isinstance(old, Mapping) else {}
     if changed := [name for name, digest in new.items() if before.get(name, digest) != digest]:
         kept = path / f"own_{changed[0]}.py"
+        what, _, which = changed[0].partition("_")
+        place = f"the reward {which}" if what == "reward" else f"algorithm.{what}"
         raise RunError(
-            f"{path} was made with another {changed[0]}: the source of algorithm.{changed[0]} has changed.",
+            f"{path} was made with another {what}: the source of {place} has changed.",
             remedy=f"Resume with the old source, which is kept in {kept}, or choose another directory.",
         )
 

@@ -153,7 +153,8 @@ KINDS: Mapping[Kind, _Description] = MappingProxyType(
             (
                 "config.yaml", "provenance.json", "metrics.jsonl", "predictions.jsonl", "alarms.jsonl",
                 "faults.json", "progress.json", "summary.json", "failure.txt", "random_search.json",
-                "replay.html", "own_loss.py", "own_advantage.py", "rollouts", "evaluations", "checkpoints",
+                "replay.html", "own_loss.py", "own_advantage.py", "own_reward_*.py", "rollouts",
+                "evaluations", "checkpoints",
                 *_RUNS_OF_A_RUN, *_TRACKERS,
             ),
         ),

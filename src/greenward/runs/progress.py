@@ -1,4 +1,4 @@
-"""Shows progress: bars on a terminal, a plain line now and then in a log file, nothing when quiet.
+"""Shows progress: bars on a terminal and in a notebook, a plain line now and then in a log file, or nothing.
 
 It goes to standard error, so that standard output stays free for results. `NO_COLOR` is respected. What is
 shown is kept in `progress.json` of a run as well, for those that watch it from another process.
@@ -23,7 +23,9 @@ from greenward.runs.files import dump_json, read_json, write_atomically
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
+
+    from greenward.runs.notebook import NotebookBars
 
 PROGRESS = "progress.json"
 SECONDS_BETWEEN_LINES = 10.0
@@ -62,6 +64,7 @@ class Progress:
         self._phases: dict[str, _Phase] = {}  # the newest last
         self._console: Console | None = None
         self._bars: RichProgress | None = None
+        self._notebook: NotebookBars | None = None
         self._file: Path | None = None
         self._recorded = float("-inf")
         if quiet:
@@ -69,8 +72,14 @@ class Progress:
         from rich.console import Console
 
         self._console = console or Console(stderr=True)
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._bars = _bars(self._console)
+        if self._console.is_jupyter:
+            from greenward.runs.notebook import NotebookBars
+
+            self._bars = self._notebook = NotebookBars(*_columns(), clock=clock)
+        elif self._console.is_terminal and not self._console.is_dumb_terminal:
+            from rich.progress import Progress as RichProgress
+
+            self._bars = RichProgress(*_columns(), console=self._console)
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
@@ -214,6 +223,9 @@ class Progress:
 
     def _print(self, text: str) -> None:
         assert self._console is not None
+        if self._notebook is not None:
+            self._notebook.say(visible(text))
+            return
         self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -319,18 +331,16 @@ def _count(step: int, total: int | None) -> str:
     return f"{step}/{total}" if total is not None else str(step or "")
 
 
-def _bars(console: Console) -> RichProgress:
+def _columns() -> tuple[ProgressColumn, ...]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
 
-    return RichProgress(
+    return (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24, complete_style="green", finished_style="green"),
         TextColumn("{task.fields[count]}", style="progress.download", markup=False),
         TextColumn("{task.fields[numbers]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("{task.fields[eta]}", style="dim", markup=False),
-        console=console,
     )
 
 

@@ -110,6 +110,12 @@ class ProblemTask(Task):
         self.suites = find_tracked_suites(recipe, self.train)
         self._reward_terms = build_rewards(recipe, self.train, functions, own=self.rewards)
 
+    def sources(self) -> Mapping[str, str]:
+        """Those of its reward functions."""
+        from greenward.grading.reward_terms import kept_sources
+
+        return kept_sources(self._reward_terms)
+
     def load(self, given: Mapping[str, ProblemSet]) -> tuple[ProblemSet, ProblemSet]:
         """The problems to train on and the held-out ones; `given` holds those of a caller."""
         from greenward.grading.verification import build_problems

@@ -142,6 +142,10 @@ class Task:
                 source = getattr(self.recipe.problems, part)
                 yield f"{name}: {len(problems)} problems from {source}"
 
+    def sources(self) -> Mapping[str, str]:
+        """The sources of the user's functions that it calls, by the names under which a run keeps them."""
+        return {}
+
     def doubts(self) -> Iterator[str]:
         """Yield a warning for whatever does not prevent a training and may spoil it."""
         yield from ()

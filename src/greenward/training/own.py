@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.sections import PolicyGradientConfig
-from greenward.grading.user_rewards import Parameters, Refused, load_function
+from greenward.grading.user_rewards import Parameters, Refused, load_function, source_of
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training.advantages import Advantages, Estimator, per_token, role_turns, zeros
@@ -32,9 +32,9 @@ from greenward.training.losses import Objective, policy_loss
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """The function `name` under a key of the recipe. `source` is the text that a resumed run must find again.
+    """The function `name` under a key of the recipe.
 
-    That is the text of its module, or its own if the program or notebook that runs has defined it.
+    `source` is the text that a resumed run must find again (`source_of`).
     """
 
     key: str
@@ -57,8 +57,7 @@ class OwnFunction:
         try:
             if not inspect.isfunction(function):
                 raise TypeError(f"it is a {type(function).__name__}")
-            is_here = function.__module__ == "__main__"
-            source = inspect.getsource(function if is_here else sys.modules[function.__module__])
+            source = source_of(function)
         except (OSError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"{key}: {name}: expected a function whose source is kept with the run; {error}.",
