@@ -25,6 +25,7 @@ from greenward.cli.diagnose import (
     watch,
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
+from greenward.cli.options import Commands
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
@@ -51,14 +52,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 """What holds for all commands: `-h`, and defaults in the help."""
 
 
-class InOrder(click.Group):
-    """A group whose help lists the commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=InOrder, context_settings=SETTINGS)
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Reinforcement learning that turns failing tests green.
@@ -67,28 +61,20 @@ def cli() -> None:
     """
 
 
-LEARNING = (
-    demo,
-    train,
-    launch,
-    validate_model,
-    sweep,
-    slurm,
-    sample,
-    eval_,
-    grade,
-    show,
-    compare,
-    audit,
-    fix,
-    play,
-)
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
-REPORTING = (report, rollouts, problems, push, export)
-MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
-for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
-    cli.add_command(command)
+SECTIONS = {
+    "Train": (demo, train, launch, sweep, slurm, config, validate_model),
+    "Evaluate": (eval_, grade, show, compare, audit),
+    "Use a model": (sample, fix, play, export, push),
+    "Diagnose": DIAGNOSING,
+    "Look at runs": (report, rollouts),
+    "Data": (problems,),
+    "Machines": (doctor, selftest, plan, sandbox, kernels, completion),
+}
+"""The commands under the headings of the help: what one wants to do."""
+for heading, commands in SECTIONS.items():
+    cli.add_section(heading, commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,38 @@ class FloatRange(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
+
+
+class Commands(click.Group):
+    """A group whose help lists the commands in the order in which they were added, with whole sentences.
+
+    Click sorts commands by name and cuts what they say at the width of the terminal.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.headings: dict[str, str] = {}
+
+    def add_section(self, heading: str, commands: Iterable[click.Command]) -> None:
+        """Adds the commands, which the help lists under `heading`."""
+        for command in commands:
+            self.add_command(command)
+            self.headings[str(command.name)] = heading
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                about = command.get_short_help_str(limit=sys.maxsize)
+                heading = self.headings.get(name, "Commands")
+                sections.setdefault(heading, []).append((name.ljust(width), about))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 PATH = click.Path(path_type=Path)

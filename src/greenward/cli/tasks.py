@@ -21,6 +21,7 @@ from greenward.cli.options import (
     LEVEL,
     PATH,
     POSITIVE,
+    Commands,
     FloatRange,
     api_key_options,
     dtype_option,
@@ -167,7 +168,7 @@ def _took(took: Mapping[str, Any]) -> str:
     )
 
 
-@click.group()
+@click.group(cls=Commands)
 def problems() -> None:
     """Make problems for training and evaluation."""
 

@@ -20,6 +20,7 @@ from greenward.cli.options import (
     COUNT,
     LEVEL,
     PATH,
+    Commands,
     FloatRange,
     dtype_option,
     flag,
@@ -282,7 +283,7 @@ def doctor(as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@click.group()
+@click.group(cls=Commands)
 def kernels() -> None:
     """Kernels in C that compute small models on CPUs."""
 
@@ -395,7 +396,7 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())
 
 
-@click.group()
+@click.group(cls=Commands)
 def sandbox() -> None:
     """The sandbox for answers, as a server."""
 

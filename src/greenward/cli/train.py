@@ -14,6 +14,7 @@ import click
 from greenward.cli.options import (
     COUNT,
     PATH,
+    Commands,
     Interrupted,
     flag,
     folder_option,
@@ -193,9 +194,21 @@ def sweep(
             raise Interrupted
 
 
-@click.group()
+@click.group(cls=Commands)
 def config() -> None:
-    """Show or check a recipe."""
+    """List, show or check recipes."""
+
+
+@config.command("list")
+def list_recipes() -> None:
+    """List the recipes that come with greenward, each with what it trains."""
+    from greenward.config.loading import about_recipe, shipped_recipes
+
+    recipes = shipped_recipes()
+    width = max(map(len, recipes))
+    for name, file in recipes.items():
+        click.echo(f"{name:{width}}  {about_recipe(file)}")
+    click.echo("`greenward config show NAME` prints all keys of one.")
 
 
 @config.command()
@@ -323,7 +336,7 @@ _job_options = with_options(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def slurm() -> None:
     """Train on a Slurm cluster: jobs that stop at a checkpoint before their time limit and go on."""
 

@@ -687,6 +687,12 @@ def shipped_recipes() -> dict[str, Path]:
     return {file.stem: file for file in sorted(shipped_folder().glob("*.yaml"))}
 
 
+def about_recipe(file: Path) -> str:
+    """The sentence in the first line of a recipe, a comment, that says what it trains; empty without one."""
+    first, _, _ = read_recipe_file(file).partition("\n")
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
 def find_recipe(path: str | Path) -> Path:
     """The file at `path`, or the shipped recipe of that name (`quickstart`).
 
