@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from greenward import __version__
+from greenward.cli.completion import completion
 from greenward.cli.diagnose import (
     bisect,
     check_determinism,
@@ -29,7 +30,6 @@ from greenward.cli.options import Commands
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
-    completion,
     doctor,
     export,
     kernels,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
+from greenward.cli.completion import complete_override, complete_recipe
 from greenward.common import interruption
 
 if TYPE_CHECKING:
@@ -73,27 +73,9 @@ LEVEL = click.Choice(("A", "B", "C", "D"))
 flag = partial(click.option, is_flag=True)
 
 
-def _complete_recipe(
-    _context: click.Context, _parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from greenward.config.loading import shipped_recipes
-
-    names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
-    return [*names, CompletionItem(typed, type="file")]
-
-
-def _complete_override(
-    _context: click.Context, _parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from greenward.config.loading import all_recipes, fields_of
-
-    keys = {key: None for made in all_recipes().values() for key in fields_of(made)}
-    return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
-
-
-recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)
+recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=complete_recipe)
 overrides_argument: Decorator = click.argument(
-    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
+    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_override
 )
 json_option = flag("--json", "as_json", help="Print one JSON object.")
 quiet_option = flag("--quiet", help="Print nothing but errors.")
