@@ -1,4 +1,4 @@
-"""Which device and data type a model computes with, and threads that do not get their cores."""
+"""Which device and data type a model computes with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from greenward.common.errors import ConfigError
-from greenward.models import policy
 from greenward.models.policy import resolve_device, resolve_dtype
 
 CPU = torch.device("cpu")
@@ -42,33 +41,3 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch, feature
 def test_auto_is_float32_with_a_torch_that_cannot_tell(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert resolve_dtype("auto", CPU) is torch.float32
-
-
-@pytest.fixture
-def set_to(monkeypatch):
-    """Two threads, and the numbers of threads that are set."""
-    numbers = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    yield numbers
-    monkeypatch.undo()
-
-
-def speeds(monkeypatch, *products_per_second):
-    found = iter(products_per_second)
-    monkeypatch.setattr(policy, "_products_per_second", lambda: next(found))
-
-
-def test_threads_that_are_slower_than_one_are_said_with_a_remedy(monkeypatch, set_to):
-    speeds(monkeypatch, 3.0, 10.0)
-    said = policy.contended_threads()
-    assert "2 threads compute at 0.30 times the speed of one" in said
-    assert "training.threads=1" in said
-    assert set_to == [1, 2]
-
-
-def test_idle_cores_and_a_single_thread_are_not_mentioned(monkeypatch, set_to):
-    speeds(monkeypatch, 18.0, 10.0)
-    assert policy.contended_threads() is None
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert policy.contended_threads() is None

@@ -259,7 +259,7 @@ class LoopConfig(ConfigSection):
         2,
         description="older ones that are kept, one of each doubling of the age, to go back to before a fault",
     )
-    threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
+    threads: PositiveInt | None = Field(None, description="torch threads; none = all, or 1 if that is faster")
     rollouts_per_step: PositiveInt | None = Field(
         None, description="episodes of each step that are kept in rollouts/; none = all"
     )

@@ -554,6 +554,7 @@ class ModelEvaluation(EvaluationSession):
     ) -> None:
         from greenward.models.memory import peak_mb
         from greenward.models.policy import Policy
+        from greenward.models.threads import use_free_cores
 
         assert not isinstance(self.model, ServedModel)
         numbers = range(self.options.samples)
@@ -563,6 +564,8 @@ class ModelEvaluation(EvaluationSession):
         self._check_memory(missing)
         with self.progress.during(f"loading {self.model.name}"):
             policy = Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
+        if line := use_free_cores(policy.device):
+            self.progress.message(line)
         try:
             self.draw_by(policy, store, problems, seconds, on_samples, ANSWERS_PER_CHUNK)
         finally:

@@ -7,7 +7,6 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -34,9 +33,6 @@ from greenward.models.tokenizer import Tokenizer
 
 INT8 = "int8"
 """The dtype of weights of 8 bits, for inference."""
-_MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
-_MEASURED_SECONDS = 0.05  # with all threads and with one
-_FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
 
 
 def resolve_device(device: torch.device | str, *, key: str = "model.device") -> torch.device:
@@ -119,37 +115,6 @@ def slow_dtype(dtype: str, device: torch.device) -> str | None:
     if _multiplies_bfloat16(device):
         return None
     return "This processor emulates bfloat16: model.dtype=float32 (or auto) is several times as fast."
-
-
-def contended_threads() -> str | None:
-    """Measure matrix products with all threads and with one; advice where all are slower, else None.
-
-    Threads of torch wait for each other at the end of every operation. Where another program uses a core,
-    each operation waits for the thread that was interrupted, so that fewer threads are faster.
-    """
-    if (threads := torch.get_num_threads()) == 1:
-        return None
-    together = _products_per_second()
-    try:
-        torch.set_num_threads(1)
-        speed = together / _products_per_second()
-    finally:
-        torch.set_num_threads(threads)
-    if speed >= _FAST_ENOUGH:
-        return None
-    return (
-        f"The cores are busy: {threads} threads compute at {speed:.2f} times the speed of one. End the other "
-        "programs, or set training.threads=1 (a run can be resumed with it)."
-    )
-
-
-def _products_per_second() -> float:
-    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
-    products, started = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - started) < _MEASURED_SECONDS:
-        matrix @ matrix
-        products += 1
-    return products / seconds
 
 
 class Policy(Sampler):

@@ -281,7 +281,7 @@ def demo(
     devices = _devices() if of_a_model else []
     parallel = max(1, min(2, len(devices))) if of_a_model else len(seeds)
     share = max(1, (os.cpu_count() or 1) // parallel)
-    common = [f"training.threads={share}", f"sandbox.workers={share}"]
+    common = [*([f"training.threads={share}"] if parallel > 1 else []), f"sandbox.workers={share}"]
     common += [*(OF_A_MODEL if of_a_model else SHORTER), *overrides]
     runs_of = runs_with_model if of_a_model else runs_of_seed
     of_seeds = [runs_of(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
