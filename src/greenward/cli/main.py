@@ -40,7 +40,7 @@ from greenward.cli.tools import (
     sample,
     sandbox,
 )
-from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
+from greenward.cli.train import config, demo, init, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -64,7 +64,7 @@ def cli() -> None:
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
 SECTIONS = {
-    "Train": (demo, train, launch, sweep, slurm, config, validate_model),
+    "Train": (demo, init, train, launch, sweep, slurm, config, validate_model),
     "Evaluate": (eval_, grade, show, compare, audit),
     "Use a model": (sample, fix, play, export, push),
     "Diagnose": DIAGNOSING,
