@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.common.errors import ConfigError, ProblemError, RewardError
 from greenward.config import loading
-from greenward.config.loading import dotted, leaves
+from greenward.config.loading import Keyword, dotted, leaves
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
@@ -136,12 +136,12 @@ def train(
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
     functions: dict[str, Callable[..., Any]] = {}
-    changes = []
+    changes: list[str] = []
     for path, value in leaves(sections):
         if path in _FUNCTIONS and callable(value):
             value = name_in(functions, value)
         try:
-            changes.append(f"{dotted(path)}={json.dumps(value)}")
+            changes.append(Keyword(dotted(path), value))
         except TypeError:
             raise ConfigError(
                 f"{dotted(path)}: expected numbers, text, lists and mappings, found {value!r:.200}.",

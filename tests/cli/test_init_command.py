@@ -62,15 +62,13 @@ def test_it_trains_as_it_is(project: Path, call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_never_asked_is_learned(project: Path, call: Call) -> None:
-    gains = []
-    for seed in range(3):
-        run = project / "runs" / f"seed_{seed}"
-        assert call("train", RECIPE, "--quiet", f"seed={seed}", "--output", str(run), *HERE)[0] == 0
-        first, *_, last = (one["metrics"]["pass@1"]["value"] for one in read_evaluations(run))
-        gains.append(last - first)
-    assert sorted(gains)[1] > 0.3
-    assert min(gains) > 0.15
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_never_asked_is_learned(project: Path, call: Call, seed: int) -> None:
+    assert call("train", RECIPE, "--quiet", f"seed={seed}", *HERE)[0] == 0
+    first, *_, last = (
+        one["metrics"]["pass@1"]["value"] for one in read_evaluations(project / "runs" / "first")
+    )
+    assert last - first > 0.2
 
 
 def test_no_held_out_problem_is_trained_on(project: Path) -> None:

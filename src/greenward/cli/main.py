@@ -85,6 +85,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     run(cli, "greenward", arguments)
 
 
+def _of_key(error: click.NoSuchOption, arguments: Sequence[str]) -> click.UsageError:
+    """The error for an option that is a key of recipes, where the command takes overrides."""
+    command = error.ctx.command if error.ctx is not None else None
+    if command is None or all(parameter.name != "overrides" for parameter in command.params):
+        return error
+    from greenward.config.completion import keys_called
+
+    if not (keys := keys_called(error.option_name.lstrip("-"), arguments)):
+        return error
+    place = next((i for i, one in enumerate(arguments) if one.split("=")[0] == error.option_name), None)
+    value = "…"
+    if place is not None:
+        _, equals, after = arguments[place].partition("=")
+        value = after if equals else next(iter(arguments[place + 1 :]), value)
+    others = f" (or {', '.join(f'{key}={value}' for key in keys[1:])})" if keys[1:] else ""
+    written = visible(f"{keys[0]}={value}{others}")
+    return click.UsageError(f"No such option {error.option_name!r}. Write {written}.", error.ctx)
+
+
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a group of commands as the program `name`; see `main`."""
     # Imports, problems and logs allocate many objects and few cycles. The default threshold is 700.
@@ -97,6 +116,8 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         ):
             sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _of_key(error, sys.argv[1:] if arguments is None else arguments)
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter

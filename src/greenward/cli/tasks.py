@@ -406,6 +406,10 @@ class TerminalGame:
                 click.echo(f"Your moves: {', '.join(named)}. {QUIT} ends the game.")
             elif text.lower() == QUIT:
                 return None
+            elif text in self.game.actions:  # at another time
+                click.secho(
+                    f"{visible(text, 40)} is not possible now. Possible: {', '.join(choices)}.", fg="yellow"
+                )
             else:
                 begun = f"; it begins {', '.join(found[:MOST_LISTED])}" if found else ""
                 click.secho(

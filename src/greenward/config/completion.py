@@ -24,6 +24,7 @@ from greenward.tasks import TASKS
 
 SHORT_KEYS = ("model", "algorithm")
 """Sections that an override may give one text: the model's name, the algorithm's."""
+_MOST_CALLED = 3
 
 
 def keys_of_override(recipe: str | None, overrides: Sequence[str], typed: str) -> list[tuple[str, str]]:
@@ -58,6 +59,18 @@ def values_of_override(recipe: str | None, overrides: Sequence[str], key: str) -
     if not values and str in parts:
         return None
     return [*values, *(["null"] if type(None) in parts else [])]
+
+
+def keys_called(name: str, words: Sequence[str] = ()) -> list[str]:
+    """The keys whose last part is `name` (dashes for underscores), those of training first.
+
+    They are those of the first of `words` that is a recipe, or else of all recipes.
+    """
+    wanted = name.replace("-", "_")
+    made = next(filter(None, (_class(word, ()) for word in words)), None)
+    keys = [key for key, field in _fields(made).items() if not _is_section(field)]
+    found = [key for key in keys if f".{key}".endswith(f".{wanted}")]
+    return sorted(found, key=lambda key: (not key.startswith("training."), key.count(".")))[:_MOST_CALLED]
 
 
 def _is_section(field: FieldInfo) -> bool:
