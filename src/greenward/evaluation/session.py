@@ -796,6 +796,8 @@ class EndpointEvaluation(ModelEvaluation):
         `ConfigError` where the server refuses it, or whatever is asked.
         """
         with closing(self._endpoint):
+            if line := self._endpoint.leaving_line:
+                progress.message(line)
             return super().run(out, grading, progress)
 
     def draw(

@@ -72,6 +72,7 @@ from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTr
 from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
+from greenward.recipes.leaving import leaving_line
 from greenward.reports.render import print_report
 from greenward.reports.write import report_of, write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
@@ -323,6 +324,8 @@ def check_recipe(
     advantage of the user's are called on made-up batches.
     """
     check_needs(recipe, given, functions)
+    if line := leaving_line(recipe):
+        say(line)
     for key in OwnMathematics.of(recipe.algorithm, functions).sources:
         say(f"{key}: {getattr(recipe.algorithm, key)}, called on a made-up batch")
     if isinstance(recipe, ModelRecipe):
@@ -680,6 +683,8 @@ def train(
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
         progress = stack.enter_context(Progress(quiet=quiet))
+        if line := leaving_line(recipe):
+            progress.message(line)
         own = OwnMathematics.of(recipe.algorithm, functions)
         with progress.during("reading problems and model"):
             task, reader = checked_task(

@@ -484,6 +484,8 @@ class _AskedServer(_Asked):
                 remedy="Leave out --dtype.",
             )
         self._endpoint = Endpoint(model, key_variable=options.api_key_env)
+        if line := self._endpoint.leaving_line:
+            progress.message(line)
         served = ServedModel(self._endpoint)
         self._renderer, self.facts = _renderer(served, options), served.to_json()
 
