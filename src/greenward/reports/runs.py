@@ -189,7 +189,7 @@ def read_runs(path: str | Path) -> Runs:
     warm_starts = [read_recorded_run(folder, notes) if is_run(folder) else None for folder in warm]
     seeds = tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in runs)
     return Runs(
-        title=str(main.first.config.get("name") or path.resolve().name),
+        title=path.resolve().name or str(path),
         seeds=seeds,
         groups=(main, *(_from_start(arm, main) for arm in arms)),
         warm_start=Group("", warm_starts),

@@ -301,6 +301,8 @@ def training_report(path: str | Path) -> Report:
 
 
 def _facts(runs: Runs) -> Iterator[Fact]:
+    if (recipe := str(runs.main.first.config.get("name") or runs.title)) != runs.title:
+        yield Fact("recipe", recipe)
     if len(runs.seeds) > 1:
         yield Fact("seeds", str(len(runs.seeds)))
     steps = sorted(run.steps for run in runs.main.runs)
