@@ -192,3 +192,15 @@ def test_what_is_no_evaluation_of_a_game_is_left_out(tmp_path: Path) -> None:
     assert any("step_000002.tictactoe.json" in note for note in report.notes)
     with pytest.raises(RunError):
         training_report(tmp_path / "nothing")
+
+
+def test_a_page_begins_with_what_was_reached_and_ends_with_the_curves_by_role(tmp_path: Path) -> None:
+    report = training_report(write_run(tmp_path / "run", {"self": 1.0}))
+    shown = [one for one in report.sections if any(getattr(block, "charts", True) for block in one.blocks)]
+    assert shown[0].title == "Games"
+    charts = [block for block in shown[0].blocks if isinstance(block, Charts)]
+    assert charts and all(block.size == "wide" for block in charts)
+    titles = [one.title for one in report.sections]
+    assert titles.index("Training, step by step") < titles.index(
+        "Games of the training, by opponent and role"
+    )

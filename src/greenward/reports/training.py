@@ -49,8 +49,9 @@ from greenward.reports.games import (
     described,
     game_charts,
     game_figures,
-    game_sections,
     games_headline,
+    games_section,
+    played_section,
 )
 from greenward.reports.runs import (
     CONTROL,
@@ -270,7 +271,7 @@ def training_report(path: str | Path) -> Report:
         notes=runs.notes,
         sections=(
             section("Learning", charts((*held_out_charts(runs), *suite_charts(runs)))),
-            *game_sections(main),
+            games_section(main),
             *(main.first.task.report(runs) if main.first.task else ()),
             section(
                 "Before and after",
@@ -287,6 +288,7 @@ def training_report(path: str | Path) -> Report:
                 "Training, step by step",
                 charts(step_charts(main.runs, training_curves(main.runs)), "small", in_json=False),
             ),
+            played_section(main),
             section(
                 "Warm start",
                 charts(warm_start_charts(runs), "small", in_json=False),
