@@ -196,11 +196,16 @@ def test_what_is_no_evaluation_of_a_game_is_left_out(tmp_path: Path) -> None:
 
 def test_a_page_begins_with_what_was_reached_and_ends_with_the_curves_by_role(tmp_path: Path) -> None:
     report = training_report(write_run(tmp_path / "run", {"self": 1.0}))
-    shown = [one for one in report.sections if any(getattr(block, "charts", True) for block in one.blocks)]
-    assert shown[0].title == "Games"
-    charts = [block for block in shown[0].blocks if isinstance(block, Charts)]
-    assert charts and all(block.size == "wide" for block in charts)
     titles = [one.title for one in report.sections]
-    assert titles.index("Training, step by step") < titles.index(
-        "Games of the training, by opponent and role"
+    reached, by_step, by_role = map(
+        titles.index, ("Games", "Training, step by step", "Games of the training, by opponent and role")
     )
+    assert reached < by_step < by_role
+    charts = [block for block in report.sections[reached].blocks if isinstance(block, Charts)]
+    assert charts and all(block.size == "wide" for block in charts)
+    small = [
+        index
+        for index, one in enumerate(report.sections)
+        if any(isinstance(block, Charts) and block.size == "small" for block in one.blocks)
+    ]
+    assert min(small) > reached
