@@ -173,6 +173,16 @@ class TestDemo:
         assert kwargs["seeds"] == (3,)
         assert parse_recipe("warm_start: {}", kwargs["overrides"]).training.max_steps == 9
 
+    def test_something_is_said_before_anything_is_loaded(
+        self, demo: Recorder, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        demo.outcome = KeyboardInterrupt()  # in place of all that a demo says
+        run("demo", "--quick", "--output", "there")
+        said = capsys.readouterr().err
+        assert said.startswith("A trial of a few steps, which learns nothing, into there")
+        run("demo", "--quick", "--quiet")
+        assert "trial" not in capsys.readouterr().err
+
     @pytest.mark.parametrize("seeds", ["", "a", "1,", "1,1", "-1"])
     def test_seeds_that_are_none(self, demo: Recorder, seeds: str) -> None:
         assert run("demo", "--seeds", seeds) == 2

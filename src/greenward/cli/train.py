@@ -156,12 +156,15 @@ def demo(
     With model=FOLDER_FILE_OR_ID adapters of a pretrained model are trained instead, by GRPO and by rejection
     sampling, one after the other.
     """
+    folder = output or Path("runs/demo")
+    if not quiet:  # before the packages are loaded, which takes seconds
+        what = "A trial of a few steps, which learns nothing" if quick else "Training and comparing"
+        click.echo(f"{what}, into {visible(str(folder))}; loading torch.", err=True)
     from greenward.recipes import sweep as recipes
 
     options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
     with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
         overrides = (*QUICK, *overrides) if quick else overrides
-        folder = output or Path("runs/demo")
         if not recipes.demo(folder, seeds=seeds, overrides=overrides, quiet=quiet, **how):
             raise Interrupted
 

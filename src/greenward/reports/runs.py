@@ -159,6 +159,8 @@ class Runs:
 
 
 _MOST_NAMED = 8  # evaluations in a message
+_NO_CONTROL = "There is no control arm, so this report cannot tell reinforcement learning from more training."
+_FEWEST_STEPS = 5  # of a training that is more than a trial
 
 
 def in_a_sentence(label: str) -> str:
@@ -229,7 +231,8 @@ def overlaid(parts: Mapping[str, Runs]) -> Runs:
     """The main groups of several, by the names of these; those with fewer seeds lack the last ones."""
     seeds = max((one.seeds for one in parts.values()), key=len)
     notes = []
-    for note in dict.fromkeys(note for one in parts.values() for note in one.notes):
+    found = dict.fromkeys(note for one in parts.values() for note in one.notes)
+    for note in (one for one in found if one != _NO_CONTROL):  # the others are what each is compared with
         names = [name for name, one in parts.items() if note in one.notes]
         notes.append(note if len(names) == len(parts) else f"{', '.join(names)}: {note}")
     groups = (
@@ -283,6 +286,9 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
             yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
         elif not main.summary:
             yield f"{prefix}not finished: {main.steps} steps so far."
+        elif 0 < main.steps < _FEWEST_STEPS and "reward/mean" in (main.metrics[-1] if main.metrics else ()):
+            count = f"{main.steps} step{'s were' if main.steps > 1 else ' was'}"
+            yield f"{prefix}only {count} trained: that everything works is shown, and nothing can be learned."
         for group in groups:
             of_group = prefix if group is groups[0] else f"{prefix}{group.label}: "
             run = group.of_seeds[index]
@@ -290,7 +296,7 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
     first = groups[0].first
     asks_problems = first.task is None or first.task.asks_problems
     if asks_problems and algorithm_of(first.config) in ("grpo", "ppo") and len(groups) == 1:
-        yield "There is no control arm, so this report cannot tell reinforcement learning from more training."
+        yield _NO_CONTROL
 
 
 def _defects(run: RecordedRun) -> Iterator[str]:
