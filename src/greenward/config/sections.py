@@ -96,7 +96,7 @@ class ModelConfig(ConfigSection):
     dtype: DType = Field(
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
+    device: str = Field("auto", description="auto (cuda, else cpu), cpu, cuda, cuda:1 …, mps")
     gradient_checkpointing: bool = False
     lora: LoraConfig | None = Field(None, description="train an adapter only; lora: {} has usual values")
     prompt_style: Literal["auto", "completion", "chat"] = Field(

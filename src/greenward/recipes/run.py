@@ -956,7 +956,7 @@ class Session:
                 extra={"training_seconds": loop.training_seconds, "estimated_mb": self.estimated_mb},
             )
         )
-        if trained.device.type == "cpu":
+        if trained.device.type != "cuda":
             self.progress.message(peak_line(peak_resident_mb(), self.estimated_mb))
         if loop.failure is not None:
             raise TrainingStopped(
