@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from greenward.common import interruption
-from greenward.common.errors import ConfigError, EngineError, ProblemError
+from greenward.common.errors import ConfigError, EngineError, ProblemError, RunError
 from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.sections import EvaluationConfig, InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
@@ -70,7 +70,7 @@ from greenward.rollouts.endpoint import (
     refuses_all,
 )
 from greenward.rollouts.protocols import RolloutEngine, SamplingParams
-from greenward.runs.files import write_rows
+from greenward.runs.files import read_json, write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress, peak_line, shown_answer
@@ -214,7 +214,7 @@ class EvaluationSession(ABC):
                     **checked,
                     "failures": failures,
                     "settings": settings | dict.fromkeys(self.not_taken),
-                    "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
+                    "seconds": _over_sessions(path, asdict(seconds) | {"wall": time.perf_counter() - began}),
                     "sessions": sessions,
                     "notes": [*self.notes, *notes],
                 }
@@ -223,6 +223,16 @@ class EvaluationSession(ABC):
                     folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
                 write_report(evaluation_report(path), path)
         return summary, path
+
+
+def _over_sessions(folder: Path, seconds: Mapping[str, float]) -> dict[str, float]:
+    """The times of this session and of those that finished before: the same command again does little."""
+    known: Any = None
+    with suppress(RunError):  # a summary that cannot be read is written anew
+        known = (read_json(folder / SUMMARY) or {}).get("seconds")
+    known = known if isinstance(known, Mapping) else {}
+    earlier = {name: value for name, value in known.items() if isinstance(value, int | float)}
+    return {name: value + earlier.get(name, 0.0) for name, value in seconds.items()}
 
 
 class SampleGrading(EvaluationSession):
