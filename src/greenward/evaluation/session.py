@@ -562,6 +562,8 @@ class ModelEvaluation(EvaluationSession):
     def draw(
         self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
     ) -> None:
+        import torch
+
         from greenward.models.memory import peak_mb
         from greenward.models.policy import Policy
         from greenward.models.threads import use_free_cores
@@ -574,11 +576,13 @@ class ModelEvaluation(EvaluationSession):
         self._check_memory(missing)
         with self.progress.during(f"loading {self.model.name}"):
             policy = Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
+        threads = torch.get_num_threads()
         if line := use_free_cores(policy.device):
             self.progress.message(line)
         try:
             self.draw_by(policy, store, problems, seconds, on_samples, ANSWERS_PER_CHUNK)
         finally:
+            torch.set_num_threads(threads)
             self._peak_mb = peak_mb(self._device)
 
     def draw_by(

@@ -708,6 +708,7 @@ def train(
                 "uninterrupted run to the last digit."
             )
         earlier = [session.get("threads") for session in read_sessions(output)[:-1]]
+        stack.callback(torch.set_num_threads, torch.get_num_threads())  # of the program that called
         threads_line = settle_threads(recipe.training.threads, earlier[-1] if earlier else None)
         run.add_provenance(threads=torch.get_num_threads())
         for message in (preset_line(recipe), *warned, threads_line):
