@@ -544,3 +544,20 @@ def test_the_time_of_an_evaluation_is_not_that_of_the_last_look_at_it(call, suit
     summary.write_text('{"torn')
     assert call(*command)[0] == 0
     assert json.loads(summary.read_text())["seconds"]["wall"] < 120
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("return n +", "SyntaxError"),
+        ("return n + {} + missing", "NameError"),
+        ("raise KeyError('gone')", "KeyError"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+    ],
+)
+def test_the_page_says_which_exception_ended_an_answer(call, suite, samples, tmp_path, body, named) -> None:
+    assert call("grade", samples((1, body)), "--suite", suite, "--require", "D", "--out", "out")[0] == 0
+    for view in ("report.html", "report.md"):
+        text = (tmp_path / "out" / view).read_text()
+        assert named in text
+        assert "not reached or not finished" not in text
