@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
 from greenward.common.files import expecting
 from greenward.config import loading
-from greenward.config.loading import dotted, leaves
+from greenward.config.loading import Keyword, dotted, leaves
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
 from greenward.problems.problem import Problem, ProblemSet
@@ -250,12 +250,12 @@ def train(
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
     functions: dict[str, Callable[..., Any]] = {}
-    changes = []
+    changes: list[str] = []
     for path, value in leaves(sections):
         if path in _FUNCTIONS and callable(value):
             value = name_in(functions, value)
         try:
-            changes.append(f"{dotted(path)}={json.dumps(value)}")
+            changes.append(Keyword(dotted(path), value))
         except TypeError:
             raise ConfigError(
                 f"{dotted(path)}: expected numbers, text, lists and mappings, found {value!r:.200}.",
@@ -311,10 +311,10 @@ def evaluate(
 
     `policy` is a policy, a run directory, a model folder, a Hugging Face id or, as MODEL@URL, a model behind
     an OpenAI-compatible server. `problems` are a suite by name or path, or problems; None is what the run
-    held out. Without `k`, it is those of 1, 5, 10 and 100 that `samples` (answers to each problem) allow. A
-    model by name on a suite by name is evaluated in the folder `output`, and resumed there. A run of
-    self-play is evaluated in its games, or in the one that `problems` names, with `samples` games in each
-    match if it is above 1.
+    held out. Without `k`, it is those of 1, 5, 10 and 100 that `samples` (answers to each problem) allow, and
+    of 2 to 4 samples 1 and their number. A model by name on a suite by name is evaluated in the folder
+    `output`, and resumed there. A run of self-play is evaluated in its games, or in the one that `problems`
+    names, with `samples` games in each match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
     (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `ids`, `limit`, `timeout`,

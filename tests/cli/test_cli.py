@@ -11,10 +11,11 @@ from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 import greenward
-from greenward.cli.main import cli, main
+from greenward.cli.main import SETTINGS, cli, main
 from greenward.common.errors import RunError
 from greenward.common.text import visible
 from greenward.config.loading import parse_recipe
@@ -172,6 +173,16 @@ class TestDemo:
         assert kwargs["seeds"] == (3,)
         assert parse_recipe("warm_start: {}", kwargs["overrides"]).training.max_steps == 9
 
+    def test_something_is_said_before_anything_is_loaded(
+        self, demo: Recorder, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        demo.outcome = KeyboardInterrupt()  # in place of all that a demo says
+        run("demo", "--quick", "--output", "there")
+        said = capsys.readouterr().err
+        assert said.startswith("A trial of a few steps, which learns nothing, into there")
+        run("demo", "--quick", "--quiet")
+        assert "trial" not in capsys.readouterr().err
+
     @pytest.mark.parametrize("seeds", ["", "a", "1,", "1,1", "-1"])
     def test_seeds_that_are_none(self, demo: Recorder, seeds: str) -> None:
         assert run("demo", "--seeds", seeds) == 2
@@ -301,23 +312,6 @@ def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureF
     assert "_GREENWARD_COMPLETE" in capsys.readouterr().out
 
 
-def complete(words: str, position: int) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "from greenward.cli.main import main; main()"],
-        env={"_GREENWARD_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {line.partition(",")[2] for line in done.stdout.splitlines()}
-
-
-def test_commands_recipes_and_keys_are_completed() -> None:
-    assert complete("greenward tr", 1) == {"train"}
-    assert "quickstart" in complete("greenward train quick", 2)
-    assert complete("greenward train quickstart training.max_st", 3) == {"training.max_steps="}
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "model", "no_options"),
     [
@@ -336,7 +330,8 @@ def test_options_are_the_fields_of_a_record_and_have_its_defaults(command, argum
     found, made = cli, resolve_name(model)
     for name in command.split():
         found = found.commands[name]
-    given = found.make_context(command, arguments).params
+    above = click.Context(cli, **SETTINGS)  # click keeps the help option that it makes here
+    given = found.make_context(command, arguments, parent=above).params
     names = {field.name for field in fields(made)} - no_options
     assert names <= given.keys()
     assert made(**{name: given[name] for name in names if given[name] not in (None, ())}) == made()

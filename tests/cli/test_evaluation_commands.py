@@ -529,3 +529,35 @@ def test_numbers_of_samples_with_gaps_ask_for_no_k_that_is_undefined(call, suite
 def test_all_prompts_can_be_chosen():
     (option,) = (one for one in eval_.params if one.name == "prompt")
     assert tuple(option.type.choices) == get_args(PromptName)
+
+
+def test_the_time_of_an_evaluation_is_not_that_of_the_last_look_at_it(call, suite, samples, tmp_path) -> None:
+    command = ("grade", samples((1, RIGHT), (2, WRONG)), "--suite", suite, "--require", "D", "--out", "out")
+    summary = tmp_path / "out" / "summary.json"
+    assert call(*command)[0] == 0
+    first = json.loads(summary.read_text())
+    first["seconds"] |= {"grading": 100.0, "wall": 120.0}  # as if it had taken so long
+    summary.write_text(json.dumps(first))
+    assert call(*command)[0] == 0  # every answer has its verdict
+    again = json.loads(summary.read_text())["seconds"]
+    assert again["wall"] > 120 and again["grading"] >= 100
+    summary.write_text('{"torn')
+    assert call(*command)[0] == 0
+    assert json.loads(summary.read_text())["seconds"]["wall"] < 120
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("return n +", "SyntaxError"),
+        ("return n + {} + missing", "NameError"),
+        ("raise KeyError('gone')", "KeyError"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+    ],
+)
+def test_the_page_says_which_exception_ended_an_answer(call, suite, samples, tmp_path, body, named) -> None:
+    assert call("grade", samples((1, body)), "--suite", suite, "--require", "D", "--out", "out")[0] == 0
+    for view in ("report.html", "report.md"):
+        text = (tmp_path / "out" / view).read_text()
+        assert named in text
+        assert "not reached or not finished" not in text

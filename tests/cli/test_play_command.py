@@ -93,6 +93,21 @@ def test_what_is_no_move_is_asked_for_again(wrong) -> None:
     assert len(output) < 3000
 
 
+@pytest.mark.parametrize("game", ["tictactoe", "kuhn_poker", "negotiation"])
+def test_a_move_of_another_moment_is_told_from_what_is_no_move(game) -> None:
+    made = GAMES[game]
+    for action in made.actions:
+        output = play(game, "--seed", "0", "--role", "first", lines=f"{action}\n{action}\nq\n")
+        refused = re.findall(r"^(\S+) is not possible now\. Possible: (.*)\.$", output, re.MULTILINE)
+        for text, possible in refused:
+            assert text == action
+            names = [one.split()[-1] for one in possible.split(", ")]
+            assert action not in names
+            assert {name for name in names if name != "more"} <= set(made.actions)
+        if game == "tictactoe":
+            assert len(refused) == 1  # the cell is taken when it is named again
+
+
 def test_bytes_that_are_no_text_are_no_move() -> None:
     assert "is no move" in play("tictactoe", lines=b"\xff\xfe\x80\n4\n")
 

@@ -52,6 +52,20 @@ def exploded(series, onset):
     }
 
 
+@pytest.mark.parametrize("program", [command, rldk.commands["diff"]])
+def test_runs_are_given_by_place_or_by_option(run, program):
+    a, b = str(run("a", healthy(0))), str(run("b", exploded(healthy(0), 60)))
+    said = {
+        CliRunner().invoke(program, arguments).stdout
+        for arguments in ([a, b], ["--a", a, "--b", b], [a, "--b", b], [b, "--a", a], ["--b", b, a])
+    }
+    assert len(said) == 1 and "60" in said.pop()
+    for wrong in ([], [a], ["--b", b], [a, b, a], [a, b, "--b", b], ["--a", a, "--b", b, a]):
+        result = CliRunner().invoke(program, wrong)
+        assert result.exit_code == 2
+        assert "greenward diff A B" in result.output
+
+
 def test_a_run_is_the_same_as_itself(run):
     found = diff_runs(run("a", healthy(0)), run("b", healthy(0)))
     assert (found.verdict, found.replay, found.headline) == ("same", True, "SAME at 120 common steps")

@@ -182,7 +182,7 @@ def test_lone_surrogates_do_not_reach_files(written):
         ([{"task_id": "Suite/0", "solution": "a"}, "{broken", {"task_id": "Suite/1", "solution": "a"}], "line 2"),
         ([[1, 2]], "line 1: not an object"),
         ([{"task_id": "Suite/9", "solution": "a"}], "line 1.*names no problem of suite: 'Suite/9'"),
-        ([{"solution": "a"}], "task_id.*found nothing"),
+        ([{"solution": "a"}], "field 'task_id' is missing; this row has: solution"),
         ([{"id": 1, "solution": "a"}], "'task_id' is missing; this row has: id, solution"),
         ([{"question_id": "0", "code_list": [3]}], "'code_list' must be text, null, or a list"),
         ([{"question_id": "9", "code_list": ["a"]}], "'question_id' names no problem of suite: '9'"),

@@ -145,6 +145,7 @@ def test_the_weakest_isolation_under_which_any_answer_ran_is_told():
 
 def test_usual_ks_are_those_with_enough_samples():
     assert [usual_ks(count) for count in (1, 10, 99)] == [(1,), (1, 5, 10), (1, 5, 10)]
+    assert [usual_ks(count) for count in (2, 4, 5)] == [(1, 2), (1, 4), (1, 5)]
 
 
 def test_no_answer_is_not_a_lost_evaluation():

@@ -1,4 +1,4 @@
-"""Which device and data type a model computes with, and threads that do not get their cores."""
+"""Which device and data type a model computes with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from greenward.common.errors import ConfigError
-from greenward.models import policy
-from greenward.models.policy import resolve_device, resolve_dtype
+from greenward.models.memory import free_bytes, peak_mb
+from greenward.models.policy import check_training_dtype, resolve_device, resolve_dtype
 
 CPU = torch.device("cpu")
 
@@ -44,31 +44,26 @@ def test_auto_is_float32_with_a_torch_that_cannot_tell(monkeypatch):
     assert resolve_dtype("auto", CPU) is torch.float32
 
 
-@pytest.fixture
-def set_to(monkeypatch):
-    """Two threads, and the numbers of threads that are set."""
-    numbers = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    yield numbers
-    monkeypatch.undo()
+def test_apples_gpu_is_taken_by_name_only_and_computes_in_float32(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert resolve_device("auto") == CPU
+    mps = resolve_device("mps")
+    assert mps == torch.device("mps")
+    assert resolve_dtype("auto", mps) is torch.float32
+    check_training_dtype("auto", mps)
+    check_training_dtype("float32", mps)
+    for dtype in ("bfloat16", "float16"):
+        with pytest.raises(ConfigError, match="mps"):
+            check_training_dtype(dtype, mps)
+    with pytest.raises(ConfigError, match="finds cpu, mps here"):
+        resolve_device("cuda")
 
 
-def speeds(monkeypatch, *products_per_second):
-    found = iter(products_per_second)
-    monkeypatch.setattr(policy, "_products_per_second", lambda: next(found))
-
-
-def test_threads_that_are_slower_than_one_are_said_with_a_remedy(monkeypatch, set_to):
-    speeds(monkeypatch, 3.0, 10.0)
-    said = policy.contended_threads()
-    assert "2 threads compute at 0.30 times the speed of one" in said
-    assert "training.threads=1" in said
-    assert set_to == [1, 2]
-
-
-def test_idle_cores_and_a_single_thread_are_not_mentioned(monkeypatch, set_to):
-    speeds(monkeypatch, 18.0, 10.0)
-    assert policy.contended_threads() is None
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert policy.contended_threads() is None
+def test_memory_of_apples_gpu_is_that_of_the_machine(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("CUDA was asked"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: pytest.fail("CUDA was asked"))
+    mps = torch.device("mps")
+    assert free_bytes(mps) == pytest.approx(free_bytes(CPU), rel=0.5)
+    assert peak_mb(mps) == pytest.approx(peak_mb(CPU), rel=0.5)

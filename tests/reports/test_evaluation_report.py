@@ -11,8 +11,9 @@ from rich.console import Console
 
 from greenward.common.errors import RunError
 from greenward.reports import write
-from greenward.reports.evaluation import evaluation_report, is_evaluation
+from greenward.reports.evaluation import evaluation_report
 from greenward.reports.render import print_report
+from greenward.runs.reading import is_evaluation
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e| `x` ```"
 

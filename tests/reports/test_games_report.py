@@ -192,3 +192,20 @@ def test_what_is_no_evaluation_of_a_game_is_left_out(tmp_path: Path) -> None:
     assert any("step_000002.tictactoe.json" in note for note in report.notes)
     with pytest.raises(RunError):
         training_report(tmp_path / "nothing")
+
+
+def test_a_page_begins_with_what_was_reached_and_ends_with_the_curves_by_role(tmp_path: Path) -> None:
+    report = training_report(write_run(tmp_path / "run", {"self": 1.0}))
+    titles = [one.title for one in report.sections]
+    reached, by_step, by_role = map(
+        titles.index, ("Games", "Training, step by step", "Games of the training, by opponent and role")
+    )
+    assert reached < by_step < by_role
+    charts = [block for block in report.sections[reached].blocks if isinstance(block, Charts)]
+    assert charts and all(block.size == "wide" for block in charts)
+    small = [
+        index
+        for index, one in enumerate(report.sections)
+        if any(isinstance(block, Charts) and block.size == "small" for block in one.blocks)
+    ]
+    assert min(small) > reached

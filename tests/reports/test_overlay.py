@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from greenward.common import statistics
 from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Table
 from greenward.reports.render import render_html, render_json, render_markdown
-from greenward.reports.training import overlay_report
+from greenward.reports.training import overlay_report, training_report
 
 
 def blocks(report, title):
@@ -82,3 +83,14 @@ def test_of_more_runs_than_colours_the_best_are_drawn_and_the_table_has_all(tmp_
     left_out = newest.keys() - drawn
     assert len(drawn) == 6 and max(newest[name] for name in left_out) <= min(newest[name] for name in drawn)
     assert max(newest, key=newest.get) in report.headline and "of 8" in report.headline
+
+
+def test_runs_without_control_arms_are_compared_with_each_other_and_need_no_such_note(tmp_path):
+    for name in ("one", "two"):
+        folder = write_seed(tmp_path / name, steps=20, problems=20)
+        for arm in ("control", "rejection"):
+            shutil.rmtree(folder / arm)
+    assert any("no control arm" in note for note in training_report(tmp_path / "one").notes)
+    assert not any(
+        "no control arm" in note for note in overlay_report([tmp_path / "one", tmp_path / "two"]).notes
+    )

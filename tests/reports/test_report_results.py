@@ -255,3 +255,9 @@ def test_answers_that_an_evaluation_lost_are_told(run):
     found = read_runs(run)
     assert max_lost_share(found) == 0.031
     assert any("3.1% of the answers" in note and "count as not passed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("steps", "is_trial"), [(1, True), (4, True), (5, False), (40, False)])
+def test_a_trial_of_a_few_steps_is_called_so(tmp_path, steps, is_trial):
+    run = write_seed(tmp_path / "run", steps=steps, problems=20)
+    assert any("nothing can be learned" in note for note in read_runs(run).notes) is is_trial

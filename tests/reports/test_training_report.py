@@ -29,6 +29,15 @@ def sample_answers(report: Report):
     return found[0].tasks if found else ()
 
 
+def test_a_report_is_called_by_its_run_and_names_the_recipe(tmp_path):
+    write_seed(tmp_path / "bold attempt", steps=20, problems=20)
+    report = training_report(tmp_path / "bold attempt")
+    assert report.title == "bold attempt"
+    assert [one.value for one in report.facts if one.label == "recipe"] == ["quickstart"]
+    write_seed(tmp_path / "quickstart", steps=20, problems=20)
+    assert not any(one.label == "recipe" for one in training_report(tmp_path / "quickstart").facts)
+
+
 def test_every_form_is_written_and_says_the_headline(study, tmp_path):
     report = training_report(study)
     paths = write_report(report, tmp_path / "report")

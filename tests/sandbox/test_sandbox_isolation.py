@@ -109,6 +109,17 @@ def test_the_refusal_says_how_to_allow_each_missing_layer():
     assert "Linux 5.13" in str(refusal.value.remedy)
 
 
+def test_on_a_mac_the_refusal_names_the_level_and_what_can_be_done_there(monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    isolation = Isolation(tuple(PORTABLE_LAYERS), {})
+    with pytest.raises(SandboxError) as refusal:
+        isolation.demand(Level.B)
+    remedy = str(refusal.value.remedy)
+    assert "this machine offers C" in refusal.value.message
+    assert "sandbox.require=C" in remedy and "sandbox.backend=http" in remedy
+    assert "sysctl" not in remedy  # a setting of Linux, which a Mac has not
+
+
 @needs[Level.A]
 def test_the_view_of_the_machine_is_the_interpreter_and_an_empty_folder():
     code = dedent(

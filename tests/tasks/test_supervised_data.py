@@ -44,7 +44,7 @@ def test_reads_prompts_with_completions_and_conversations(tmp_path):
     [
         ("{not json", r"line 2.*: not JSON"),
         ("[1]", r"row 2 \(line 2\): expected an object, found a list"),
-        ({"prompt": "a"}, r"row 2 \(line 2\): field 'completion' must be text, found nothing"),
+        ({"prompt": "a"}, r"row 2 \(line 2\): field 'completion' is missing; this row has: prompt"),
         ({"prompt": 3, "completion": "a"}, r"row 2 \(line 2\): field 'prompt' must be text, found a number"),
         ({"messages": [{"role": "user", "content": "a"}]}, r"row 2 .*'messages' must be a list"),
         (

@@ -202,14 +202,18 @@ def _finish(
 
 
 @click.command()
-@click.option("--a", "a", **_RUN)
-@click.option("--b", "b", **_RUN)
+@click.argument("runs", metavar="[A] [B]", nargs=-1, type=PATH)
+@click.option("--a", "a", type=PATH, help="The run A, where it is no argument.")
+@click.option("--b", "b", type=PATH, help="The run B.")
 @click.option(
     "--signals", multiple=True, callback=comma_separated, help="Names, with commas.  [default: all]"
 )
 @json_option
 @folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.", "report")
-def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Path | None) -> None:
+def diff(
+    runs: tuple[Path, ...], *, a: Path | None, b: Path | None, signals: list[str], as_json: bool,
+    output_dir: Path | None,
+) -> None:  # fmt: skip
     """Find where run B begins to differ from run A: the settings, and the first step of each signal.
 
     Runs that begin with equal numbers are compared value by value; others by a test that allows for
@@ -218,9 +222,14 @@ def diff(a: Path, b: Path, *, signals: list[str], as_json: bool, output_dir: Pat
     too little data to tell.
 
     \b
-    greenward diff --a runs/one --b runs/two
+    greenward diff runs/one runs/two
     greenward diff --a runs/one --b runs/two --signals gradient_norm,code_score
     """
+    left = list(runs)
+    a = a or (left.pop(0) if left else None)
+    b = b or (left.pop(0) if left else None)
+    if a is None or b is None or left:
+        raise click.UsageError("two runs are compared: greenward diff A B.")
     from greenward.diagnostics.diff import diff_report, diff_runs
     from greenward.reports.write import write_report
 

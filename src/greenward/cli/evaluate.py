@@ -49,7 +49,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 
 grading_options = with_options(
-    click.option("--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100]"),
+    click.option(
+        "--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100; 1 and N for N below 5]"
+    ),
     click.option("--workers", type=COUNT, default=2),
     click.option(
         "--timeout",

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from greenward import __version__
+from greenward.cli.completion import completion
 from greenward.cli.diagnose import (
     bisect,
     check_determinism,
@@ -25,10 +26,10 @@ from greenward.cli.diagnose import (
     watch,
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
+from greenward.cli.options import Commands
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
-    completion,
     doctor,
     export,
     kernels,
@@ -40,7 +41,7 @@ from greenward.cli.tools import (
     sample,
     sandbox,
 )
-from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
+from greenward.cli.train import config, demo, init, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -52,14 +53,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 """What holds for all commands: `-h`, and defaults in the help."""
 
 
-class InOrder(click.Group):
-    """A group whose help lists the commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=InOrder, context_settings=SETTINGS)
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Reinforcement learning that turns failing tests green.
@@ -68,28 +62,20 @@ def cli() -> None:
     """
 
 
-LEARNING = (
-    demo,
-    train,
-    launch,
-    validate_model,
-    sweep,
-    slurm,
-    sample,
-    eval_,
-    grade,
-    show,
-    compare,
-    audit,
-    fix,
-    play,
-)
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
-REPORTING = (report, runs_, rollouts, problems, push, export)
-MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
-for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
-    cli.add_command(command)
+SECTIONS = {
+    "Train": (demo, init, train, launch, sweep, slurm, config, validate_model),
+    "Evaluate": (eval_, grade, show, compare, audit),
+    "Use a model": (sample, fix, play, export, push),
+    "Diagnose": DIAGNOSING,
+    "Look at runs": (runs_, report, rollouts),
+    "Data": (problems,),
+    "Machines": (doctor, selftest, plan, sandbox, kernels, completion),
+}
+"""The commands under the headings of the help: what one wants to do."""
+for heading, commands in SECTIONS.items():
+    cli.add_section(heading, commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -98,6 +84,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     75 means that a training stopped cleanly because its rollout engine failed.
     """
     run(cli, "greenward", arguments)
+
+
+def _of_key(error: click.NoSuchOption, arguments: Sequence[str]) -> click.UsageError:
+    """The error for an option that is a key of recipes, where the command takes overrides."""
+    command = error.ctx.command if error.ctx is not None else None
+    if command is None or all(parameter.name != "overrides" for parameter in command.params):
+        return error
+    from greenward.config.completion import keys_called
+
+    if not (keys := keys_called(error.option_name.lstrip("-"), arguments)):
+        return error
+    place = next((i for i, one in enumerate(arguments) if one.split("=")[0] == error.option_name), None)
+    value = "…"
+    if place is not None:
+        _, equals, after = arguments[place].partition("=")
+        value = after if equals else next(iter(arguments[place + 1 :]), value)
+    others = f" (or {', '.join(f'{key}={value}' for key in keys[1:])})" if keys[1:] else ""
+    written = visible(f"{keys[0]}={value}{others}")
+    return click.UsageError(f"No such option {error.option_name!r}. Write {written}.", error.ctx)
 
 
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
@@ -112,6 +117,8 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
         ):
             sys.exit(group.main(arguments, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _of_key(error, sys.argv[1:] if arguments is None else arguments)
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
+from greenward.cli.completion import complete_override, complete_recipe
 from greenward.common import interruption
 
 if TYPE_CHECKING:
@@ -31,6 +32,38 @@ class FloatRange(click.FloatRange):
         return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
 
 
+class Commands(click.Group):
+    """A group whose help lists the commands in the order in which they were added, with whole sentences.
+
+    Click sorts commands by name and cuts what they say at the width of the terminal.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.headings: dict[str, str] = {}
+
+    def add_section(self, heading: str, commands: Iterable[click.Command]) -> None:
+        """Adds the commands, which the help lists under `heading`."""
+        for command in commands:
+            self.add_command(command)
+            self.headings[str(command.name)] = heading
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                about = command.get_short_help_str(limit=sys.maxsize)
+                heading = self.headings.get(name, "Commands")
+                sections.setdefault(heading, []).append((name.ljust(width), about))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 POSITIVE = FloatRange(min=0, min_open=True)
@@ -40,27 +73,9 @@ LEVEL = click.Choice(("A", "B", "C", "D"))
 flag = partial(click.option, is_flag=True)
 
 
-def _complete_recipe(
-    _context: click.Context, _parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from greenward.config.loading import shipped_recipes
-
-    names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
-    return [*names, CompletionItem(typed, type="file")]
-
-
-def _complete_override(
-    _context: click.Context, _parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    from greenward.config.loading import all_recipes, fields_of
-
-    keys = {key: None for made in all_recipes().values() for key in fields_of(made)}
-    return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
-
-
-recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)
+recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=complete_recipe)
 overrides_argument: Decorator = click.argument(
-    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
+    "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_override
 )
 json_option = flag("--json", "as_json", help="Print one JSON object.")
 quiet_option = flag("--quiet", help="Print nothing but errors.")

@@ -21,6 +21,7 @@ from greenward.cli.options import (
     LEVEL,
     PATH,
     POSITIVE,
+    Commands,
     FloatRange,
     api_key_options,
     dtype_option,
@@ -167,7 +168,7 @@ def _took(took: Mapping[str, Any]) -> str:
     )
 
 
-@click.group()
+@click.group(cls=Commands)
 def problems() -> None:
     """Make problems for training and evaluation."""
 
@@ -405,6 +406,10 @@ class TerminalGame:
                 click.echo(f"Your moves: {', '.join(named)}. {QUIT} ends the game.")
             elif text.lower() == QUIT:
                 return None
+            elif text in self.game.actions:  # at another time
+                click.secho(
+                    f"{visible(text, 40)} is not possible now. Possible: {', '.join(choices)}.", fg="yellow"
+                )
             else:
                 begun = f"; it begins {', '.join(found[:MOST_LISTED])}" if found else ""
                 click.secho(

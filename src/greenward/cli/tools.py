@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
-from click.shell_completion import get_completion_class
 
 from greenward.cli.options import (
     COUNT,
     LEVEL,
     PATH,
+    Commands,
     FloatRange,
     dtype_option,
     flag,
@@ -322,7 +322,7 @@ def doctor(as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@click.group()
+@click.group(cls=Commands)
 def kernels() -> None:
     """Kernels in C that compute small models on CPUs."""
 
@@ -419,23 +419,7 @@ def plan(recipe: str, overrides: tuple[str, ...], **how: Any) -> None:
         click.echo(line)
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print a completion script for a shell.
-
-    \b
-    bash: greenward completion bash >> ~/.bashrc
-    zsh:  greenward completion zsh >> ~/.zshrc
-    fish: greenward completion fish > ~/.config/fish/completions/greenward.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None  # the choices above are click's own
-    click.echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())
-
-
-@click.group()
+@click.group(cls=Commands)
 def sandbox() -> None:
     """The sandbox for answers, as a server."""
 

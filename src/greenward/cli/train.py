@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import tempfile
 from functools import partial
@@ -14,6 +15,7 @@ import click
 from greenward.cli.options import (
     COUNT,
     PATH,
+    Commands,
     Interrupted,
     flag,
     folder_option,
@@ -154,12 +156,15 @@ def demo(
     With model=FOLDER_FILE_OR_ID adapters of a pretrained model are trained instead, by GRPO and by rejection
     sampling, one after the other.
     """
+    folder = output or Path("runs/demo")
+    if not quiet:  # before the packages are loaded, which takes seconds
+        what = "A trial of a few steps, which learns nothing" if quick else "Training and comparing"
+        click.echo(f"{what}, into {visible(str(folder))}; loading torch.", err=True)
     from greenward.recipes import sweep as recipes
 
     options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
     with resume_command_on_interrupt("demo", *overrides, *options, output=output, quiet=quiet):
         overrides = (*QUICK, *overrides) if quick else overrides
-        folder = output or Path("runs/demo")
         if not recipes.demo(folder, seeds=seeds, overrides=overrides, quiet=quiet, **how):
             raise Interrupted
 
@@ -193,9 +198,45 @@ def sweep(
             raise Interrupted
 
 
-@click.group()
+@click.command()
+@click.argument("folder", type=PATH)
+def init(folder: Path) -> None:
+    """Write a recipe, problems and a reward function to start from into FOLDER.
+
+    They train as they are, in two minutes on two CPU cores. A file that is there is never overwritten.
+
+    \b
+    greenward init my_project
+    cd my_project
+    greenward train recipe.yaml
+    """
+    from greenward.recipes.starter import RECIPE, write_project
+
+    for file in write_project(folder):
+        click.echo(file)
+    click.echo("Check them, then train:")
+    if folder.resolve() != Path.cwd():
+        click.echo(f"  cd {shlex.quote(str(folder))}")
+    click.echo(f"  greenward config check {RECIPE}\n  greenward train {RECIPE}")
+
+
+@click.group(cls=Commands)
 def config() -> None:
-    """Show or check a recipe."""
+    """List, show or check recipes."""
+
+
+@config.command("list")
+def list_recipes() -> None:
+    """List the recipes that come with greenward, each with what it trains."""
+    from greenward.config.loading import about_recipe, shipped_recipes
+
+    recipes = shipped_recipes()
+    width = max(map(len, recipes))
+    for name, file in recipes.items():
+        click.echo(f"{name:{width}}  {about_recipe(file)}")
+    click.echo(
+        "`greenward config show NAME` prints all keys of one; `greenward init` writes one of your own."
+    )
 
 
 @config.command()
@@ -323,7 +364,7 @@ _job_options = with_options(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def slurm() -> None:
     """Train on a Slurm cluster: jobs that stop at a checkpoint before their time limit and go on."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import random
 import re
@@ -26,6 +27,20 @@ TOO_MANY = 429
 _TRANSIENT = frozenset({408, 425, TOO_MANY})  # and all of 5xx
 _CONNECT_SECONDS = 10.0
 _HIDDEN = "***"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or its number."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def is_on_this_machine(address: str) -> bool:
+    """Whether a URL leads to this machine; what is no URL does not."""
+    with suppress(ValueError):
+        return is_loopback(urlsplit(address).hostname or "")
+    return False
 
 
 class RequestError(GreenwardError):

@@ -125,6 +125,23 @@ def preset_line(recipe: Recipe) -> str | None:
 
 KeyPath = tuple[str | int, ...]
 
+
+class Keyword(str):
+    """The override that a keyword of a Python call stands for; messages show the keyword."""
+
+    written: str
+
+    def __new__(cls, key: str, value: Any) -> Keyword:
+        """Raises `TypeError` for a value that is no number, text, list or mapping of such."""
+        made = super().__new__(cls, f"{key}={json.dumps(value)}")
+        section, *inner = key.split(".")
+        shown = describe(value)
+        for part in reversed(inner):
+            shown = f"{{{part!r}: {shown}}}"
+        made.written = f"{section}={shown}"
+        return made
+
+
 _OVERRIDE = "Override "
 _SHORT: Mapping[str | int, str] = {"model": "id", "algorithm": "name"}
 """The key that an override means which gives a section one text."""
@@ -195,7 +212,7 @@ class RecipeText:
                 f"Override {text!r}: expected key=value, for example training.max_steps=50.",
                 remedy="Keys are dotted; entries of a list are numbered from 0: rewards.0.weight=2.",
             )
-        place = f"{_OVERRIDE}{describe(text)}"
+        place = f"{_OVERRIDE}{text.written if isinstance(text, Keyword) else describe(text)}"
         data = RecipeText.read(value, place).data
         path = key_path(text)
         if len(path) == 1 and path[0] in _SHORT and isinstance(data, str):
@@ -685,6 +702,12 @@ def shipped_folder() -> Path:
 def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with greenward, by name."""
     return {file.stem: file for file in sorted(shipped_folder().glob("*.yaml"))}
+
+
+def about_recipe(file: Path) -> str:
+    """The sentence in the first line of a recipe, a comment, that says what it trains; empty without one."""
+    first, _, _ = read_recipe_file(file).partition("\n")
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def find_recipe(path: str | Path) -> Path:

@@ -96,7 +96,7 @@ class ModelConfig(ConfigSection):
     dtype: DType = Field(
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
+    device: str = Field("auto", description="auto (cuda, else cpu), cpu, cuda, cuda:1 …, mps")
     gradient_checkpointing: bool = False
     lora: LoraConfig | None = Field(None, description="train an adapter only; lora: {} has usual values")
     prompt_style: Literal["auto", "completion", "chat"] = Field(
@@ -259,7 +259,7 @@ class LoopConfig(ConfigSection):
         2,
         description="older ones that are kept, one of each doubling of the age, to go back to before a fault",
     )
-    threads: PositiveInt | None = Field(None, description="torch threads; none = torch's default")
+    threads: PositiveInt | None = Field(None, description="torch threads; none = all, or 1 if that is faster")
     rollouts_per_step: PositiveInt | None = Field(
         None, description="episodes of each step that are kept in rollouts/; none = all"
     )

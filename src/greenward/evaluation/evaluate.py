@@ -294,8 +294,10 @@ def summarise(rows: Iterable[EvaluationRow], ks: Sequence[int], *, problems: int
 
 
 def usual_ks(most_samples: int) -> tuple[int, ...]:
-    """The k of 1, 5, 10 and 100 for which there are enough samples."""
-    return tuple(k for k in DEFAULT_KS if k <= most_samples)
+    """The k of 1, 5, 10 and 100 for which there are enough samples; of 2 to 4 samples 1 and all of them."""
+    return tuple(k for k in DEFAULT_KS if k <= most_samples) + (
+        (most_samples,) if 1 < most_samples < 5 else ()
+    )
 
 
 def _passed(row: EvaluationRow) -> bool:

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from greenward.common import interruption
-from greenward.common.errors import ConfigError, EngineError, ProblemError
+from greenward.common.errors import ConfigError, EngineError, ProblemError, RunError
 from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.sections import EvaluationConfig, InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
@@ -70,7 +70,7 @@ from greenward.rollouts.endpoint import (
     refuses_all,
 )
 from greenward.rollouts.protocols import RolloutEngine, SamplingParams
-from greenward.runs.files import write_rows
+from greenward.runs.files import read_json, write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress, peak_line, shown_answer
@@ -214,7 +214,7 @@ class EvaluationSession(ABC):
                     **checked,
                     "failures": failures,
                     "settings": settings | dict.fromkeys(self.not_taken),
-                    "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
+                    "seconds": _over_sessions(path, asdict(seconds) | {"wall": time.perf_counter() - began}),
                     "sessions": sessions,
                     "notes": [*self.notes, *notes],
                 }
@@ -223,6 +223,16 @@ class EvaluationSession(ABC):
                     folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
                 write_report(evaluation_report(path), path)
         return summary, path
+
+
+def _over_sessions(folder: Path, seconds: Mapping[str, float]) -> dict[str, float]:
+    """The times of this session and of those that finished before: the same command again does little."""
+    known: Any = None
+    with suppress(RunError):  # a summary that cannot be read is written anew
+        known = (read_json(folder / SUMMARY) or {}).get("seconds")
+    known = known if isinstance(known, Mapping) else {}
+    earlier = {name: value for name, value in known.items() if isinstance(value, int | float)}
+    return {name: value + earlier.get(name, 0.0) for name, value in seconds.items()}
 
 
 class SampleGrading(EvaluationSession):
@@ -552,8 +562,11 @@ class ModelEvaluation(EvaluationSession):
     def draw(
         self, store: EvaluationRows, problems: ProblemSet, seconds: Seconds, on_samples: OnSamples
     ) -> None:
+        import torch
+
         from greenward.models.memory import peak_mb
         from greenward.models.policy import Policy
+        from greenward.models.threads import use_free_cores
 
         assert not isinstance(self.model, ServedModel)
         numbers = range(self.options.samples)
@@ -563,9 +576,13 @@ class ModelEvaluation(EvaluationSession):
         self._check_memory(missing)
         with self.progress.during(f"loading {self.model.name}"):
             policy = Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
+        threads = torch.get_num_threads()
+        if line := use_free_cores(policy.device):
+            self.progress.message(line)
         try:
             self.draw_by(policy, store, problems, seconds, on_samples, ANSWERS_PER_CHUNK)
         finally:
+            torch.set_num_threads(threads)
             self._peak_mb = peak_mb(self._device)
 
     def draw_by(
@@ -793,6 +810,8 @@ class EndpointEvaluation(ModelEvaluation):
         `ConfigError` where the server refuses it, or whatever is asked.
         """
         with closing(self._endpoint):
+            if line := self._endpoint.leaving_line:
+                progress.message(line)
             return super().run(out, grading, progress)
 
     def draw(

@@ -214,8 +214,7 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
     for row in _rows(path):
         field = "task_id" if "task_id" in row.values else "question_id"
         if field not in row.values:
-            named = f"'task_id' is missing; this row has: {', '.join(row.values)[:200]}. {_REMEDY}"
-            raise row.error("task_id", "must be text, found nothing", remedy=named)
+            raise row.missing("task_id", remedy=_REMEDY)
         try:
             problem = problems.by_id(row.text(field))
         except BadRow:

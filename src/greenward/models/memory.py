@@ -487,7 +487,7 @@ def estimated_mb(recipe: ModelRecipe) -> float | None:
     """The estimated peak of a training in MiB, on a CPU with what the process holds now; None if unknown."""
     if (known := _estimate_here(recipe)) is None:
         return None
-    resident = resident_mb() if resolve_device(recipe.model.device).type == "cpu" else 0.0
+    resident = resident_mb() if resolve_device(recipe.model.device).type != "cuda" else 0.0
     return resident + known[2].total / 2**20
 
 
@@ -498,7 +498,7 @@ def _estimate_here(recipe: ModelRecipe) -> tuple[DecoderShape, Workload, MemoryE
     shape, native = known
     device = resolve_device(recipe.model.device)
     dtype = resolve_dtype(recipe.model.dtype, device)
-    gpu_bytes = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
+    gpu_bytes = None if device.type != "cuda" else torch.cuda.mem_get_info(device)[1]
     work = workload(
         recipe, dtype_bytes=dtype.itemsize, gpu_bytes=gpu_bytes, native=native, prompt_tokens=PROMPT_TOKENS
     )
@@ -543,19 +543,19 @@ def check_sampling_memory(
             f"The weights alone take {_gib(weights)}, and {device} has {_gib(left)} free.",
             remedy="End other programs, or use a smaller model.",
         )
-    peak = found.total + (int(resident_mb() * 2**20) if device.type == "cpu" else 0)
+    peak = found.total + (int(resident_mb() * 2**20) if device.type != "cuda" else 0)
     line = f"memory: estimated {_gib(peak)} at the peak, {_gib(left)} free"
     return peak / 2**20, line if found.total <= left else f"{line}: it will hardly fit"
 
 
 def free_bytes(device: torch.device) -> int:
-    """The memory that can still be taken there."""
-    return int(available_mb() * 2**20) if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    """The memory that can still be taken there; MPS takes that of the machine."""
+    return int(available_mb() * 2**20) if device.type != "cuda" else torch.cuda.mem_get_info(device)[0]
 
 
 def peak_mb(device: torch.device) -> float:
     """The most memory taken so far, in MiB: by this process, or by its tensors on a GPU."""
-    return peak_resident_mb() if device.type == "cpu" else torch.cuda.max_memory_allocated(device) / 2**20
+    return peak_resident_mb() if device.type != "cuda" else torch.cuda.max_memory_allocated(device) / 2**20
 
 
 def check_disk(recipe: ModelRecipe, output: Path) -> str | None:

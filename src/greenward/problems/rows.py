@@ -57,10 +57,16 @@ class Row:
     ) -> T:
         """The value of a field, which must have this type; `what` names the type in the error."""
         value = self.values.get(field, default)
-        if not isinstance(value, kind):
-            found = _type_name(value) if field in self.values else "nothing"
-            raise self.error(field, f"must be {what}, found {found}", remedy=remedy)
-        return value
+        if isinstance(value, kind):
+            return value
+        if field not in self.values:
+            raise self.missing(field, remedy=remedy)
+        raise self.error(field, f"must be {what}, found {_type_name(value)}", remedy=remedy)
+
+    def missing(self, field: str, *, remedy: str | None = None) -> BadRow:
+        """The error for a field that this row has not."""
+        has = f"this row has: {', '.join(self.values)[:200]}" if self.values else "this row is empty"
+        return BadRow(f"{self.file}, {self.place}: field {field!r} is missing; {has}.", remedy=remedy)
 
     def text(self, field: str, *, default: str | None = None) -> str:
         value = self.typed(field, str, "text", default=default)

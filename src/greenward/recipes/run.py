@@ -62,16 +62,17 @@ from greenward.models.memory import check_disk, check_memory, estimated_mb, mode
 from greenward.models.policy import (
     Policy,
     check_training_dtype,
-    contended_threads,
     resolve_device,
     resolve_dtype,
     slow_dtype,
 )
+from greenward.models.threads import settle_threads
 from greenward.models.tokenizer import Tokenizer
 from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTransfer, Server, VLLMEngine
 from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
+from greenward.recipes.leaving import leaving_line
 from greenward.reports.render import print_report
 from greenward.reports.write import report_of, write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
@@ -81,7 +82,7 @@ from greenward.runs.files import JsonRows, write_rows
 from greenward.runs.machine import peak_resident_mb
 from greenward.runs.output import check_folder
 from greenward.runs.progress import SECONDS_BETWEEN_LINES, Drawn, Progress, peak_line, shown_answer
-from greenward.runs.reading import WARM_START, read_summary
+from greenward.runs.reading import WARM_START, read_sessions, read_summary
 from greenward.runs.trackers import check_trackers, make_sinks
 from greenward.tasks import find_task, recipes_of_task
 from greenward.tasks.corpus import check_pairs
@@ -323,6 +324,8 @@ def check_recipe(
     advantage of the user's are called on made-up batches.
     """
     check_needs(recipe, given, functions)
+    if line := leaving_line(recipe):
+        say(line)
     for key in OwnMathematics.of(recipe.algorithm, functions).sources:
         say(f"{key}: {getattr(recipe.algorithm, key)}, called on a made-up batch")
     if isinstance(recipe, ModelRecipe):
@@ -675,13 +678,13 @@ def train(
     warned: list[str | None] = []
     if isinstance(recipe, ModelRecipe):
         _, *warned = *check_memory(recipe), check_disk(recipe, output), _slow_numbers(recipe)
-    if recipe.training.threads is not None:
-        torch.set_num_threads(recipe.training.threads)
     with ExitStack() as stack:
         stack.enter_context(interruption.stoppable(what_follows))
         stack.enter_context(distributed.process_group())
         quiet = quiet or not distributed.is_first()
         progress = stack.enter_context(Progress(quiet=quiet))
+        if line := leaving_line(recipe):
+            progress.message(line)
         own = OwnMathematics.of(recipe.algorithm, functions)
         with progress.during("reading problems and model"):
             task, reader = checked_task(
@@ -705,7 +708,11 @@ def train(
                 f"Resumed with another {key} ({change}): the numbers will not equal those of an "
                 "uninterrupted run to the last digit."
             )
-        for message in (preset_line(recipe), *warned, contended_threads()):
+        earlier = [session.get("threads") for session in read_sessions(output)[:-1]]
+        stack.callback(torch.set_num_threads, torch.get_num_threads())  # of the program that called
+        threads_line = settle_threads(recipe.training.threads, earlier[-1] if earlier else None)
+        run.add_provenance(threads=torch.get_num_threads())
+        for message in (preset_line(recipe), *warned, threads_line):
             if message:
                 progress.message(message)
         estimated = estimated_mb(recipe) if isinstance(recipe, ModelRecipe) else None
@@ -951,7 +958,7 @@ class Session:
                 extra={"training_seconds": loop.training_seconds, "estimated_mb": self.estimated_mb},
             )
         )
-        if trained.device.type == "cpu":
+        if trained.device.type != "cuda":
             self.progress.message(peak_line(peak_resident_mb(), self.estimated_mb))
         if loop.failure is not None:
             raise TrainingStopped(

@@ -14,7 +14,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +27,7 @@ from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
 from greenward.hardware.detection import this_preset
 from greenward.hardware.launch import python_module
+from greenward.recipes.leaving import leaving_line
 from greenward.recipes.run import check_needs, refuse_both, show_report
 from greenward.reports.runs import max_lost_share, read_runs
 from greenward.runs.directory import compare_configs, has_steps
@@ -216,9 +217,13 @@ def run_all(
             run.errors.close()
 
 
-def _run_and_report(runs: Sequence[Run], output: Path, *, quiet: bool, **how: Any) -> bool:
-    """Do all runs and show the report of `output`; False when interrupted."""
+def _run_and_report(
+    runs: Sequence[Run], recipes: Iterable[Recipe], output: Path, *, quiet: bool, **how: Any
+) -> bool:
+    """Do all runs, which have these recipes, and show the report of `output`; False when interrupted."""
     with Progress(quiet=quiet) as progress:
+        for line in dict.fromkeys(filter(None, map(leaving_line, recipes))):
+            progress.message(line)
         try:
             run_all(runs, progress, **how)
         except KeyboardInterrupt:
@@ -281,7 +286,7 @@ def demo(
     devices = _devices() if of_a_model else []
     parallel = max(1, min(2, len(devices))) if of_a_model else len(seeds)
     share = max(1, (os.cpu_count() or 1) // parallel)
-    common = [f"training.threads={share}", f"sandbox.workers={share}"]
+    common = [*([f"training.threads={share}"] if parallel > 1 else []), f"sandbox.workers={share}"]
     common += [*(OF_A_MODEL if of_a_model else SHORTER), *overrides]
     runs_of = runs_with_model if of_a_model else runs_of_seed
     of_seeds = [runs_of(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
@@ -292,7 +297,7 @@ def demo(
     for seed in seeds:
         claim_folder(output / f"seed_{seed}", "run")  # before an arm inside it begins
     how = {"parallel": parallel, "resume": resume, "devices": devices}
-    if not _run_and_report(runs, output, quiet=quiet, **how):
+    if not _run_and_report(runs, [recipe], output, quiet=quiet, **how):
         return False
     lost = max_lost_share(read_runs(output))
     if lost > MOST_LOST:
@@ -399,7 +404,7 @@ def sweep(
             (folder / FAILURE).unlink(missing_ok=True)
         runs.append(run)
     how = {"parallel": jobs, "resume": True, "keep_going": True, "devices": _devices() if jobs > 1 else ()}
-    if not _run_and_report(runs, output, quiet=quiet, **how):
+    if not _run_and_report(runs, grid.values(), output, quiet=quiet, **how):
         return False
     if failed := [str(run.folder.relative_to(output)) for run in runs if run.failure is not None]:
         raise RunError(

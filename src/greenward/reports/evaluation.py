@@ -32,21 +32,16 @@ from greenward.reports.document import (
 from greenward.reports.games import game_blocks
 from greenward.reports.runs import is_game
 from greenward.runs.files import JsonRows, read_json
-from greenward.runs.reading import stored_as
+from greenward.runs.reading import RESULTS, SUMMARY, stored_as
 from greenward.tasks import summary_tables
 
 if TYPE_CHECKING:
     from greenward.evaluation.audit_report import AuditReport
     from greenward.evaluation.compare import PairedComparison
 
-SUMMARY, RESULTS, SAMPLES, PROMPTS = "summary.json", "results.jsonl", "samples.jsonl", "prompts.jsonl"
+SAMPLES, PROMPTS = "samples.jsonl", "prompts.jsonl"
 _SHOWN_ANSWERS = 5
 _MAX_ROWS = 40  # of a table
-
-
-def is_evaluation(path: Path) -> bool:
-    """Whether a finished evaluation lies at `path`."""
-    return (path / RESULTS).is_file() and (path / SUMMARY).is_file()
 
 
 @expects("the files of an evaluation", RunError)

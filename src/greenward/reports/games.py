@@ -61,8 +61,8 @@ _WORTH = {1.0: "win", 0.0: "draw", -1.0: "loss"}
 _SHOWN_ERRORS, _BOARDS_IN_A_ROW = 8, 4
 
 
-def game_sections(group: Group) -> tuple[Section, ...]:
-    """What a training reached in its games, and how the roles went at each step; no blocks without games."""
+def games_section(group: Group) -> Section:
+    """What a training reached in its games; no blocks without games."""
     names = suites_of(group.runs, games=True)
     blocks: list[Block | None] = [Paragraph(described(group.first))] if names else []
     blocks.append(charts(game_charts([replace(group, label="")])))
@@ -70,13 +70,15 @@ def game_sections(group: Group) -> tuple[Section, ...]:
         played = group.on(name)
         first, last = (played.first.evaluations[place]["step"] for place in (0, -1))
         blocks += game_blocks(name, {f"Start, step {first}": played.at(0), f"Step {last}": played.at(-1)})
-    return (
-        section("Games", *blocks),
-        section(
-            "Games of the training, by opponent and role",
-            charts(step_charts(group.runs, list(_training_curves(group.runs))), "small", in_json=False),
-            level="detail",
-        ),
+    return section("Games", *blocks)
+
+
+def played_section(group: Group) -> Section:
+    """How the roles went at each step of a training in games; no blocks without games."""
+    return section(
+        "Games of the training, by opponent and role",
+        charts(step_charts(group.runs, list(_training_curves(group.runs))), "small", in_json=False),
+        level="detail",
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 from typing import Any
 
@@ -47,6 +48,7 @@ from greenward.runs.reading import (
     WARM_START,
     RecordedRun,
     algorithm_of,
+    is_evaluation,
     is_run,
     read_failure,
     read_recorded_run,
@@ -156,6 +158,11 @@ class Runs:
         return Results(metrics, of_each(pooled, before), of_each(seed_values, before), tuple(arms))
 
 
+_MOST_NAMED = 8  # evaluations in a message
+_NO_CONTROL = "There is no control arm, so this report cannot tell reinforcement learning from more training."
+_FEWEST_STEPS = 5  # of a training that is more than a trial
+
+
 def in_a_sentence(label: str) -> str:
     """The label of an arm as it is written in the middle of a sentence."""
     return label if label.isupper() else label.lower()
@@ -169,10 +176,7 @@ def read_runs(path: str | Path) -> Runs:
     path = Path(path)
     folders = [path] if is_run(path) else sorted(filter(is_run, path.glob("seed_*")), key=by_numbers)
     if not folders:
-        raise RunError(
-            f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
-            remedy="Give the folder that `greenward train` wrote to.",
-        )
+        raise _no_run(path)
     notes = list(failures(path))
     runs = [read_recorded_run(folder, notes) for folder in folders]
     main, found = Group(_label(runs[0]), runs), dict[str, list[RecordedRun | None]]()
@@ -187,11 +191,39 @@ def read_runs(path: str | Path) -> Runs:
     warm_starts = [read_recorded_run(folder, notes) if is_run(folder) else None for folder in warm]
     seeds = tuple(f"seed {run.config['seed']}" if "seed" in run.config else run.path.name for run in runs)
     return Runs(
-        title=str(main.first.config.get("name") or path.resolve().name),
+        title=path.resolve().name or str(path),
         seeds=seeds,
         groups=(main, *(_from_start(arm, main) for arm in arms)),
         warm_start=Group("", warm_starts),
         notes=(*notes, *_gaps(seeds, (main, *arms))),
+    )
+
+
+def _no_run(path: Path) -> RunError:
+    """The error for a place without runs, which says what is there."""
+    named = quote(str(path))
+    if is_evaluation(path):
+        return RunError(
+            f"{path} is an evaluation, and no run.",
+            remedy=f"See it by `greenward report {named}`, compare two by `greenward compare A B`.",
+        )
+    if path.is_dir() and (evaluations := sorted(filter(is_evaluation, path.iterdir()))):
+        first, *others = (quote(str(one)) for one in evaluations)
+        compare = f", or `greenward compare {first} {others[0]}`" if others else ""
+        names = ", ".join(one.name for one in evaluations[:_MOST_NAMED])
+        return RunError(
+            f"{path} holds evaluations, and no run: {names}.",
+            remedy=f"See one by `greenward report {first}`{compare}.",
+        )
+    if path.is_file():
+        return RunError(
+            f"{path} is a file, and no run of greenward's.",
+            remedy=f"Of another trainer: `greenward diagnose {named}` or `greenward watch {named}`.",
+        )
+    return RunError(
+        f"{path} holds neither a run (config.yaml) nor a study (seed_0/, seed_1/ …)",
+        remedy="Give the folder that `greenward train` wrote to. What another trainer logged is read by "
+        "`greenward diagnose` and `greenward watch`.",
     )
 
 
@@ -253,6 +285,9 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
             yield f"{prefix}stopped after {main.steps} steps; go on with it by --resume."
         elif not main.summary:
             yield f"{prefix}not finished: {main.steps} steps so far."
+        elif 0 < main.steps < _FEWEST_STEPS and "reward/mean" in (main.metrics[-1] if main.metrics else ()):
+            count = f"{main.steps} step{'s were' if main.steps > 1 else ' was'}"
+            yield f"{prefix}only {count} trained: that everything works is shown, and nothing can be learned."
         for group in groups:
             of_group = prefix if group is groups[0] else f"{prefix}{group.label}: "
             run = group.of_seeds[index]

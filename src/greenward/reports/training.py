@@ -49,8 +49,9 @@ from greenward.reports.games import (
     described,
     game_charts,
     game_figures,
-    game_sections,
     games_headline,
+    games_section,
+    played_section,
 )
 from greenward.reports.runs import (
     CONTROL,
@@ -314,7 +315,7 @@ def training_report(path: str | Path) -> Report:
         notes=runs.notes,
         sections=(
             section("Learning", charts((*held_out_charts(runs), *suite_charts(runs)))),
-            *game_sections(main),
+            games_section(main),
             *(main.first.task.report(runs) if main.first.task else ()),
             section(
                 "Before and after",
@@ -331,6 +332,7 @@ def training_report(path: str | Path) -> Report:
                 "Training, step by step",
                 charts(step_charts(main.runs, training_curves(main.runs)), "small", in_json=False),
             ),
+            played_section(main),
             section(
                 "Warm start",
                 charts(warm_start_charts(runs), "small", in_json=False),
@@ -345,6 +347,8 @@ def training_report(path: str | Path) -> Report:
 
 
 def _facts(runs: Runs) -> Iterator[Fact]:
+    if (recipe := str(runs.main.first.config.get("name") or runs.title)) != runs.title:
+        yield Fact("recipe", recipe)
     if len(runs.seeds) > 1:
         yield Fact("seeds", str(len(runs.seeds)))
     steps = sorted(run.steps for run in runs.main.runs)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from greenward.reports.document import Report
-from greenward.reports.evaluation import evaluation_report, is_evaluation
+from greenward.reports.evaluation import evaluation_report
 from greenward.reports.render import render_html, render_json, render_markdown
 from greenward.reports.training import combinations, overlay_report, sweep_report, training_report
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder, is_being_written
-from greenward.runs.reading import is_run
+from greenward.runs.reading import is_evaluation, is_run
 
 Form = Literal["html", "markdown", "json"]
 POLL_SECONDS = 5

@@ -22,6 +22,7 @@ from greenward.common.http import (
     RequestFailed,
     RequestRefused,
     RetryPolicy,
+    is_on_this_machine,
 )
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.text import load_keys, visible
@@ -102,6 +103,13 @@ class Endpoint:
         self.refused: frozenset[str] = frozenset()
         self.url = self._client.url
         self.model = (place and place[1]) or self._only_model()
+
+    @property
+    def leaving_line(self) -> str | None:
+        """One line on what leaves this machine; None for a server on it."""
+        if is_on_this_machine(self.url):
+            return None
+        return f"Leaves this machine: all prompts, to {self.url} (a model that is loaded here keeps them)."
 
     def ask(self, prompt: Prompt, params: SamplingParams, seed: int | None = None) -> Answer:
         """The answer to one prompt. The server draws by `seed`, if there is one. Raises `RequestError`."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from greenward.tasks.task import Task
 
 CONFIG, METRICS, SUMMARY, PROVENANCE = "config.yaml", "metrics.jsonl", "summary.json", "provenance.json"
+RESULTS = "results.jsonl"  # of an evaluation
 WARM_START = "warm_start"
 ARMS = ("grpo", "similarity", "rejection", "control")
 """Folders in a run with runs that trained from its warm start for the same time."""
@@ -88,6 +89,11 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
 def is_run(path: Path) -> bool:
     """Whether a run was begun at `path`."""
     return (path / CONFIG).is_file() or (path / METRICS).is_file()
+
+
+def is_evaluation(path: Path) -> bool:
+    """Whether a finished evaluation of `eval` or `grade` lies at `path`."""
+    return (path / RESULTS).is_file() and (path / SUMMARY).is_file()
 
 
 def run_of_config(path: str | Path) -> Path | None:

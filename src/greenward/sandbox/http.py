@@ -12,7 +12,6 @@ import base64
 import binascii
 import hmac
 import io
-import ipaddress
 import json
 import math
 import re
@@ -30,7 +29,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from greenward.common.errors import ConfigError, SandboxError
-from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy
+from greenward.common.http import JsonClient, RequestFailed, RequestRefused, RetryPolicy, is_loopback
 from greenward.common.parsing import parse_json_text
 from greenward.sandbox.protocol import Job, Limits, Outcome, RunResult
 from greenward.sandbox.remote import Host, JobServer, Json, source_files
@@ -232,7 +231,7 @@ class SandboxServer(ThreadingHTTPServer):
         max_connections: int = MAX_CONNECTIONS,
         head_seconds: float = HEAD_SECONDS,
     ) -> None:
-        if not token and not _is_loopback(host):
+        if not token and not is_loopback(host):
             raise ConfigError(
                 f"{host} can be reached from other machines, and there is no token.",
                 remedy="Name the environment variable that holds one: --token-env NAME.",
@@ -344,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _names_loopback(self) -> bool:
         with suppress(ValueError):
-            return _is_loopback(urlsplit(f"//{self.headers.get('Host')}").hostname or "")
+            return is_loopback(urlsplit(f"//{self.headers.get('Host')}").hostname or "")
         return False
 
     def _has_token(self) -> bool:
@@ -381,12 +380,6 @@ def serve(server: SandboxServer) -> None:
         server.serve_forever()
     finally:
         server.server_close()
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _program(request: Any, memory_bytes: int) -> Job:

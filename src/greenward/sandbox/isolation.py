@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -111,9 +112,15 @@ class Isolation:
         lacking = [layer for layer in Layer if layer in required.layers and layer not in self.layers]
         reasons = "; ".join(f"{layer.value} ({self.reason(layer)})" for layer in lacking)
         remedies = "; ".join(f"{layer.value}: {layer.remedy}" for layer in lacking)
+        allow = f"To allow it: {remedies}."
+        if not sys.platform.startswith("linux"):  # where nothing that could be set would help
+            allow = (
+                "Only Linux has these layers: run answers in a virtual machine or container with Linux, by "
+                "`greenward sandbox serve` there and sandbox.backend=http here (docs/machines.md)."
+            )
         raise SandboxError(
             f"answers need isolation of level {required.value}, this machine offers {self.level.value}. "
             f"Missing: {reasons}.",
-            remedy=f"To allow it: {remedies}. To run with less protection, in a container or virtual machine "
+            remedy=f"{allow} To run with less protection, in a container or virtual machine "
             f"that you can lose: sandbox.require={self.level.value}",
         )

@@ -139,7 +139,8 @@ class SupervisedOptimizer(Stateful):
 
         def accumulate() -> Tensor:
             self.adamw.zero_grad(set_to_none=False)
-            total = torch.zeros((), dtype=torch.float64, device=policy.device)
+            exact = torch.float32 if policy.device.type == "mps" else torch.float64  # which MPS has not
+            total = torch.zeros((), dtype=exact, device=policy.device)
             size = self._limit.size
             for start in range(0, max(map(len, shares)), size):  # as often in all: weights may be sharded
                 examples = own[start : start + size]

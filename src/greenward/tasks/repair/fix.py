@@ -28,6 +28,7 @@ from greenward.grading.matching import BoundedMatcher
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model
 from greenward.models.policy import Policy, resolve_device
+from greenward.models.threads import use_free_cores
 from greenward.problems.mining import (
     MAX_TREE_FILES,
     RUNNER,
@@ -483,6 +484,8 @@ class _AskedServer(_Asked):
                 remedy="Leave out --dtype.",
             )
         self._endpoint = Endpoint(model, key_variable=options.api_key_env)
+        if line := self._endpoint.leaving_line:
+            progress.message(line)
         served = ServedModel(self._endpoint)
         self._renderer, self.facts = _renderer(served, options), served.to_json()
 
@@ -515,6 +518,8 @@ class _AskedPolicy(_Asked):
         with progress.during(f"loading {found.name}"):
             policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
         progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
+        if line := use_free_cores(device):
+            progress.message(line)
         prompt = self._renderer.prompt_ids(problem)
         usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
         if not prompt:

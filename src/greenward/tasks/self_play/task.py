@@ -31,7 +31,7 @@ from greenward.config.sections import (
 from greenward.evaluation.session import GradingOptions, usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.problems.problem import ProblemSet
-from greenward.reports.evaluation import RESULTS, evaluation_report
+from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
 from greenward.rollouts.endpoint import Endpoint, EndpointEngine, TextTokenizer, is_endpoint
 from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine, SamplingParams
@@ -41,6 +41,7 @@ from greenward.runs.machine import collect_provenance
 from greenward.runs.no_signal import ALL, NO_SPREAD, NoSignalCause
 from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
+from greenward.runs.reading import RESULTS
 from greenward.runs.trackers import tracker_name
 from greenward.tasks.league import LEAGUE, SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
 from greenward.tasks.problem_task import (

@@ -1,0 +1,78 @@
+"""A report in a browser on a phone, 390 pixels wide, and on a desk: nothing is cut, and texts can be read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenward.reports.document import Charts, Paragraph, Table
+from greenward.reports.render import render_html
+from greenward.reports.write import report_of
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no browser")
+LEAST_TEXT = 8  # pixels of the smallest letters, which the page gives charts at any width
+
+MEASURE = """() => ({
+  page: document.documentElement.scrollWidth,
+  cut: [...document.querySelectorAll('.scroll, pre, .card')].filter(one => one.scrollWidth > one.clientWidth + 1).length,
+  heights: [...document.querySelectorAll('.chart text')].map(one => one.getBoundingClientRect())
+    .filter(one => one.width > 0).map(one => one.height),
+  charts: [...document.querySelectorAll('figure')].map(figure =>
+    [...figure.querySelectorAll('.chart')].filter(one => one.getBoundingClientRect().width > 0).length),
+  heads: [...document.querySelectorAll('.stacks thead')].filter(one => one.getBoundingClientRect().height > 1).length,
+  texts: [...document.querySelectorAll('tbody tr')].map(row => row.innerText),
+  labels: [...document.querySelectorAll('.stacks td')].map(
+    cell => getComputedStyle(cell, '::before').content),
+})"""
+
+
+@pytest.fixture(scope="module")
+def measure() -> Iterator[Callable[[str, int], dict[str, Any]]]:
+    """`measure(page, width)`: what a browser makes of the text of a page."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+        def measured(page: str, width: int) -> dict[str, Any]:
+            tab = browser.new_page(viewport={"width": width, "height": 844})
+            tab.set_content(page)
+            found: dict[str, Any] = tab.evaluate(MEASURE)
+            tab.close()
+            return found
+
+        yield measured
+        browser.close()
+
+
+def test_nothing_of_a_report_is_cut_at_any_width(study: Path, measure: Any) -> None:
+    report = report_of(study)
+    shown = [block for one in report.sections for block in one.blocks]
+    assert any(isinstance(block, Charts) and block.size == "wide" for block in shown)
+    assert any(isinstance(block, Table) and len(block.columns) > 2 for block in shown)
+    page = render_html(report)
+    for width in (360, 390, 560, 561, 800, 1280):
+        found = measure(page, width)
+        assert found["page"] <= width
+        assert found["cut"] == 0 or width >= 561, width  # a table may be scrolled where it is one
+        assert min(found["heights"]) >= LEAST_TEXT, width
+        assert set(found["charts"]) == {1}, width
+
+
+def test_cells_of_a_narrow_table_have_the_names_of_their_columns(measure: Any) -> None:
+    from greenward.reports.document import Report, section
+
+    table = Table("Numbers", ("Name", 'first "column"', "second"), (("row", "1.5", "2.5"),))
+    blocks = (table, Paragraph("text"))
+    report = Report(kind="k", title="t", headline="h", facts=(), sections=(section("S", *blocks),), footer="")
+    page = render_html(report)
+    narrow, broad = measure(page, 390), measure(page, 1280)
+    assert narrow["labels"] == ["none", '"first \\"column\\""', '"second"']
+    assert narrow["heads"] == 0
+    assert broad["labels"] == ["none"] * 3
+    assert broad["heads"] == 1
+    assert [text.split() for text in broad["texts"]] == [["row", "1.5", "2.5"]]
