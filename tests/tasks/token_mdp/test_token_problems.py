@@ -23,10 +23,10 @@ def primes_by_sieve(n: int) -> bool:
 
 # Written without what the references use.
 ORACLES = {
-    "add": lambda a, b: -(-a - b),
+    "add_numbers": lambda a, b: -(-a - b),
     "is_even": lambda n: not n & 1,
     "max_of_three": lambda *numbers: sorted(numbers)[2],
-    "absolute_value": lambda n: math.sqrt(n * n),
+    "is_palindrome": lambda s: all(one == two for one, two in zip(s, reversed(s), strict=True)),
     "factorial": math.gamma,
     "reverse_string": lambda s: "".join(reversed(s)),
     "count_vowels": lambda s: len([c for c in s if c.casefold() in set("aeiou")]),
@@ -155,7 +155,9 @@ def test_programs_are_laid_out_by_their_operations() -> None:
     problem = CLASSICS[0]
     body = "if <arg0> : <newline> <indent> return <arg1> <newline> <dedent> return <self> ( 1 , 2 ) <end>"
     code = program(problem, body.split())
-    assert ast.unparse(ast.parse(code)) == "def add(a, b):\n    if a:\n        return b\n    return add(1, 2)"
+    assert ast.unparse(ast.parse(code)) == (
+        "def add_numbers(a, b):\n    if a:\n        return b\n    return add_numbers(1, 2)"
+    )
     assert tidied("def f(:") == "def f(:"
 
 

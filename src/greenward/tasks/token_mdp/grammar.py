@@ -146,7 +146,7 @@ def tidied(code: str) -> str:
 def reference_lexemes(problem: Problem) -> list[str]:
     """The body of the problem's reference as lexemes; its own variables keep their names.
 
-    Raises `ProblemError` where there is no reference that could be read.
+    Raises `ProblemError` where the reference cannot be read.
     """
     name = problem.entry_point
     tree = parse_or_none(problem.reference)
@@ -154,9 +154,8 @@ def reference_lexemes(problem: Problem) -> list[str]:
     found = next((node for node in functions if node.name == name), None)
     if found is None:
         raise ProblemError(
-            f"{problem.task_id}: there is no reference that defines {name!r}, so nothing proves that the "
-            "problem can be solved.",
-            remedy="Give a reference, or set environment.check_reachability=false.",
+            f"{problem.task_id}: its reference does not define {name!r}, and proves nothing.",
+            remedy="Correct the reference, leave it out, or set environment.check_reachability=false.",
         )
     body = found.body[1:] if ast.get_docstring(found) else found.body
     slots = {argument.arg: slot for argument, slot in zip(found.args.args, ARGUMENTS, strict=False)}
