@@ -28,7 +28,7 @@ from greenward.problems.python_source import parse_or_none
 from greenward.rollouts.protocols import POLICY, Episode
 from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.features import Embeddings, HashedEmbeddings
-from greenward.tasks.token_mdp.grammar import OPERATIONS, Node, Vocabulary, program, tidied
+from greenward.tasks.token_mdp.grammar import END, OPERATIONS, Node, Vocabulary, program, tidied
 from greenward.tasks.token_mdp.problems import TokenProblem, check_reachable, token_problems
 
 SHORTEST = 8
@@ -39,6 +39,8 @@ SUCCESS_MEMORY = 0.8
 """Decay of the success rate of each problem, per episode that counts for it."""
 UNSEEN = 0.3
 """The share of the fixed weights, so that what no program did is tried, too."""
+MOST_ROWS = 4096
+"""Contexts whose smoothed probabilities are kept at a time."""
 ENDED, STEP_LIMIT, DEAD_END = "ended", "step limit", "no legal action"
 
 
@@ -178,7 +180,8 @@ class Writing:
     @property
     def complete(self) -> bool:
         """Whether the code so far is a whole program."""
-        return bool(self.outcome == ENDED or self._node.extra_V[self._operations[4]] <= 0)
+        end = self.mdp.vocabulary.classes[END]
+        return bool(self.outcome == ENDED or self._node.extra_C[end] <= 0)
 
     @property
     def code(self) -> str:
@@ -237,6 +240,8 @@ class TokenPrior:
                 if part in self._counts:
                     counts = self._counts[part]
                     found = (counts + SMOOTHING * found) / (counts.sum() + SMOOTHING)
+            if len(self._rows) >= MOST_ROWS:  # of contexts with literals there is no end
+                self._rows.clear()
             self._rows[context] = found
         return found
 
