@@ -243,7 +243,9 @@ def test_facts_about_tests_are_shares_of_tests() -> None:
 
 
 @pytest.mark.slow
-def test_a_code_model_embeds_problems_and_programs(tmp_path) -> None:
+@pytest.mark.parametrize("reads", ["tokens", "program"])
+def test_a_code_model_embeds_problems_and_programs(tmp_path, reads) -> None:
+    """It reads tokens once, before the first episode, or the program after each of its tokens."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -262,16 +264,20 @@ def test_a_code_model_embeds_problems_and_programs(tmp_path) -> None:
     transformers.RobertaModel(config).save_pretrained(tmp_path)
     fast.save_pretrained(tmp_path)
     vocabulary = Vocabulary()
-    embeddings = make_embeddings("model", str(tmp_path), vocabulary)
+    embeddings = make_embeddings("model", str(tmp_path), vocabulary, reads=reads)
     mdp = TokenMDP(list(load_suite("classic_training"))[:2], vocabulary, embeddings=embeddings)
     (first, second) = (mdp.start(one) for one in mdp.problems)
     assert first.observation.shape == (features.SIZE,)
     before = first.observation
+    read: list[int] = []
+    model = embeddings._model
+    embeddings._model = lambda **inputs: (read.append(1), model(**inputs))[1]
     first.act(vocabulary.index["return"])
+    assert first.observation.any() and len(read) == (reads == "program")
     code = slice(features.PROBLEM, features.PROBLEM + features.CODE)
     assert not np.array_equal(first.observation[code], before[code])
     assert not np.array_equal(before[: features.PROBLEM], second.observation[: features.PROBLEM])
-    with pytest.raises(ConfigError, match="holds no model"):
+    with pytest.raises(ConfigError, match="holds no model, and none could be fetched"):
         make_embeddings("model", str(tmp_path / "none"), vocabulary)
 
 

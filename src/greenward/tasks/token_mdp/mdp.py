@@ -27,7 +27,7 @@ from greenward.problems.problem import Problem
 from greenward.problems.python_source import parse_or_none
 from greenward.rollouts.protocols import POLICY, Episode
 from greenward.tasks.token_mdp import features
-from greenward.tasks.token_mdp.features import Embeddings, HashedEmbeddings
+from greenward.tasks.token_mdp.features import HashedEmbeddings
 from greenward.tasks.token_mdp.grammar import END, OPERATIONS, Node, Vocabulary, program, tidied
 from greenward.tasks.token_mdp.problems import TokenProblem, check_reachable, token_problems
 
@@ -76,7 +76,7 @@ class TokenMDP:
         *,
         check: bool = True,
         corpus: Sequence[Problem] = (),
-        embeddings: Embeddings | None = None,
+        embeddings: HashedEmbeddings | None = None,
     ) -> None:
         if not problems:
             raise ConfigError("the token MDP needs at least one problem.")
@@ -190,7 +190,7 @@ class Writing:
     @property
     def observation(self) -> np.ndarray:
         most, embeddings = self.mdp.settings.max_steps, self.mdp.embeddings
-        text = "" if isinstance(embeddings, HashedEmbeddings) else self.code  # which hashing does not need
+        text = self.code if embeddings.reads_program else ""
         found = np.empty(features.SIZE, np.float32)
         found[: features.PROBLEM] = self.mdp.embedding(self.one)
         found[features.PROBLEM : -features.METADATA] = embeddings.code(self._code, text)

@@ -209,7 +209,11 @@ class TokenEnvironmentConfig(ConfigSection):
         description="fixed hashes, an encoder that is trained with the Q-network, or embedding_model",
     )
     embedding_model: str | None = Field(
-        None, description="folder of a code model (extra hf), for embedding: model"
+        None, description="folder or hub id of a code model (extra hf), for embedding: model"
+    )
+    embedding_reads: Literal["tokens", "program"] = Field(
+        "tokens",
+        description="embedding: model reads each token once, or the program after each token",
     )
     relations: bool = Field(
         True, description="show how inputs and outputs of the visible tests go together (hashed, learned)"
@@ -352,7 +356,11 @@ def build_mdp(
         problems, vocabulary, settings, check=training and section.check_reachability,
         corpus=generated_problems(recipe, [*problems, *unseen]) if with_corpus else (),
         embeddings=make_embeddings(
-            section.embedding, section.embedding_model, vocabulary, relations=section.relations
+            section.embedding,
+            section.embedding_model,
+            vocabulary,
+            relations=section.relations,
+            reads=section.embedding_reads,
         ),
     )  # fmt: skip
 
