@@ -321,7 +321,9 @@ class SuiteConfig(ConfigSection):
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
-    if_found: bool = Field(False, description="leave it out, with a warning, where its file is not at hand")
+    optional: bool = Field(
+        False, description="leave out, with a warning, what is not at hand and what is trained on"
+    )
     as_trained: bool = Field(
         True,
         description="of a model with a chat template also by the training's prompt (NAME_as_trained), so that"

@@ -55,7 +55,7 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
     `ConfigError` for two of one name.
     """
     from greenward.evaluation.suites import examples_for, find_suite, stable_subset, without
-    from greenward.problems.problem import first_shared, shared_problems
+    from greenward.problems.problem import ProblemSet, first_shared, original_id, shared_problems
     from greenward.runs.trackers import tracker_name
 
     if not recipe.evaluation.enabled:
@@ -66,10 +66,15 @@ def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[Tracked
             shots = examples_for(config.name, config.fewshot)
             whole = without(find_suite(config.name, recipe), shots)
         except ProblemError as error:
-            if not config.if_found:
+            if not config.optional:
                 raise
             warnings.warn(f"{config.name} is left out of the evaluations: {error}", stacklevel=2)
             continue
+        if config.optional and (shared := shared_problems(train, whole)):
+            whole = ProblemSet((one for one in whole if original_id(one) not in shared), name=whole.name)
+            warnings.warn(
+                f"{config.name}: {len(shared)} problems that are trained on are not asked.", stacklevel=2
+            )
         problems = stable_subset(whole, config.num_questions or len(whole))
         if not recipe.problems.allow_shared and (shared := shared_problems(train, problems)):
             raise ProblemError(
