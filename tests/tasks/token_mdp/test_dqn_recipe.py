@@ -190,6 +190,11 @@ def test_an_unreachable_reference_is_named_before_training(tmp_path) -> None:
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_several_processes_are_answered_by_the_command_that_uses_them() -> None:
+    said = object.__new__(find_task("token_mdp")).wrong_with_processes("ddp")
+    assert said is not None and "trains in one" in said and "greenward sweep" in said
+
+
 def test_a_device_that_is_not_there_is_refused_before_the_run(tmp_path: Path) -> None:
     recipe = load_recipe("dqn_code_generation", ["training.device=cuda:99"])
     with pytest.raises(ConfigError, match=r"training\.device is 'cuda:99'"):

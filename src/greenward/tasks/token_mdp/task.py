@@ -484,7 +484,9 @@ class TokenMDPTask(Task):
         return {"keep_best": True, "finishes_steps": True, "log_interval_steps": rounds}
 
     def wrong_with_processes(self, sharding: str) -> str:
-        return "task token_mdp trains in one"
+        return (
+            "task token_mdp trains in one; seeds run side by side by `greenward sweep … seed=0..4 --jobs 5`"
+        )
 
     def callbacks(self, say: Say) -> Sequence[Callback]:
         """Programs that are shown during training."""
