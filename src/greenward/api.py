@@ -207,7 +207,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     A pretrained model gets the preset of this machine, or the one that the key `preset` names. Raises
     `ConfigError`.
     """
-    return loading.load_recipe(path, overrides, machine=detection.this_preset)
+    return loading.load_recipe(path, overrides, machine=detection.this_machine)
 
 
 _FUNCTIONS = (("algorithm", "loss"), ("algorithm", "advantage"))
@@ -278,10 +278,10 @@ def train(
         changes.append(f"rewards={json.dumps(reward_terms(rewards, functions))}")
     changes += overrides
     if isinstance(recipe, str | Path):
-        resolved = loading.load_recipe(recipe, changes, machine=detection.this_preset)
+        resolved = loading.load_recipe(recipe, changes, machine=detection.this_machine)
     elif recipe is None or isinstance(recipe, Recipe):
         text = "" if recipe is None else loading.dump(recipe)
-        resolved = loading.parse_recipe(text, changes, machine=detection.this_preset)
+        resolved = loading.parse_recipe(text, changes, machine=detection.this_machine)
     else:
         raise unexpected("recipe", "a recipe, the path of its file or the name of a shipped one", recipe)
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None

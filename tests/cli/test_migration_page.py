@@ -12,18 +12,19 @@ import pytest
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
 from greenward.cli.train import ALIASES
-from greenward.config.loading import all_recipes, field_at, load_recipe
+from greenward.config.loading import Surroundings, all_recipes, field_at, load_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")
 ROWS = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", row[-1] if len(row) > 1 else "")]
+SPANS = [span for row in ROWS for cell in row[1:] for span in re.findall(r"`([^`]+)`", cell)]
 COMMANDS = list(dict.fromkeys(span for span in SPANS if re.match(r"(greenward|rldk) ", span)))
 KEYS = list(
     dict.fromkeys(
         re.split("[=:]", span)[0]
         for span in SPANS
         if re.match(
-            r"(model|problems|training|sampling|evaluation|rewards|algorithm|tracking|faults)\.\w", span
+            r"(model|problems|training|sampling|evaluation|rewards|algorithm|tracking|faults|environment|reward)\.\w",
+            span,
         )
     )
 )
@@ -33,7 +34,7 @@ def parse(command: str) -> click.Context:
     """The context of a command that would run, made without running it."""
     program, *arguments = shlex.split(command)
     group: click.Command = {"greenward": cli, "rldk": rldk}[program]
-    context = click.Context(group, info_name=program)
+    context = click.Context(group, info_name=program, **group.context_settings)
     while isinstance(group, click.Group):
         name, found, arguments = group.resolve_command(context, arguments)
         assert found is not None
@@ -63,7 +64,7 @@ def test_every_command_parses_and_its_recipe_is_good(command: str) -> None:
             if given[option] is not None
             for key in keys
         ]
-        load_recipe(given["recipe"], [*aliases, *given["overrides"]])
+        load_recipe(given["recipe"], [*aliases, *given["overrides"]], machine=lambda: Surroundings("h100"))
 
 
 @pytest.mark.parametrize("key", KEYS)

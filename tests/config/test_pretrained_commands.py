@@ -33,7 +33,7 @@ MODEL = re.compile(r"\bmodel(?:\.id)?=(\S+)")
 
 def load_recipe(name: str, overrides: list[str]) -> Recipe:
     """As on a machine with an A100; the presets of others are compared in test_presets.py."""
-    return loading.load_recipe(name, overrides, machine=lambda: "a100")
+    return loading.load_recipe(name, overrides, machine=lambda: loading.Surroundings("a100"))
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:

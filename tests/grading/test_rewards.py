@@ -59,6 +59,9 @@ def test_the_execution_ladder_has_exactly_its_four_rungs(grader, add):
     answers = [answer(add, code) for code in rungs]
     assert term("execution_ladder").score(answers, grader) == list(rungs.values())
     assert term("execution_ladder").score([answer(add, None)], grader) == [-0.5]
+    for_output = {"print(1)": 1.0, "def add(a, b): return 0": 0.5, "": 0.5, "def f(:": -0.5, "1 / 0": -1.0}
+    answers = [answer(add, code) for code in for_output]
+    assert term("execution_ladder", output=True).score(answers, grader) == list(for_output.values())
     program = replace(add, entry_point="")  # a program is paid for its output
     rungs = {
         "print(1)": 1.0,

@@ -110,6 +110,68 @@ def test_slurm_and_sites_are_read_from_the_environment() -> None:
     assert plain.slurm is None and plain.site is None
 
 
+ROUTES = {"proc/net/route": "Iface\tDestination\tGateway\neth0\t000200C0\t00000000\n"}
+DEFAULT = {"proc/net/route": ROUTES["proc/net/route"] + "eth0\t00000000\t010200C0\n"}
+LOOPBACK = {"proc/net/ipv6_route": f"{'0' * 32} 00 {'0' * 32} 00 {'0' * 32} ffffffff 1 0 00200200       lo\n"}
+OVER_IPV6 = {"proc/net/ipv6_route": LOOPBACK["proc/net/ipv6_route"].replace("lo", "eth0")}
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "reason"),
+    [
+        ({}, DEFAULT, None),
+        ({}, {}, None),  # a system without these tables says nothing
+        ({}, ROUTES, "there is no default route"),
+        ({}, {**ROUTES, **LOOPBACK}, "there is no default route"),
+        ({}, {**ROUTES, **OVER_IPV6}, None),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, ROUTES, None),
+        ({"HF_HUB_OFFLINE": "1"}, DEFAULT, "HF_HUB_OFFLINE is set"),
+        ({"TRANSFORMERS_OFFLINE": "true"}, DEFAULT, "TRANSFORMERS_OFFLINE is set"),
+        ({"HF_HUB_OFFLINE": "0"}, ROUTES, None),
+        ({"HOME": "/home/gridsan/someone"}, DEFAULT, "the nodes of MIT Supercloud have no connection"),
+        ({"HOME": "/home/gridsan/someone", "HF_HUB_OFFLINE": "0"}, DEFAULT, None),
+        (
+            {"GREENWARD_OFFLINE_HOSTS": "login*, node-*"},
+            DEFAULT,
+            "the host name matches node-* of GREENWARD_OFFLINE_HOSTS",
+        ),
+    ],
+)
+def test_what_has_no_connection_is_found_without_waiting(
+    environ: dict[str, str], files: dict[str, str], reason: str | None, tmp_path: Path
+) -> None:
+    root = write(tmp_path, {**MEMINFO, **files})
+    assert detect(environ, root, smi="", host="node-7").offline == reason
+
+
+def test_a_key_of_wandb_is_in_the_environment_or_in_netrc(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert not detect(home, smi="").wandb_key
+    assert detect({**home, "WANDB_API_KEY": "x" * 40}, smi="").wandb_key
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
+    assert detect(home, smi="").wandb_key
+    assert not detect({**home, "WANDB_BASE_URL": "https://wandb.example.org"}, smi="").wandb_key
+
+
+def test_recipes_take_the_site_and_the_key_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    detection.this_machine.cache_clear()
+    assert detection.this_machine().offline == "HF_HUB_OFFLINE is set"
+    assert detection.this_machine().cache == ""
+    (tmp_path / "model_cache").mkdir()
+    monkeypatch.setattr(detection, "version_of", lambda name: "1.0")
+    (tmp_path / ".env").write_text(f"WANDB_API_KEY={'k' * 40}\n")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    detection.this_machine.cache_clear()
+    found = detection.this_machine()
+    assert (found.cache, found.wandb) == ("./model_cache", True)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    detection.this_machine.cache_clear()
+
+
 def test_a_cache_that_cannot_be_written_and_a_full_disk_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

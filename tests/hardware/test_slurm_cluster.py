@@ -174,7 +174,7 @@ def test_a_task_of_an_array_goes_back_to_the_queue_alone(folder):
 
 def test_the_processes_of_several_gpus_are_signalled_and_their_launcher_is_not(folder):
     options = [*environment(folder, LAUNCHER), "--gpus", "2", "--time", "120", "--stop-before", "1800"]
-    job = submit("seed=1", *options)
+    job = submit("seed=1", "model.device=cpu", *options)
     log = folder / f"logs/job_{job}/training_output.log"
     wait_for(lambda: all((folder / f"started_{rank}").exists() for rank in range(2)), "both processes")
     limit_is_near(job, log)
@@ -183,12 +183,14 @@ def test_the_processes_of_several_gpus_are_signalled_and_their_launcher_is_not(f
     wait_for(lambda: not states(job), "the end of the job")
     assert "restart 1" in log.read_text() and log.read_text().count("back to the queue") == 1
     launched = (folder / "arguments").read_text()
-    assert "--num_processes 2 --num_machines 1" in launched and launched.endswith("-- quickstart seed=1")
+    assert "--num_processes 2 --num_machines 1" in launched and launched.endswith(
+        "-- quickstart seed=1 model.device=cpu"
+    )
 
 
 def test_a_cancelled_job_stops_at_a_checkpoint_and_does_not_come_back(folder):
     options = environment(folder, LAUNCHER.replace("SIGUSR1", "SIGTERM"))
-    job = submit("seed=1", *options, "--gpus", "2", "--time", "120")
+    job = submit("seed=1", "model.device=cpu", *options, "--gpus", "2", "--time", "120")
     wait_for(lambda: all((folder / f"started_{rank}").exists() for rank in range(2)), "both processes")
     ask("scancel", job)
     wait_for(lambda: not states(job), "the end of the job")

@@ -228,9 +228,24 @@ def test_render_refuses_what_train_would_refuse(arguments, message):
     assert message in str(refused.exception)
 
 
+@pytest.mark.parametrize("recipe", ["grpo_code_execution", "grpo_code_game", "spiral_self_play"])
+def test_a_job_with_a_gpu_trains_the_model_that_is_named_or_is_refused(recipe):
+    """Never the small decoder from random weights, unless it is asked for on the CPU."""
+    given = ["slurm", "render", recipe, "--gpus", "v100:1"]
+    refused = CliRunner().invoke(cli, given)
+    assert refused.exit_code != 0 and refused.output == ""
+    assert f"{recipe} names no model" in str(refused.exception)
+    assert "model=auto" in refused.exception.remedy
+    for model in ("model=Qwen/Qwen2.5-1.5B", "model=auto", "model.device=cpu"):
+        shown = CliRunner().invoke(cli, [*given, model])
+        assert shown.exit_code == 0, shown.output
+        assert f"run=(--resume -- {recipe} {model})" in shown.output
+    assert CliRunner().invoke(cli, ["slurm", "render", recipe]).exit_code == 0
+
+
 def test_render_prints_the_script_of_a_grid():
     shown = CliRunner().invoke(
-        cli, ["slurm", "render", "quickstart", "seed=0..2", "--jobs", "1", "--gpus", "1"]
+        cli, ["slurm", "render", "quickstart", "model=auto", "seed=0..2", "--jobs", "1", "--gpus", "1"]
     )
     assert shown.exit_code == 0, shown.output
     assert "#SBATCH --array=0-2%1" in shown.output and "#SBATCH --gpus-per-node=1" in shown.output

@@ -138,9 +138,54 @@ def test_older_form_is_spread_when_the_signature_tells(tmp_path: Path) -> None:
     assert load_one(tmp_path, test_cases=older, starter_code="def add(a, b):\n").cases == spread
     assert load_one(tmp_path, test_cases=older, reference="def add(a, b): return a + b").cases == spread
     one_list = (Case(([2, 3],), 5), Case(([0, 0],), 0))
-    assert load_one(tmp_path, test_cases=older).cases == one_list
     assert load_one(tmp_path, test_cases=older, reference="def add(xs): return sum(xs)").cases == one_list
     assert load_one(tmp_path, test_cases=older, reference="def add(xs, start=0): return 0").cases == one_list
+
+
+@pytest.mark.parametrize(
+    ("cases", "parameters", "arguments"),
+    [
+        ([[[2, 3], 5], [[0, 0], 0]], "a, b", (2, 3)),
+        ([[[1, 2, 3], 3], [[3, 2, 1], 3], [[5, 5, 5], 5]], "a, b, c", (1, 2, 3)),
+        ([[["ab", 2], "abab"]], "a, b", ("ab", 2)),  # of two types: no list
+        ([[[1, 2, 3], 1], [[5, 2, 8, 1], 1], [[10], 10]], "a", ([1, 2, 3],)),
+        ([[[1, 2], 3], [[], 0]], "a", ([1, 2],)),
+        ([[[10], 10], [[7], 7]], "a", ([10],)),
+        ([[[2, 3], 5], [4, 4]], "a", ([2, 3],)),
+        ([["hello", 2], ["world", 1]], "a", ("hello",)),
+    ],
+)
+def test_without_a_signature_lists_of_one_length_are_arguments(
+    tmp_path: Path, cases: list[Any], parameters: str, arguments: tuple[Any, ...]
+) -> None:
+    problem = load_one(tmp_path, test_cases=cases)
+    assert problem.starter_code.startswith(f"def add({parameters}):")
+    assert problem.cases[0].args == arguments
+
+
+def test_hidden_cases_count_when_lists_are_compared(tmp_path: Path) -> None:
+    older = [[[2, 3], 5], [[0, 0], 0]]
+    problem = load_one(tmp_path, test_cases=older, hidden_test_cases=[[[1], 1]])
+    assert problem.cases[0].args == ([2, 3],)
+    assert problem.hidden_cases[0].args == ([1],)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test_cases": [[[2, 3], 5]]},
+        {"test_cases": [[[2, 3], 5], [[0, 0], 0]], "docstring": "Return the sum of a list."},
+    ],
+)
+def test_lists_that_may_be_arguments_or_one_list_are_a_question(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ProblemError, match=r"\[2, 3\] may be 2 arguments or one list") as error:
+        load_one(tmp_path, **changes)
+    assert error.value.remedy is not None
+    for answer in ("def add(a, b):", "def add(values):"):
+        assert answer in error.value.remedy
+        assert load_one(tmp_path, **changes, starter_code=f"{answer}\n").starter_code == f"{answer}\n"
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from greenward.sandbox.protocol import Limits
 
 # The classic problems, answered a second time.
 ORACLES: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a - -b,
+    "add_numbers": lambda a, b: a - -b,
     "is_even": lambda n: str(n)[-1] in "02468",
     "max_of_three": lambda *numbers: sorted(numbers)[-1],
-    "absolute_value": abs,
+    "is_palindrome": lambda s: list(s) == list(reversed(s)),
     "factorial": lambda n: prod(range(1, n + 1)),
     "reverse_string": lambda s: "".join(reversed(s)),
     "count_vowels": lambda s: len([c for c in s if c in "aeiouAEIOU"]),
@@ -33,7 +33,7 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "find_min": lambda numbers: sorted(numbers)[0],
 }
 EDGES = {
-    "add": (0, 0), "is_even": (0,), "max_of_three": (5, 5, 5), "absolute_value": (0,), "factorial": (0,),
+    "add_numbers": (0, 0), "is_even": (0,), "max_of_three": (5, 5, 5), "is_palindrome": ("",), "factorial": (0,),
     "reverse_string": ("",), "count_vowels": ("",), "sum_list": ([],),
     "multiply": (0, 5), "is_prime": (1,), "find_min": ([10],),
 }  # fmt: skip

@@ -93,7 +93,9 @@ grading_options = with_options(
     help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]",
 )
 @click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
-@click.option("--n", "--num-episodes", "samples", type=COUNT, default=1, help="Answers each.")
+@click.option(
+    "--n", "--num-episodes", "--num_episodes", "samples", type=COUNT, default=1, help="Answers each."
+)
 @click.option("--epsilon", type=FloatRange(0, 1), help="With task token_mdp: share of random tokens.")
 @click.option("--temperature", type=FloatRange(min=0), help="[default: 0 for one answer, else 0.8]")
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)

@@ -356,6 +356,8 @@ def _rows(machine: dict[str, Any], found: Machine) -> Iterator[tuple[str, str]]:
     yield "preset", f"{found.preset} (for pretrained models; docs/machines.md)"
     yield "Slurm", ", ".join(f"{key} {value}" for key, value in (found.slurm or {}).items()) or "none"
     yield "site", f"{found.site}: no connection from its nodes" if found.site else "none that is known"
+    yield "offline", f"yes: {found.offline} (model.offline, no W&B)" if found.offline else "no"
+    yield "W&B", "a key is there" if found.wandb_key else "no key (WANDB_API_KEY, .env or ~/.netrc)"
     yield "hub", "reachable" if machine["hub_reachable"] else "not reachable: models must be in the cache"
     yield "models", f"{found.model_cache} ({'writable' if found.model_cache_writable else 'not writable'})"
     kernels = machine["kernels"]

@@ -393,13 +393,23 @@ def submit(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
 
 def _script(recipe: str, overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Path]:
     """The script and the folder of its logs. Keys and values are checked; what the nodes have is not."""
-    from greenward.config.loading import resolved_grid
+    from greenward.common.errors import ConfigError
+    from greenward.config.loading import Surroundings, resolved_grid
+    from greenward.config.recipe import ModelRecipe
     from greenward.hardware.launch import SlurmOptions
     from greenward.hardware.launch import render as render_script
 
     output = options.pop("output")
     job = SlurmOptions(**{name: value for name, value in options.items() if value is not None})
-    runs = list(resolved_grid(recipe, overrides))
+    grid = resolved_grid(recipe, overrides, machine=lambda: Surroundings(job.preset))
+    models = [one for one in grid.values() if isinstance(one, ModelRecipe) and one.model.device != "cpu"]
+    if job.processes and any(one.model.id is None for one in models):
+        raise ConfigError(
+            f"{recipe} names no model: the job would train its small decoder from random weights on a GPU.",
+            remedy="Name a model, such as model=auto (the one that suits the GPU) or "
+            "model=Qwen/Qwen2.5-1.5B; or leave --gpus out.",
+        )
+    runs = list(grid)
     if output is None and len(runs) > 1:
         output = Path("runs/sweep")
     return render_script(recipe, runs, output, job), job.logs

@@ -38,6 +38,8 @@ KEYS = (
     "MLFLOW_TRACKING_PASSWORD",
     "OPENAI_API_KEY",
 )
+SETTINGS = ("MBPP_DATASET_PATH", "MBPP_EVAL_NUM_QUESTIONS")
+"""Further variables that `.env` may give: which problems are asked, and how many."""
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _LINE = re.compile(r"""\s*(?:export\s+)?(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s#]*))""")
 _IN_URL = re.compile(r"(://[^:@/\s]*:)[^@/\s]+@")
@@ -45,7 +47,7 @@ _MOST_BYTES = 1 << 16  # of `.env`, which may be a stranger's
 
 
 def load_keys(folder: Path = Path()) -> None:
-    """Set those of `KEYS` that `.env` in `folder` gives and the environment does not.
+    """Set those of `KEYS` and `SETTINGS` that `.env` in `folder` gives and the environment does not.
 
     Nothing else in the file has an effect: a folder of somebody else cannot redirect a client.
     """
@@ -55,7 +57,7 @@ def load_keys(folder: Path = Path()) -> None:
         return
     for match in filter(None, map(_LINE.match, text.splitlines())):
         name, value = match[1], next(filter(None, match.groups()[1:]), "")
-        if name in KEYS and value:
+        if name in (*KEYS, *SETTINGS) and value:
             os.environ.setdefault(name, value)
 
 

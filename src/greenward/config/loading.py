@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -48,39 +48,68 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "model.dtype": "float16",
         "model.gradient_checkpointing": True,
         "training.micro_batch_sequences": 4,
+        "model.lora": {"r": 16},
         "evaluation.num_questions": 40,
         "model.id": "Qwen/Qwen2.5-1.5B",
-        "model.cache_dir": "./model_cache",
-        "model.offline": True,
-        "tracking.wandb": None,
     },
     "a100": {"training.micro_batch_sequences": 8, **_BFLOAT16},
     "h100": {"training.micro_batch_sequences": 16, **_BFLOAT16},
     "none": {},
 }
-"""What each preset gives, by dotted key. `v100`: GPUs without bfloat16, in clusters without a network."""
+"""What each preset gives, by dotted key. `v100`: GPUs without bfloat16, of 16 to 32 GiB."""
+_TRACKED = ("a100", "h100")
+"""The presets with which runs are mirrored on W&B, where there is a key."""
+
+
+class Surroundings(NamedTuple):
+    """What recipes take from the machine that they are loaded on.
+
+    `preset` is the one that suits its GPU, `offline` why there is no connection ("" where there is one),
+    `cache` the folder that then holds models ("" for the usual one), and `wandb` whether W&B has a key here.
+    """
+
+    preset: str
+    offline: str = ""
+    cache: str = ""
+    wandb: bool = False
+
+    def values(self, preset: str) -> dict[str, Any]:
+        """What follows from them, by dotted key, with the preset that a recipe names."""
+        if self.offline:
+            return {
+                "model.offline": True,
+                "tracking.wandb": None,
+                **({"model.cache_dir": self.cache} if self.cache else {}),
+            }
+        return {"tracking.wandb": {"mode": "online"}} if self.wandb and preset in _TRACKED else {}
+
+
+_OF_SURROUNDINGS = ("model.offline", "tracking.wandb", "model.cache_dir")
 
 
 def with_preset(
-    text: RecipeText, made: type[Recipe], pretrained: bool, machine: Callable[[], str] | None
+    text: RecipeText, made: type[Recipe], pretrained: bool, machine: Callable[[], Surroundings] | None
 ) -> RecipeText:
     """The recipe with the preset's value for each of its keys that is not set, or set to `auto`.
 
-    `preset: auto` is that of `machine`, or `cpu` where the recipe asks for that device. A model from random
-    weights has no preset: there, as with `preset: none`, keys that are `auto` get their defaults.
+    `preset: auto` is that of `machine`, or `cpu` where the recipe asks for that device; with any preset but
+    `none`, what follows from the machine's connection and keys is given, too. A model from random weights has
+    no preset: there, as with `preset: none`, keys that are `auto` get their defaults.
     `preset_keys` records the keys that have their values from a preset; in the recorded config of a run they
     keep these until an override names the key, or another preset. Raises `ConfigError` for
     `model.id: auto` without a preset.
     """
     name = text.data.get("preset", AUTO)
+    here = machine() if pretrained and machine and name != "none" else None
     if pretrained and name == AUTO:
-        name = "cpu" if _value(text.data, "model.device") == "cpu" else machine() if machine else "none"
-    values = PRESETS.get(name, {}) if pretrained and isinstance(name, str) else {}
+        name = "cpu" if _value(text.data, "model.device") == "cpu" else here.preset if here else "none"
+    values = dict(PRESETS.get(name, {})) if pretrained and isinstance(name, str) else {}
+    values |= here.values(name) if here else {}
     place = f"preset {name}"
     recorded = text.data.get("preset_keys") if isinstance(text.data.get("preset_keys"), list) else None
     earlier = [key for key in recorded or () if not text.is_overridden(key_path(str(key)))]
     given = set(earlier)
-    for key in dict.fromkeys(key for preset in PRESETS.values() for key in preset):
+    for key in dict.fromkeys((*(key for preset in PRESETS.values() for key in preset), *_OF_SURROUNDINGS)):
         chosen_anew = key in earlier and text.is_overridden(("preset",))
         asked = AUTO if chosen_anew else _value(text.data, key, absent=_ABSENT)
         if asked not in (_ABSENT, AUTO):
@@ -143,6 +172,8 @@ class Keyword(str):
 
 
 _OVERRIDE = "Override "
+_NAMED: KeyPath = ("evaluation", "suites")
+"""A list whose entries may be names alone."""
 _SHORT: Mapping[str | int, str] = {"model": "id", "algorithm": "name"}
 """The key that an override means which gives a section one text."""
 
@@ -235,6 +266,8 @@ class RecipeText:
                 return value
             if old is None:
                 old = defaults.get(dotted(above), {})
+            if isinstance(old, str) and above[:-1] == _NAMED:
+                old = {"name": old}
             if isinstance(old, dict):
                 return {**old, str(part): put(old.get(str(part)), depth + 1)}
             if not isinstance(old, list):
@@ -471,7 +504,7 @@ def load_recipe(
     path: str | Path,
     overrides: Sequence[str] = (),
     *,
-    machine: Callable[[], str] | None = None,
+    machine: Callable[[], Surroundings] | None = None,
 ) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 
@@ -521,7 +554,7 @@ def parse_recipe(
     *,
     name: str = "recipe",
     recorded: bool = False,
-    machine: Callable[[], str] | None = None,
+    machine: Callable[[], Surroundings] | None = None,
 ) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
     source = RecipeText.read_recipe(text, name)
@@ -538,7 +571,7 @@ def parse_recipe(
             variant = variant.with_value(path, value, resolved.place_of((PRETRAINED, *path)), lists)
         # Checked in any case: a mistake in it must not wait for the day on which a model is named.
         named = _overridden(variant, ["model.id=any"])
-        validate(with_preset(named, _class_of(named), True, lambda: "cpu"))
+        validate(with_preset(named, _class_of(named), True, lambda: Surroundings("cpu")))
         if _is_pretrained(resolved):
             resolved = _overridden(variant, overrides)
     return validate(with_preset(resolved, _class_of(resolved), _is_pretrained(resolved), machine))
@@ -742,8 +775,19 @@ def _overridden(source: RecipeText, overrides: Sequence[str]) -> RecipeText:
                 remedy="Such as algorithm=ppo, or task=self_play.",
             )
         made = recipe_class(source.data)
-        source = source.with_override(override, _lists(made) if made else {})
+        source = source.with_override(_of_vllm(override), _lists(made) if made else {})
     return source
+
+
+def _of_vllm(override: str) -> str:
+    """An override of the section `vllm`, which recipes of other projects have, by the keys of this one."""
+    key, equals, value = override.partition("=")
+    section, _, name = key.strip().partition(".")
+    if section != "vllm" or not name:
+        return override
+    if name == "enabled" and (switch := value.strip().lower()) in ("true", "false"):
+        return f"rollouts.engine={'vllm' if switch == 'true' else 'native'}"
+    return f"rollouts.vllm.{name}{equals}{value}"
 
 
 @cache
@@ -758,6 +802,7 @@ def _validate(source: RecipeText, *, file: type[Recipe] | None) -> Recipe:
     made = _class_of(source)
     data = {"task": made.model_fields["task"].default, **source.data}
     data.pop(PRETRAINED, None)
+    data = _with_questions_of_suites(data, made)
     if made is not file:
         data = only_keys_of(made, data, keep=source.is_overridden)
     for name in ("training", "warm_start"):  # `learning_rate: null` is to leave it out
@@ -769,6 +814,20 @@ def _validate(source: RecipeText, *, file: type[Recipe] | None) -> Recipe:
         return made.model_validate_json(json.dumps(made.with_own_preset(data), default=str), strict=True)
     except ValidationError as error:
         raise explain(error, source, made) from None
+
+
+def _with_questions_of_suites(data: dict[str, Any], made: type[Recipe]) -> dict[str, Any]:
+    """The data with `evaluation.num_questions` in the place of `num_questions: auto` of its suites."""
+    suites = _value(data, "evaluation.suites")
+    if not isinstance(suites, list):
+        return data
+    default = fields_of(made)["evaluation.num_questions"].default
+    count = _value(data, "evaluation.num_questions", absent=default)
+    asked = [
+        {**one, "num_questions": count} if isinstance(one, dict) and one.get("num_questions") == AUTO else one
+        for one in suites
+    ]
+    return {**data, "evaluation": {**data["evaluation"], "suites": asked}}
 
 
 MAX_RUNS = 1000  # below the largest array that Slurm takes by default
@@ -833,7 +892,7 @@ def grid_runs(overrides: Sequence[str]) -> list[GridRun]:
 
 
 def resolved_grid(
-    recipe: str, overrides: Sequence[str], *, machine: Callable[[], str] | None = None
+    recipe: str, overrides: Sequence[str], *, machine: Callable[[], Surroundings] | None = None
 ) -> dict[GridRun, Recipe]:
     """The runs of a grid with their recipes; `machine` names the preset as in `load_recipe`.
 

@@ -25,6 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from greenward.common.text import load_keys
+
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 InferenceDType = Literal[DType, "int8"]
 """What answers are computed in where nothing is trained; int8 keeps the weights in 8 bits."""
@@ -303,8 +305,13 @@ class SuiteConfig(ConfigSection):
     """A public suite that is evaluated during training, one answer per question. A name alone is enough."""
 
     name: str = Field(description="mbpp, mbpp:test, humaneval+, … or a file; see docs/problems.md")
-    num_questions: PositiveInt | None = Field(
-        None, validate_default=True, description=f"none = all; {NUM_QUESTIONS} overrides it for mbpp"
+    num_questions: Annotated[
+        PositiveInt | None,
+        BeforeValidator(lambda value: value, json_schema_input_type=PositiveInt | Literal["auto"] | None),
+    ] = Field(
+        None,
+        validate_default=True,
+        description=f"auto = evaluation.num_questions, none = all; {NUM_QUESTIONS} overrides it for mbpp",
     )
     temperature: NonNegativeFloat = 0.2
     timeout_seconds: PositiveFloat | None = Field(
@@ -314,6 +321,9 @@ class SuiteConfig(ConfigSection):
     )
     max_tokens: PositiveInt | None = Field(None, description="none = as in sampling")
     fewshot: Annotated[int, Field(ge=0, le=3)] = Field(0, description="MBPP's examples before each problem")
+    optional: bool = Field(
+        False, description="leave out, with a warning, what is not at hand and what is trained on"
+    )
     as_trained: bool = Field(
         True,
         description="of a model with a chat template also by the training's prompt (NAME_as_trained), so that"
@@ -323,6 +333,7 @@ class SuiteConfig(ConfigSection):
     @field_validator("num_questions", mode="after")
     @classmethod
     def _environment_overrides(cls, number: int | None, suite: ValidationInfo) -> int | None:
+        load_keys()
         text = os.environ.get(NUM_QUESTIONS)
         if text is None or str(suite.data.get("name")).partition(":")[0] != "mbpp":
             return number

@@ -304,18 +304,19 @@ def all_tests(answer: GradedAnswer) -> float:
     return float(answer.verdict.passed)
 
 
-def execution_ladder() -> RewardFunction:
+def execution_ladder(*, output: bool = False) -> RewardFunction:
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
     The result of a program is its output. Where the problem asks for a function, it is that function at
-    top level, and output counts for nothing. Tests are not run: `def add(*_): 0` earns +1. Use it to
-    teach Python, not to solve.
+    top level, and output counts for nothing, unless `output` makes it the result there, too. Tests are not
+    run: `def add(*_): 0` earns +1. Use it to teach Python, not to solve.
     """
 
     def of_run(answer: GradedAnswer, run: RunResult) -> float | None:
         if run.outcome is Outcome.COMPLETED:
             wanted = answer.problem.entry_point.partition(".")[0]
-            has_result = defines(answer.code or "", wanted) if wanted else bool(run.stdout.strip())
+            of_function = wanted and not output
+            has_result = defines(answer.code or "", wanted) if of_function else bool(run.stdout.strip())
             return 1.0 if has_result else 0.5
         if run.outcome is Outcome.SYNTAX_ERROR:
             return -0.5

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -293,6 +294,8 @@ def load_function(path: str) -> Callable[..., Any]:
             "Check the name, and that the module is installed or in the current directory.",
         ) from None
     function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if hasattr(function, _COMPUTE):
+        return _by_compute_reward(function)
     if not callable(function):
         raise Refused(f"{module_name} has no function {function_name!r}.", "Write it as 'module:function'.")
     return function
@@ -307,6 +310,55 @@ def source_of(function: Callable[..., Any]) -> str:
     defined = function if hasattr(function, "__qualname__") else type(function)
     is_here = defined.__module__ == "__main__"
     return inspect.getsource(defined if is_here else sys.modules[defined.__module__])
+
+
+_PROGRAMS = ("code", "current_code", "generated_code")
+_COMPUTE = "compute_reward"
+"""The method of a reward class that scores one program by its test results."""
+
+
+def _by_compute_reward(given: Any) -> Callable[..., list[Any]]:
+    """`f(answers)` of a class, or of one of its instances, with `compute_reward(code, test_results, ...)`.
+
+    The method is called by keyword with what its parameters name: the program as `code`, `current_code` or
+    `generated_code`, `test_results` with the entries passed, total, errors and success_rate, and `episode`,
+    the number of programs that it scored before. A pair is taken for the reward and its parts. Raises
+    `Refused` for a class that needs arguments, and for a parameter without a value.
+    """
+    try:
+        scorer: Any = given() if inspect.isclass(given) else given
+    except TypeError as error:
+        raise Refused(
+            f"it cannot be made without arguments: {error}.",
+            "Give its parameters defaults, or name an object that you made of it: reward = MyReward(2.0).",
+        ) from None
+    parameters = Parameters.of(scorer.compute_reward)
+    programs = tuple(name for name in _PROGRAMS if name in parameters.names) or _PROGRAMS[:1]
+    served = (*_PROGRAMS, "test_results", "episode")
+    if unknown := [name for name in parameters.required if name not in served]:
+        raise Refused(
+            f"{_COMPUTE} needs {', '.join(unknown)}, which training does not have.",
+            f"Give these defaults. It is called with: {', '.join(served)}.",
+        )
+    scored = itertools.count()
+
+    def score(answer: GradedAnswer) -> Any:
+        verdict = answer.verdict
+        failed = [f"Test {number} failed" for number, passed in enumerate(verdict.tests_passed) if not passed]
+        if verdict.error_class:
+            failed = [f"{verdict.error_class}: {verdict.error_message}", *failed[1:]]
+        results = {
+            "passed": sum(verdict.tests_passed),
+            "total": len(verdict.tests_passed),
+            "errors": failed,
+            "success_rate": verdict.fraction_passed,
+        }
+        values: dict[str, Any] = dict.fromkeys(programs, answer.code or "")
+        values |= {"test_results": results, "episode": next(scored)}
+        found = scorer.compute_reward(**{name: one for name, one in values.items() if parameters.take(name)})
+        return found[0] if isinstance(found, tuple) else found
+
+    return lambda answers: list(map(score, answers))
 
 
 def as_number(score: Any) -> float | str:

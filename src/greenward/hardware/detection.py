@@ -12,10 +12,14 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+from greenward.common.text import load_keys
+from greenward.config.loading import Surroundings
 from greenward.runs.machine import available_mb, control_groups, http_status, version_of
+from greenward.runs.trackers import has_wandb_key
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "hf": ("transformers",),
@@ -33,6 +37,10 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 """The packages of each extra."""
 OFFLINE_SITES = {"MIT Supercloud": ("gridsan", "supercloud")}
 """Clusters whose nodes have no connection, with words of which host name, home or folder contain one."""
+OFFLINE_HOSTS = "GREENWARD_OFFLINE_HOSTS"
+"""The variable with patterns of host names without a connection, such as `node*,*.gpu.cluster`."""
+MODEL_CACHE = "./model_cache"
+"""The folder that holds models where there is no connection, if it is there."""
 NEARLY_FULL_GB = 10
 
 
@@ -58,7 +66,8 @@ class Gpu:
 class Machine:
     """What was found. Sizes in MiB, disk in GiB; `None` where there is no such thing.
 
-    `cores` are those that this process may use, `cpu_limit` the share of time that its control group gets.
+    `cores` are those that this process may use, `cpu_limit` the share of time that its control group gets,
+    `offline` is why nothing can be fetched.
     `torch_cuda` says whether the installed torch can use GPUs at all.
     """
 
@@ -72,6 +81,8 @@ class Machine:
     model_cache: str
     model_cache_writable: bool
     site: str | None
+    offline: str | None
+    wandb_key: bool
     slurm: Mapping[str, str] | None
     extras: Mapping[str, Mapping[str, str | None]]
 
@@ -96,9 +107,13 @@ class Machine:
 
 
 @cache
-def this_preset() -> str:
-    """The preset that suits this machine."""
-    return detect().preset
+def this_machine() -> Surroundings:
+    """What recipes take from this machine, with the keys of `.env`."""
+    load_keys()
+    found = detect()
+    cache = MODEL_CACHE if found.offline and Path(MODEL_CACHE).is_dir() else ""
+    tracked = found.wandb_key and found.extras["wandb"]["wandb"] is not None
+    return Surroundings(found.preset, found.offline or "", cache, tracked)
 
 
 def detect(
@@ -136,9 +151,48 @@ def detect(
         model_cache=str(model_cache),
         model_cache_writable=is_writable(model_cache),
         site=sites[0] if sites else None,
+        offline=why_offline(environ, host or socket.gethostname(), sites[0] if sites else None, root),
+        wandb_key=has_wandb_key(environ),
         slurm=slurm or None,
         extras={extra: {name: version_of(name) for name in names} for extra, names in EXTRAS.items()},
     )
+
+
+def why_offline(environ: Mapping[str, str], host: str, site: str | None, root: Path) -> str | None:
+    """Why nothing can be fetched here, as far as it shows without waiting; None where that is not known.
+
+    HF_HUB_OFFLINE decides where it is set. Else a site without a connection, a host name that
+    `OFFLINE_HOSTS` matches, and a machine without a default route and without a proxy are offline.
+    """
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if value := environ.get(name, "").strip().lower():
+            return None if value in ("0", "false", "no", "off") else f"{name} is set"
+    patterns = [one.strip() for one in environ.get(OFFLINE_HOSTS, "").split(",")]
+    if matching := next((one for one in patterns if one and fnmatch(host, one)), None):
+        return f"the host name matches {matching} of {OFFLINE_HOSTS}"
+    if site:
+        return f"the nodes of {site} have no connection"
+    proxies = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+    if any(map(environ.get, proxies)) or has_default_route(root) is not False:
+        return None
+    return "there is no default route"
+
+
+def has_default_route(root: Path = Path("/")) -> bool | None:
+    """Whether packets leave this machine, by the kernel's tables of routes; None where there are none."""
+    found = None
+    for name, column in (("route", 1), ("ipv6_route", 0)):
+        try:
+            lines = (root / "proc/net" / name).read_text().splitlines()
+        except OSError:
+            continue
+        rows = [line.split() for line in lines]
+        # Of IPv6, the loopback device has a route of this form, too.
+        default = [
+            row for row in rows if len(row) > column and not row[column].strip("0") and "lo" not in row
+        ]
+        found = bool(default) or bool(found)
+    return found
 
 
 def visible_gpus(smi: str, visible: str | None) -> tuple[Gpu, ...]:

@@ -179,6 +179,13 @@ class SlurmOptions:
         """GPUs of all nodes, each of which is trained on by one process."""
         return self.nodes * int(self.gpus.rpartition(":")[2])
 
+    @property
+    def preset(self) -> str:
+        """The preset of the GPUs as far as their type tells, else that of the smallest; `cpu` without any."""
+        kind = self.gpus.rpartition(":")[0].lower()
+        known = next((name for name in ("h100", "h200", "a100") if name in kind), "v100")
+        return {"h200": "h100"}.get(known, known) if self.processes else "cpu"
+
 
 def seconds_of(time: str) -> int:
     """The seconds of a time limit in one of Slurm's forms."""

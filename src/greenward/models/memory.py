@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from greenward.common.errors import ConfigError, GreenwardError
-from greenward.config.loading import load_recipe
+from greenward.config.loading import Surroundings, load_recipe
 from greenward.config.recipe import (
     ModelRecipe,
     PPORecipe,
@@ -584,7 +584,7 @@ def plan_lines(
 ) -> list[str]:
     """What training by a recipe takes on `gpus` GPUs of that name, for people. Raises `ConfigError`."""
     model = find_gpu(gpu)
-    recipe = language_model(load_recipe(path, overrides, machine=lambda: model.preset))
+    recipe = language_model(load_recipe(path, overrides, machine=lambda: Surroundings(model.preset)))
     if (known := model_shape(recipe)) is None:
         raise ConfigError(
             f"The shape of {recipe.model.id} is not at hand: it is no local folder and not in the cache.",

@@ -29,6 +29,7 @@ from typing import Any, Literal, get_args
 from greenward.common.errors import ProblemError
 from greenward.common.files import expects
 from greenward.common.parsing import parse_json_text
+from greenward.common.text import load_keys
 from greenward.config.sections import BugsConfig, FamiliesConfig
 from greenward.problems.contests import (
     APPS,
@@ -117,6 +118,8 @@ class Suite:
     format: Format | None = None
     source: HubDataset | PinnedFile | None = None
     variable: str | None = None
+    named_alike: bool = False
+    """Whether the variable is another suite's, and counts for this one where it leads to its own file."""
 
 
 def cache_folder() -> Path:
@@ -129,13 +132,18 @@ def cache_folder() -> Path:
 def find_file(name: str, suite: Suite, *, fetch: bool = True) -> Path:
     """The file (or folder) of the suite with this name.
 
-    Looks in this order: at the path in the suite's environment variable; for one of the suite's file names in
-    the folder `$GREENWARD_DATA` or in a folder of that; in the cache; at the source of the suite. Raises
-    `ProblemError` that says which file to put where. Without `fetch`, it returns where the file
-    would be put in the cache.
+    Looks in this order: at the path in the suite's environment variable, a file or the folder of one; for
+    one of the suite's file names in the folder `$GREENWARD_DATA` or in a folder of that; in the cache; at the
+    source of the suite. Raises `ProblemError` that says which file to put where. Without `fetch`, it returns
+    where the file would be put in the cache.
     """
     if own := _named_by(suite.variable):
-        return own
+        beside = [own] if own.is_file() else [own / file for file in suite.files]
+        there = [one for one in beside if one.exists() and (not suite.named_alike or one.name in suite.files)]
+        if there:
+            return there[0]
+        if not suite.named_alike:
+            raise ProblemError(f"{suite.variable} names the folder {own}, which holds no {suite.files[0]}.")
     if data := _named_by(DATA_VARIABLE):
         for place in (data, *sorted(entry for entry in data.glob("*") if entry.is_dir())):
             for file in suite.files:
@@ -156,6 +164,7 @@ def find_file(name: str, suite: Suite, *, fetch: bool = True) -> Path:
 
 
 def _named_by(variable: str | None) -> Path | None:
+    load_keys()
     path = os.environ.get(variable) if variable else None
     if path and not Path(path).exists():
         raise ProblemError(f"{variable} names {path}, which does not exist.")
@@ -303,10 +312,10 @@ def _evalplus(name: str, release: str, sha256: str) -> Suite:
     return Suite((f"{name}.jsonl.gz", f"{name}.jsonl"), EVALPLUS, source)
 
 
-def _mbpp(file: str, config: str, variable: str | None = None) -> Suite:
+def _mbpp(file: str, config: str, *, named_alike: bool = False) -> Suite:
     revision = "4bb6404fdc6cacfda99d4ac4205087b89d32030c"
     source = HubDataset("google-research-datasets/mbpp", config, tuple(PARTS), revision)
-    return Suite((file,), MBPP, source, variable)
+    return Suite((file,), MBPP, source, "MBPP_DATASET_PATH", named_alike)
 
 
 _HUMANEVAL_PLUS = "humanevalplus_release/raw/200defce9e3429d28ca215b6dd061c0f7f31c18b"
@@ -315,8 +324,8 @@ _HUMANEVAL = HubDataset(
     "openai/openai_humaneval", "openai_humaneval", ("test",), "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544"
 )
 SUITES: dict[str, Suite] = {
-    "mbpp": _mbpp("mbpp.jsonl", "full", "MBPP_DATASET_PATH"),
-    "mbpp-sanitized": _mbpp("sanitized-mbpp.json", "sanitized"),
+    "mbpp": _mbpp("mbpp.jsonl", "full"),
+    "mbpp-sanitized": _mbpp("sanitized-mbpp.json", "sanitized", named_alike=True),
     "mbpp+": _evalplus(
         "MbppPlus", _MBPP_PLUS, "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63"
     ),

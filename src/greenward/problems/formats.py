@@ -25,8 +25,9 @@
   "docstring": "Add two numbers.", "starter_code": "", "test_cases": [[2, 3, 5], {"input": [0, 0], "output":
   0}]}`. A test case is a list of the inputs and, last, the expected output, or an object. If the starter
   code or the reference takes two or more arguments, a case whose only input is a list of as many values
-  (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input. JSON has no
-  tuples, so an answer may return a tuple where a list is expected.
+  (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input. Where neither
+  tells, the lists do (`_of_lists`). JSON has no tuples, so an answer may return a tuple where a list is
+  expected.
 - MBPP (Austin et al. 2021, arXiv:2108.07732), full and sanitized: rows hold `task_id`, `text` (sanitized:
   `prompt`), `code`, `test_list` and, in full, `test_setup_code` and `challenge_test_list`, sanitized,
   `test_imports`. What the files do not say: line ends are CRLF; the set-up code uses names of the solution,
@@ -51,6 +52,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import json
 import re
 import sys
@@ -486,7 +488,7 @@ def _simple_problem(row: Row) -> Problem:
     signature = None
     if not is_module:
         of_reference = _signature(row, "reference", name)
-        signature = _signature(row, "starter_code", name) or of_reference
+        signature = _signature(row, "starter_code", name) or of_reference or _of_lists(row, name, docstring)
     cases = _cases(row, signature)
     hidden = _cases(row, signature, "hidden_test_cases") if "hidden_test_cases" in row.values else ()
     sources = {field: row.texts(field) for field in _TESTS}
@@ -546,6 +548,34 @@ def _signature(row: Row, field: str, function_name: str) -> FunctionSignature | 
     if function is None:
         raise row.error(field, f"does not define the function {function_name!r}")
     return FunctionSignature.of(function)
+
+
+_LISTS = re.compile(r"\b(lists?|arrays?|sequences?|elements?|items?|matrix|vectors?)\b", re.IGNORECASE)
+
+
+def _of_lists(row: Row, name: str, docstring: str) -> FunctionSignature | None:
+    """The signature of a function whose cases hold their arguments in one list, as in `[[2, 3], 5]`.
+
+    Lists of one length, two or more, in every case are arguments; lists of several lengths are one argument.
+    Raises `BadRow` where both readings are possible: a single case does not show whether lengths vary, and
+    a docstring may speak of a list.
+    """
+    given = [row.values.get(key) for key in ("test_cases", "hidden_test_cases")]
+    cases = [case for one in given if isinstance(one, list) for case in one]
+    lists = [case[0] for case in cases if isinstance(case, list) and len(case) == 2]
+    lengths = {len(one) if isinstance(one, list) else 0 for one in lists}
+    if len(lists) < len(cases) or len(lengths) != 1 or (length := lengths.pop()) < 2:
+        return None
+    parameters = default_parameters(length)
+    alike = all(type(one) is type(two) for inputs in lists for one, two in itertools.pairwise(inputs))
+    if alike and (len(lists) == 1 or _LISTS.search(docstring)):
+        raise row.error(
+            "starter_code",
+            f"is empty, and the test cases can be read in two ways: {json.dumps(lists[0])[:60]} may be "
+            f"{length} arguments or one list",
+            remedy=f"Give 'def {name}({parameters}):\\n' or 'def {name}(values):\\n' as starter_code.",
+        )
+    return FunctionSignature(parameters, length, length)
 
 
 def _cases(row: Row, signature: FunctionSignature | None, key: str = "test_cases") -> tuple[Case, ...]:

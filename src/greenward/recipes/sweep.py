@@ -25,7 +25,7 @@ from greenward.common.interruption import POLL_SECONDS, Stopped
 from greenward.config.loading import has_key, load_recipe, resolved_grid, with_defaults
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
-from greenward.hardware.detection import this_preset
+from greenward.hardware.detection import this_machine
 from greenward.hardware.launch import python_module
 from greenward.recipes.leaving import leaving_line
 from greenward.recipes.run import check_needs, refuse_both, show_report
@@ -381,7 +381,7 @@ def sweep(
     cores = max(1, (os.cpu_count() or 1) // jobs)
     given = {text.partition("=")[0].strip() for text in overrides}
     shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
-    grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides], machine=this_preset)
+    grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides], machine=this_machine)
     if len(grid) == 1:
         raise ConfigError(
             "nothing to sweep: no key has several values.",

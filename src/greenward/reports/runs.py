@@ -299,9 +299,6 @@ def _gaps(seeds: Sequence[str], groups: Sequence[Group]) -> Iterator[str]:
         yield _NO_CONTROL
 
 
-_NO_CONTROL = "There is no control arm, so this report cannot tell reinforcement learning from more training."
-
-
 def _defects(run: RecordedRun) -> Iterator[str]:
     longest: dict[str, NoSignalPeriod] = {}
     for period in sorted(no_signal_periods(run.metrics, run.config), key=lambda period: -period.steps):

@@ -244,7 +244,7 @@ def _usable(tracking: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     wandb, trackio, mlflow = (tracking.get(package) for package in ("wandb", "trackio", "mlflow"))
     if wandb and wandb.get("mode") == "online":
         url = os.environ.get("WANDB_BASE_URL", WANDB_HOST)
-        if why := _trouble(url, _has_wandb_key(url), "WANDB_API_KEY"):
+        if why := _trouble(url, has_wandb_key(os.environ), "WANDB_API_KEY"):
             notes.append(f"W&B {why}: the run is kept offline; send it by `wandb sync` later.")
             usable["wandb"] = wandb | {"mode": "offline"}
     if trackio and trackio.get("space_id"):
@@ -338,12 +338,14 @@ def _trouble(url: str, has_key: bool = True, key: str = "") -> str:
     return f"does not answer at {urlparse(url).hostname}"
 
 
-def _has_wandb_key(url: str) -> bool:
-    if os.environ.get("WANDB_API_KEY"):
+def has_wandb_key(environ: Mapping[str, str]) -> bool:
+    """Whether W&B's host has a key: WANDB_API_KEY, or an entry of the home folder's `.netrc`."""
+    if environ.get("WANDB_API_KEY"):
         return True
+    host = urlparse(environ.get("WANDB_BASE_URL", WANDB_HOST)).hostname or ""
     try:
-        return netrc.netrc().authenticators(urlparse(url).hostname or "") is not None
-    except (OSError, netrc.NetrcParseError):
+        return netrc.netrc(Path(environ["HOME"]) / ".netrc").authenticators(host) is not None
+    except (KeyError, OSError, netrc.NetrcParseError):
         return False
 
 

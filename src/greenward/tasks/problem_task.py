@@ -5,6 +5,7 @@ Reading a recipe imports the module of its task, so imports that only a training
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -48,21 +49,32 @@ TRIED = 400
 
 
 def find_tracked_suites(recipe: ModelRecipe, train: ProblemSet) -> tuple[TrackedSuite, ...]:
-    """The suites that the recipe names; none when evaluation is disabled.
+    """The suites that the recipe names, as far as they are to be found; none when evaluation is disabled.
 
     Raises `ProblemError` for an unknown suite and for one that shares problems with the training set,
     `ConfigError` for two of one name.
     """
     from greenward.evaluation.suites import examples_for, find_suite, stable_subset, without
-    from greenward.problems.problem import first_shared, shared_problems
+    from greenward.problems.problem import ProblemSet, first_shared, original_id, shared_problems
     from greenward.runs.trackers import tracker_name
 
     if not recipe.evaluation.enabled:
         return ()
     suites: dict[str, TrackedSuite] = {}
     for config in recipe.evaluation.suites:
-        shots = examples_for(config.name, config.fewshot)
-        whole = without(find_suite(config.name, recipe), shots)
+        try:
+            shots = examples_for(config.name, config.fewshot)
+            whole = without(find_suite(config.name, recipe), shots)
+        except ProblemError as error:
+            if not config.optional:
+                raise
+            warnings.warn(f"{config.name} is left out of the evaluations: {error}", stacklevel=2)
+            continue
+        if config.optional and (shared := shared_problems(train, whole)):
+            whole = ProblemSet((one for one in whole if original_id(one) not in shared), name=whole.name)
+            warnings.warn(
+                f"{config.name}: {len(shared)} problems that are trained on are not asked.", stacklevel=2
+            )
         problems = stable_subset(whole, config.num_questions or len(whole))
         if not recipe.problems.allow_shared and (shared := shared_problems(train, problems)):
             raise ProblemError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from absolute_value import ABSOLUTE_VALUE
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_suite
 from greenward.sandbox.protocol import Limits
@@ -19,7 +20,7 @@ def grader():
 
 @pytest.fixture(scope="session")
 def classics() -> TokenMDP:
-    return TokenMDP(list(load_suite("classic_training")), Vocabulary(), TokenSettings())
+    return TokenMDP([*load_suite("classic_training"), ABSOLUTE_VALUE], Vocabulary(), TokenSettings())
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from greenward import api
@@ -19,7 +20,8 @@ from greenward.problems.catalog import load_suite
 from greenward.problems.formats import save_json
 from greenward.recipes.run import train
 from greenward.runs.reading import read_evaluations, read_metrics, without_timing
-from greenward.tasks.token_mdp.task import PRESETS, DQNRecipe
+from greenward.tasks import find_task
+from greenward.tasks.token_mdp.task import PRESETS, DQNRecipe, build_agent
 
 TINY = [
     "preset=none", "exploration.prior=false", "problems.generated=0", "algorithm.hidden_dim=16", "algorithm.batch_size=16", "algorithm.buffer_capacity=400",
@@ -102,6 +104,38 @@ def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path)
     assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
 
 
+def test_any_checkpoint_is_loaded_into_an_agent_and_begins_a_training(run, tmp_path) -> None:
+    """The earliest one of three, by its folder and by its file; another run goes on with its weights."""
+    first, *_, last = sorted((run / "checkpoints").glob("step_*"))
+    recipe = load_recipe(run / "config.yaml")
+    task = find_task("token_mdp")(recipe)
+    agent = build_agent(recipe, task.mdp)
+    agent.load(run)
+    newest, updates = torch.load(last / "q_network.pt"), agent.version
+    assert all(torch.equal(agent.state_dict()[name], one) for name, one in newest.items())
+    for path in (first, first / "q_network.pt"):
+        agent.load(path)
+        assert all(
+            torch.equal(agent.state_dict()[k], v) for k, v in torch.load(first / "q_network.pt").items()
+        )
+        assert 0 < agent.version < updates
+    keys = [*TINY, "training.num_episodes=8", "algorithm.learning_starts=400", f"training.start_from={first}"]
+    api.train("dqn_code_generation", keys, output=tmp_path / "next", quiet=True)
+    assert torch.equal(
+        torch.load(tmp_path / "next" / "checkpoints" / "last" / "q_network.pt")["advantage.weight"],
+        torch.load(first / "q_network.pt")["advantage.weight"],
+    )
+    with pytest.raises(CheckpointError, match=r"holds no|has no"):
+        agent.load(tmp_path)
+
+
+def test_gamma_0_and_dropout_train(tmp_path) -> None:
+    keys = [*TINY, "algorithm.gamma=0", "algorithm.dropout=0.1", "training.num_episodes=16",
+            "evaluation.enabled=false", "evaluation.random_search=false"]  # fmt: skip
+    api.train("dqn_code_generation", keys, output=tmp_path / "run", quiet=True)
+    assert "loss" in numbers(tmp_path / "run")[-1]
+
+
 def test_evaluating_a_run_tells_the_success_of_each_problem(run, tmp_path) -> None:
     result = api.evaluate(run, "classic_evaluation", samples=4, output=tmp_path / "out", epsilon=0.5)
     assert [one["task_id"] for one in result.summary["by_problem"]] == ["multiply", "is_prime", "find_min"]
@@ -118,7 +152,7 @@ def test_evaluating_a_run_tells_the_success_of_each_problem(run, tmp_path) -> No
 
 
 def test_problems_of_a_file_are_evaluated(run, tmp_path) -> None:
-    save_json([load_suite("classic_training").by_id("add")], tmp_path / "mine.json")
+    save_json([load_suite("classic_training").by_id("add_numbers")], tmp_path / "mine.json")
     result = api.evaluate(run, str(tmp_path / "mine.json"), samples=2, output=tmp_path / "out")
     assert result.summary["problems"] == 1
 
@@ -144,7 +178,7 @@ def test_a_checkpoint_of_another_shape_is_refused(run, tmp_path, key, value) -> 
 
 
 def test_an_unreachable_reference_is_named_before_training(tmp_path) -> None:
-    problem = load_suite("classic_training").by_id("add")
+    problem = load_suite("classic_training").by_id("add_numbers")
     odd = replace(problem, reference=problem.reference.replace("a + b", "sum([a, b, 12345 - 12345])"))
     save_json([odd], tmp_path / "mine.json")
     with pytest.raises(ProblemError, match="its reference needs 12345"):
@@ -154,6 +188,11 @@ def test_an_unreachable_reference_is_named_before_training(tmp_path) -> None:
             output=tmp_path / "run",
         )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_several_processes_are_answered_by_the_command_that_uses_them() -> None:
+    said = object.__new__(find_task("token_mdp")).wrong_with_processes("ddp")
+    assert said is not None and "trains in one" in said and "greenward sweep" in said
 
 
 def test_a_device_that_is_not_there_is_refused_before_the_run(tmp_path: Path) -> None:

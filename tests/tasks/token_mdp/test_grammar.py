@@ -32,10 +32,12 @@ def problem(signature: Signature) -> Problem:
     return Problem("p", "", "f", (case,), starter_code=f"def f({names}):\n")
 
 
-@pytest.mark.parametrize("signature", SIGNATURES, ids=str)
-def test_random_legal_programs_are_python_without_errors_of_names_and_types(signature, grader) -> None:
+@pytest.mark.parametrize(
+    ("signature", "size"), [*((one, 64) for one in SIGNATURES), *((one, 300) for one in SIGNATURES)], ids=str
+)
+def test_random_legal_programs_are_python_without_errors_of_names_and_types(signature, size, grader) -> None:
     """What the mask allows parses, ends within the budget, and fails for its values alone."""
-    vocabulary = Vocabulary()
+    vocabulary = Vocabulary(size)
     grammar = Grammar(signature, vocabulary)
     weights = np.array(vocabulary.weights)
     rng, lengths = np.random.default_rng(1), random.Random(1)
@@ -106,6 +108,54 @@ def test_the_least_number_of_tokens_is_that_of_the_shortest_program() -> None:
                 if (following := grammar.advance(node, int(action))) is not None and following.cost < 4
             ][:4000]
         assert depth == grammar.start.cost, signature
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result", "body"),
+    [
+        (
+            "number",
+            "numbers",
+            "result = [ ] ; for x in range ( <arg0> ) : ; > result . append ( x ) ; < return result",
+        ),
+        ("number", "number", "result = 1 ; while result < <arg0> : ; > result *= 2 ; < return result"),
+        ("number", "text", "if <arg0> < 0 : ; > return '-' ; < elif <arg0> : ; > return '+' ; < return '0'"),
+        ("texts", "text", "return ',' . join ( <arg0> )"),
+        ("text", "truth", "return <arg0> . startswith ( 'utf-8' ) or <arg0> . isupper ( )"),
+        ("text", "text", "return <arg0> . title ( ) . zfill ( 500 )"),
+        ("text", "texts", "return list ( <arg0> )"),
+        ("number", "number", "result = <arg0> ; result %= 60 ; return round ( result )"),
+    ],
+)
+def test_a_larger_vocabulary_writes_what_the_core_cannot(arguments, result, body) -> None:
+    """These bodies need lexemes of the larger one, are accepted by it, and are Python."""
+    names = {";": "<newline>", ">": "<indent>", "<": "<dedent>"}
+    words = body.split()
+    lexemes = [names[one] if one == ";" or (one in names and words[place - 1] == ";") else one
+               for place, one in enumerate(words)]  # fmt: skip
+    vocabulary = Vocabulary(2000)
+    grammar = Grammar(Signature((arguments,), result), vocabulary)
+    assert accepted(grammar, vocabulary, [*lexemes, "<end>"]) == len(lexemes) + 1
+    assert not {*lexemes} <= {*Vocabulary().lexemes}
+    code = program(problem(Signature((arguments,), result)) if result in WRONG else text_problem(), lexemes)
+    ast.parse(code)
+
+
+def text_problem() -> Problem:
+    return Problem("p", "", "f", (Case(("ab",), 1),), starter_code="def f(a):\n")
+
+
+def test_literals_of_a_type_are_one_class_with_equal_masks() -> None:
+    vocabulary = Vocabulary(5000)
+    grammar = Grammar(Signature(("number",), "number"), vocabulary)
+    small = Grammar(Signature(("number",), "number"), Vocabulary(109))
+    assert len(grammar.start.extra_C) == len(small.start.extra_C)
+    node = grammar.advance(grammar.start, vocabulary.index["return"])
+    numbers = [place for place, lexeme in enumerate(vocabulary.lexemes) if lexeme.isdigit()]
+    assert len(numbers) > 1000
+    assert set(node.extra_V[numbers]) == {node.extra_V[vocabulary.index["1"]]}
+    followers = {id(grammar.advance(node, place)) for place in numbers}
+    assert len(followers) == 1
 
 
 def test_equal_states_are_one_object() -> None:

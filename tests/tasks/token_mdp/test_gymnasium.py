@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import greenward.tasks.token_mdp.gym_env  # registers the ids
+from absolute_value import ABSOLUTE_VALUE
 from greenward.common.errors import ConfigError
 from greenward.problems.catalog import load_suite
 from greenward.tasks.token_mdp import features
@@ -24,7 +25,7 @@ def make(grader):
     made = []
 
     def make(number: int | None = None, **options):
-        few = [load_suite("classic_training").by_id(name) for name in ("absolute_value", "add")]
+        few = [ABSOLUTE_VALUE, load_suite("classic_training").by_id("add_numbers")]
         options = {"grader": grader, "problems": few, **options}
         one = (
             gymnasium.make(ID, disable_env_checker=True, **options)
@@ -100,7 +101,7 @@ def test_an_episode_without_a_legal_action_ends_with_the_reason(make) -> None:
 
 
 def test_without_the_mask_every_token_is_legal_and_nonsense_is_a_syntax_error(make) -> None:
-    results = play(make(grammar_mask=False), "add", "return return + <end>")
+    results = play(make(grammar_mask=False, delete=False), "add_numbers", "return return + <end>")
     assert results[0][4]["action_mask"].sum() == 63  # all but the deletion of nothing
     *_, (_, reward, terminated, _, info) = results
     assert terminated and not info["passed"]
@@ -129,7 +130,7 @@ def test_tests_run_whenever_the_program_is_whole_by_a_switch(make) -> None:
 
 @pytest.mark.parametrize("test_whole", [False, True])
 def test_rounds_tell_how_a_whole_program_did_by_the_same_switch(grader, test_whole) -> None:
-    problem = load_suite("classic_training").by_id("absolute_value")
+    problem = ABSOLUTE_VALUE
     mdp = TokenMDP([problem], Vocabulary(), TokenSettings(max_steps=32, test_whole=test_whole))
     program = [mdp.vocabulary.index[lexeme] for lexeme in mdp.references["absolute_value"]]
     (attempt,) = write(mdp, mdp.problems, written_out({mdp.problems[0]: program}), CodeGrading(grader))
@@ -137,6 +138,28 @@ def test_rounds_tell_how_a_whole_program_did_by_the_same_switch(grader, test_who
     assert tested.any() == test_whole
     if test_whole:
         assert any(0 < share < 1 for share in tested[:, 1])  # `return n`, on the way, passes what is positive
+
+
+def test_a_sparse_reward_is_binary(make) -> None:
+    environment = make(reward="sparse", gamma=0.5)
+    assert [one[1] for one in play(environment, "absolute_value", "return abs ( <arg0> ) <end>")][-1] == 1.0
+    results = play(environment, "absolute_value", "return <arg0> <end>")
+    assert [reward for _, reward, *_ in results] == [0.0] * len(results)
+
+
+def test_under_the_curriculum_partial_credit_shrinks_as_a_problem_is_solved(make) -> None:
+    environment = make(reward="curriculum")
+    wrong = [play(environment, "absolute_value", "return <arg0> <end>")[-1][1]]
+    for _ in range(20):
+        right = play(environment, "absolute_value", "return abs ( <arg0> ) <end>")[-1][1]
+        assert right > 30
+    assert environment.unwrapped.many.success == {
+        "absolute_value": pytest.approx(1, abs=0.02),
+        "add_numbers": 0,
+    }
+    wrong.append(play(environment, "absolute_value", "return <arg0> <end>")[-1][1])
+    half = sum(case.args[0] >= 0 for case in ABSOLUTE_VALUE.cases) / len(ABSOLUTE_VALUE.cases)
+    assert wrong[0] - wrong[1] == pytest.approx(10 * half, abs=0.2)
 
 
 def test_environments_side_by_side_begin_anew_after_an_end(make) -> None:
@@ -209,7 +232,7 @@ def test_different_problems_and_programs_look_different(classics, grader) -> Non
 
 
 def test_facts_about_tests_are_shares_of_tests() -> None:
-    problem = load_suite("classic_training").by_id("absolute_value")
+    problem = ABSOLUTE_VALUE
     facts = features.test_facts(problem)
     outputs = [case.expected for case in problem.cases]
     same = np.mean([case.args[0] == case.expected for case in problem.cases])
@@ -220,7 +243,9 @@ def test_facts_about_tests_are_shares_of_tests() -> None:
 
 
 @pytest.mark.slow
-def test_a_code_model_embeds_problems_and_programs(tmp_path) -> None:
+@pytest.mark.parametrize("reads", ["tokens", "program"])
+def test_a_code_model_embeds_problems_and_programs(tmp_path, reads) -> None:
+    """It reads tokens once, before the first episode, or the program after each of its tokens."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -239,16 +264,20 @@ def test_a_code_model_embeds_problems_and_programs(tmp_path) -> None:
     transformers.RobertaModel(config).save_pretrained(tmp_path)
     fast.save_pretrained(tmp_path)
     vocabulary = Vocabulary()
-    embeddings = make_embeddings("model", str(tmp_path), vocabulary)
+    embeddings = make_embeddings("model", str(tmp_path), vocabulary, reads=reads)
     mdp = TokenMDP(list(load_suite("classic_training"))[:2], vocabulary, embeddings=embeddings)
     (first, second) = (mdp.start(one) for one in mdp.problems)
     assert first.observation.shape == (features.SIZE,)
     before = first.observation
+    read: list[int] = []
+    model = embeddings._model
+    embeddings._model = lambda **inputs: (read.append(1), model(**inputs))[1]
     first.act(vocabulary.index["return"])
+    assert first.observation.any() and len(read) == (reads == "program")
     code = slice(features.PROBLEM, features.PROBLEM + features.CODE)
     assert not np.array_equal(first.observation[code], before[code])
     assert not np.array_equal(before[: features.PROBLEM], second.observation[: features.PROBLEM])
-    with pytest.raises(ConfigError, match="holds no model"):
+    with pytest.raises(ConfigError, match="holds no model, and none could be fetched"):
         make_embeddings("model", str(tmp_path / "none"), vocabulary)
 
 

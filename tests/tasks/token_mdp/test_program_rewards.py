@@ -7,6 +7,7 @@ import math
 import pytest
 
 from greenward.common.errors import RewardError
+from greenward.config.loading import load_recipe
 from greenward.grading.verdict import Status, Verdict
 from greenward.tasks.token_mdp.grammar import tidied
 from greenward.tasks.token_mdp.mdp import (
@@ -16,8 +17,10 @@ from greenward.tasks.token_mdp.mdp import (
     Weights,
     make_program_reward,
     potential,
+    pythonic,
     quality,
 )
+from greenward.tasks.token_mdp.task import TokenMDPTask
 
 ABSOLUTE = "return abs ( <arg0> ) <end>"
 BEST_WRONG = {  # by problem: constants, the identity and what is almost right
@@ -44,7 +47,8 @@ def test_the_terms_of_a_correct_program_equal_the_ones_computed_by_hand(written,
     assert terms["correctness"] == pytest.approx(1 + 2)
     assert terms["quality"] == pytest.approx(0.5 + 0.3 + 0.2 + 0.2)
     assert terms["efficiency"] == pytest.approx(-0.1 * tokens / 50)
-    assert total == pytest.approx(10 * 3 + 2 * 1.2 - 0.1 * tokens / 50)
+    assert terms["pythonic"] == 1
+    assert total == pytest.approx(10 * 3 + 2 * 1.2 - 0.1 * tokens / 50 + 0.5)
 
 
 def test_correctness_is_linear_in_the_tests_passed(written, grader) -> None:
@@ -77,7 +81,7 @@ def test_no_invalid_empty_or_constant_program_is_worth_more_than_a_correct_one(
     assert max(wrong) < worst
     # By hand: all tests but one and every bonus, against a correct program without any.
     if kind == "code_quality":
-        assert 10 * 19 / 20 + 2 * 1.2 < 10 * 3 + 2 * 0.5 - 0.1 - 0.1
+        assert 10 * 19 / 20 + 2 * 1.2 + 0.5 < 10 * 3 + 2 * 0.5 - 0.1 - 0.1
 
 
 def test_invalid_syntax_earns_less_than_any_valid_program(written, grader) -> None:
@@ -142,6 +146,100 @@ def test_a_function_of_the_users_own_is_the_reward(written, grader, monkeypatch)
     total, terms, _ = graded(written, grader, "absolute_value", ABSOLUTE, reward)
     assert total == -len("def absolute_value(n):\n    return abs(n)\n")
     assert terms == {"test_program_rewards:shortest": total}
+
+
+class OldReward:
+    """As rewards were written for the environment of the first DQN."""
+
+    def compute_reward(self, current_code, test_results, previous_code="", step_count=0):
+        total = test_results["passed"] / test_results["total"] - 0.1 * len(test_results["errors"])
+        return total, {"length": len(current_code), "steps": step_count}
+
+
+class ByKeywords:
+    def compute_reward(self, code, test_results, **kwargs):
+        return float(kwargs["episode"]) + (code == "def absolute_value(n):\n    return abs(n)\n")
+
+
+class OfResultsAlone:
+    def compute_reward(self, test_results):
+        return 1.0 if test_results["passed"] == test_results["total"] else 0.0
+
+
+class NeedsMore:
+    def compute_reward(self, code, test_results, teacher):
+        return 0.0
+
+
+class NeedsWeights:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def compute_reward(self, code, test_results):
+        return self.weight * test_results["success_rate"]
+
+
+made = NeedsWeights(4.0)
+
+
+def by_class(name: str, grader, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
+    return make_program_reward(f"test_program_rewards:{name}", Weights(), grader)
+
+
+def test_a_reward_class_scores_code_by_its_test_results(written, grader, monkeypatch) -> None:
+    reward = by_class("OldReward", grader, monkeypatch)
+    assert graded(written, grader, "absolute_value", ABSOLUTE, reward)[0] == 1.0
+    half, _, verdict = graded(written, grader, "absolute_value", "return <arg0> <end>", reward)
+    assert half == pytest.approx(verdict.fraction_passed - 0.1 * verdict.tests_passed.count(False))
+    reward = by_class("OfResultsAlone", grader, monkeypatch)
+    assert graded(written, grader, "absolute_value", "return <arg0> <end>", reward)[0] == 0.0
+    reward = by_class("made", grader, monkeypatch)
+    assert graded(written, grader, "absolute_value", ABSOLUTE, reward)[0] == 4.0
+
+
+def test_further_keywords_of_a_reward_class_get_the_number_of_the_episode(
+    written, grader, monkeypatch
+) -> None:
+    reward = by_class("ByKeywords", grader, monkeypatch)
+    totals = [graded(written, grader, "absolute_value", ABSOLUTE, reward)[0] for _ in range(2)]
+    assert totals == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("NeedsMore", "compute_reward needs teacher"), ("NeedsWeights", "cannot be made without arguments")],
+)
+def test_a_reward_class_that_cannot_be_called_says_what_it_lacks(name, message, grader, monkeypatch) -> None:
+    with pytest.raises(RewardError, match=message):
+        by_class(name, grader, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return a + b", 1.0),  # nothing to choose
+        ("return sum(x for x in a)", 1.0),
+        ("return [x for x in a if x in b][::-1]", 1.0),
+        ("result = 0\n    for x in a:\n        result += x\n    return result", 0.0),
+        ("result = 0\n    for x in a:\n        if x:\n            result += x\n    return result", 0.0),
+        ("return sum(a[i] for i in range(len(a)))", 0.5),
+        ("result = a + b\n    return result", 0.0),
+        ("return a == True", 0.0),
+        ("if a:\n        return True\n    else:\n        return False", 0.0),
+        ("return a in b if a else b[1:] == True", 0.75),
+        ("return (", 0.0),
+    ],
+)
+def test_idioms_count_against_the_longer_forms(body, expected) -> None:
+    assert pythonic(f"def f(a, b):\n    {body}\n") == pytest.approx(expected)
+
+
+def test_a_binary_reward_and_one_of_the_users_own_are_not_shaped() -> None:
+    for kind, shaped in (("code_quality", 0.5), ("curriculum", 0.5), ("sparse", 0.0), ("my:Reward", 0.0)):
+        task = object.__new__(TokenMDPTask)
+        task.recipe = load_recipe("dqn_code_generation", [f"reward.type={kind}"])
+        assert task.weights.progress == shaped
 
 
 def test_a_reward_that_is_not_finite_is_refused(written, grader, monkeypatch) -> None:

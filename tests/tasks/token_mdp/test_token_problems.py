@@ -11,7 +11,7 @@ import pytest
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Assertion, Case, Problem
-from greenward.tasks.token_mdp.grammar import Vocabulary, program, tidied
+from greenward.tasks.token_mdp.grammar import Vocabulary, literal_class, program, tidied
 from greenward.tasks.token_mdp.mdp import TokenMDP, TokenSettings
 from greenward.tasks.token_mdp.problems import token_problems
 
@@ -23,10 +23,10 @@ def primes_by_sieve(n: int) -> bool:
 
 # Written without what the references use.
 ORACLES = {
-    "add": lambda a, b: -(-a - b),
+    "add_numbers": lambda a, b: -(-a - b),
     "is_even": lambda n: not n & 1,
     "max_of_three": lambda *numbers: sorted(numbers)[2],
-    "absolute_value": lambda n: math.sqrt(n * n),
+    "is_palindrome": lambda s: all(one == two for one, two in zip(s, reversed(s), strict=True)),
     "factorial": math.gamma,
     "reverse_string": lambda s: "".join(reversed(s)),
     "count_vowels": lambda s: len([c for c in s if c.casefold() in set("aeiou")]),
@@ -83,6 +83,10 @@ def of_reference(body: str, *cases: Case) -> Problem:
         ("return divmod(a, 2)[0]", "needs divmod, which"),
         ("return a if a else print(1)", "needs print, which"),
         ("while a:\n        return 1", "needs while, which"),
+        ("while a:\n        return 1", "Raise environment.vocab_size to 86"),
+        ("return a + 7", "Raise environment.vocab_size to 78"),
+        ("return a + 12345", "Add it to environment.extra_tokens"),
+        ("return lambda: a", "the grammar knows no lambda at any size"),
         ("return lambda: a", "needs lambda, which"),
         ("return a + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1", "has 23 tokens, and max_steps is 20"),
         ("return [a][0] + 1", "does not accept its reference from ']' on, after: return [ <arg0>"),
@@ -92,7 +96,7 @@ def test_what_keeps_a_reference_from_being_written_is_named(body, message) -> No
     problem = of_reference(body, Case((1,), 8))
     with pytest.raises(ProblemError, match="mine: ") as error:
         TokenMDP([problem], Vocabulary(), TokenSettings(max_steps=20))
-    assert message in error.value.message
+    assert message in f"{error.value.message} {error.value.remedy}"
     TokenMDP([problem], Vocabulary(), check=False)
 
 
@@ -144,6 +148,19 @@ def test_vocabularies_out_of_range_are_refused(arguments, message) -> None:
         Vocabulary(*arguments)
 
 
+def test_a_large_vocabulary_holds_literals_that_python_programs_have() -> None:
+    """They are distinct, of one line, and mostly no numbers; the library's most frequent ones come first."""
+    literals = [one for one in Vocabulary(5000).lexemes if literal_class(one)]
+    values = [ast.literal_eval(one) for one in literals]
+    assert (
+        len(set(map(repr, values)))
+        == len(values)
+        == 5000 - 109 + sum(map(bool, map(literal_class, Vocabulary(109).lexemes)))
+    )
+    assert sum(isinstance(value, str) for value in values) > 0.7 * len(values)
+    assert {"'utf-8'", "'name'", "'\\\\'", "255"} <= {*Vocabulary(400).lexemes}
+
+
 def test_larger_vocabularies_begin_with_the_smaller_ones() -> None:
     small, large = Vocabulary(), Vocabulary(5000)
     assert len(large) == 5000
@@ -155,7 +172,9 @@ def test_programs_are_laid_out_by_their_operations() -> None:
     problem = CLASSICS[0]
     body = "if <arg0> : <newline> <indent> return <arg1> <newline> <dedent> return <self> ( 1 , 2 ) <end>"
     code = program(problem, body.split())
-    assert ast.unparse(ast.parse(code)) == "def add(a, b):\n    if a:\n        return b\n    return add(1, 2)"
+    assert ast.unparse(ast.parse(code)) == (
+        "def add_numbers(a, b):\n    if a:\n        return b\n    return add_numbers(1, 2)"
+    )
     assert tidied("def f(:") == "def f(:"
 
 

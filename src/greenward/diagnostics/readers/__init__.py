@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.files import MAX_DOCUMENT_BYTES, expects
+from greenward.common.files import MAX_DOCUMENT_BYTES, expects, read_file
 from greenward.common.text import visible
 from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs, find_rollouts, numbered
 from greenward.diagnostics.readers.names import Columns, RunRows, Table, renamed
 from greenward.diagnostics.readers.rows import Format, Log
-from greenward.diagnostics.signals import RunSignals
+from greenward.diagnostics.signals import HELD_OUT, RunSignals
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
+_MBPP_SUMMARY = re.compile(r"mbpp_summary_step_(\d{1,15})_\w+\.json")
+_MOST_BYTES = 1 << 20  # of such a file
 _SHOWN = 12
 _FEW_ROWS = 3  # a run with fewer is a false start, beside one that has more
 _STANDARD_INPUT = "standard input"
@@ -64,6 +67,13 @@ def read_run_signals(
         shown = ", ".join(visible(name, 60) for name in unknown[:_SHOWN])
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         notes.append(f"{len(unknown)} name(s) are not known and no check uses them: {shown}{more} (--map)")
+    if HELD_OUT not in values and (points := _mbpp_summaries(found.files[0].parent)):
+        # An evaluation before the first step, at step 0, has no row of its own.
+        rows = np.searchsorted(columns.steps, [step for step, _ in points]).clip(max=len(columns.steps) - 1)
+        values[HELD_OUT] = np.full(len(columns.steps), np.nan)
+        values[HELD_OUT][rows] = [score for _, score in points]
+        recorded[HELD_OUT] = ~np.isnan(values[HELD_OUT])
+        notes.append(f"{HELD_OUT} is the pass rate of {len(points)} file(s) mbpp_summary_step_*.json")
     piped = str(path) == "-"
     folder = Path(_STANDARD_INPUT) if piped else found.files[0].parent
     if _CHECKPOINT.fullmatch(folder.name):  # trainer_state.json lies in checkpoints, too
@@ -86,6 +96,20 @@ def read_run_signals(
         columns.reading,
         columns.counted_by,
     )
+
+
+def _mbpp_summaries(folder: Path) -> list[tuple[int, float]]:
+    """(step, pass rate) of the evaluations that lie beside the log of a job, each in a file of its own."""
+    found = []
+    for step, file in sorted(numbered(folder, _MBPP_SUMMARY)):
+        try:
+            said = json.loads(read_file(file, _MOST_BYTES, within=folder))
+            rate = float(said["pass_rate"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if 0 <= rate <= 1:
+            found.append((step, rate))
+    return found
 
 
 @contextmanager

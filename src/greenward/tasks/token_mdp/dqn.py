@@ -26,8 +26,11 @@ from torch import Tensor, nn
 
 from greenward.common.errors import CheckpointError, GreenwardError
 from greenward.common.files import expecting
+from greenward.runs.checkpoints import LAST, find_checkpoint
+from greenward.runs.reading import CHECKPOINTS
 from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.features import HASHED_WORDS
+from greenward.training.loop import STATE_FILE, load_trainer_state
 from greenward.training.protocols import Stateful
 
 if TYPE_CHECKING:
@@ -521,6 +524,25 @@ class DQNAgent(Stateful):
             "the weights of a Q-network", file, CheckpointError, RuntimeError, EOFError, UnpicklingError
         ):
             self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
+
+    def load(self, checkpoint: Path | str) -> None:
+        """Go on from any checkpoint: of this or another run, or of a run its newest one.
+
+        Network, target, optimizer and the number of updates are taken over; the memory begins empty. Raises
+        `CheckpointError` for what holds none, and for layers of other sizes.
+        """
+        folder = Path(checkpoint)
+        folder = folder.parent if folder.name == WEIGHTS else folder
+        folder = find_checkpoint(folder, LAST) if (folder / CHECKPOINTS).is_dir() else folder
+        self.load_weights(folder)
+        self.target.load_state_dict(self.online.state_dict())
+        if (folder / STATE_FILE).is_file():
+            state = load_trainer_state(folder)
+            with expecting("the state of a Q-learning", folder / STATE_FILE, CheckpointError, RuntimeError):
+                agent = state["trainer"]["agent"]
+                self.target.load_state_dict(agent["target"])
+                self.optimizer.load_state_dict(agent["optimizer"])
+                self.version = int(agent["version"])
 
 
 def learn_environment(

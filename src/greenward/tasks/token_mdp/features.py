@@ -136,6 +136,8 @@ HASHED_WORDS = 4095
 """Words of docstrings share so many numbers, from 1 on; 0 is none."""
 _PER_TOKEN = 24
 _WINDOW = 8 * _PER_TOKEN
+_BATCH = 64
+"""Texts that a model reads at a time."""
 
 
 class HashedEmbeddings:
@@ -144,6 +146,9 @@ class HashedEmbeddings:
     That of the code holds the newest eight tokens one after another and a bag of all tokens, each by fixed
     random vectors, that of the problem hashed n-grams (`features`).
     """
+
+    reads_program = False
+    """Whether `code` needs the text of the program."""
 
     def __init__(self, vocabulary: Vocabulary, relations: bool = True) -> None:
         self._relations = relations
@@ -192,56 +197,88 @@ class NumberedEmbeddings(HashedEmbeddings):
         code[-1] = tokens[-1] + 1
 
 
-class ModelEmbeddings:
-    """Mean hidden states of a code model, by a fixed random projection to 256 entries (CodeBERT, …).
+class ModelEmbeddings(HashedEmbeddings):
+    """Mean hidden states of a code model, by fixed random projections (CodeBERT, …).
 
-    Texts are computed once. Raises `ConfigError` where the folder holds no model or the extra `hf` is
-    missing.
+    A problem's vector is that of its docstring. The code's is made as in `HashedEmbeddings`, where the rows
+    of lexemes are what the model makes of each of them, read once; operations and slots, which are no text,
+    keep their random rows. With `reads` "program" it is that of the whole program after each token. `name` is
+    a folder or an id of the hub. Raises `ConfigError` where there is no model or the extra `hf` is missing.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(
+        self, name: str, vocabulary: Vocabulary, relations: bool = True, *, reads: str = "tokens"
+    ) -> None:
+        super().__init__(vocabulary, relations)
         try:
             from transformers import AutoModel, AutoTokenizer
         except ImportError:
             raise ConfigError(
                 "environment.embedding: model needs transformers.", remedy="pip install greenward[hf]"
             ) from None
-        if not (Path(folder) / "config.json").is_file():
-            raise ConfigError(f"environment.embedding_model: {folder} holds no model (config.json).")
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        is_folder = Path(name).is_dir()
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=is_folder)
+            self._model: Any = AutoModel.from_pretrained(name, local_files_only=is_folder).eval()
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"environment.embedding_model: {name} holds no model, and none could be fetched: {reason}",
+                remedy="Give a folder with config.json, or an id of the hub where there is a network.",
+            ) from None
         hidden = self._model.config.hidden_size
         rng = np.random.default_rng(0)
         self._projection = rng.standard_normal((hidden, CODE)).astype(np.float32) / hidden**0.5
-        self._embedded = lru_cache(maxsize=100_000)(self._mean_state)
+        self._embedded = lru_cache(maxsize=100_000)(
+            lambda text: self._mean_states([text])[0] @ self._projection
+        )
+        self.reads_program = reads == "program"
+        if not self.reads_program:
+            texts = [one for one in vocabulary.lexemes if one[0] != "<" or one in ("<", "<=")]
+            states = self._mean_states(texts)
+            states = (states - states.mean(0)) / (states.std(0) + 1e-6)
+            places = [vocabulary.index[one] for one in texts]
+            for table, scale in ((self._window, 1.0), (self._bag, 4.0)):
+                to_row = rng.standard_normal((hidden, table.shape[1])) / hidden**0.5
+                table[places] = states @ to_row / scale
 
     def problem(self, one: TokenProblem) -> np.ndarray:
-        text = self._embedded(one.problem.starter_code or one.problem.prompt)
-        return np.concatenate([text, examples.relations(one.problem)])
-
-    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None: ...
-
-    def code(self, code: np.ndarray, text: str) -> np.ndarray:
-        return self._embedded(text)
-
-    def _mean_state(self, text: str) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
-            inputs = self._tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
-            states = self._model(**inputs).last_hidden_state[0]
-        found: np.ndarray = states.mean(0).float().numpy() @ self._projection
+        found = super().problem(one)
+        found[:BASE] = self._embedded(one.problem.prompt)
         return found
 
+    def append(self, code: np.ndarray, tokens: Sequence[int]) -> None:
+        if not self.reads_program:
+            super().append(code, tokens)
 
-Embeddings = HashedEmbeddings | ModelEmbeddings
+    def code(self, code: np.ndarray, text: str) -> np.ndarray:
+        return self._embedded(text) if self.reads_program else code
+
+    def _mean_states(self, texts: Sequence[str]) -> np.ndarray:
+        """The mean of the last hidden states of each text, of shape (texts, hidden size)."""
+        import torch
+
+        found = []
+        for begin in range(0, len(texts), _BATCH):
+            inputs = [
+                self._tokenizer(one, truncation=True, max_length=256) for one in texts[begin : begin + _BATCH]
+            ]
+            longest = max(len(one["input_ids"]) for one in inputs)
+            ids, seen = (
+                torch.tensor([[*one[key], *[0] * (longest - len(one[key]))] for one in inputs])
+                for key in ("input_ids", "attention_mask")
+            )
+            with torch.no_grad():
+                states = self._model(input_ids=ids, attention_mask=seen).last_hidden_state.float()
+            found.append((states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True))
+        states_TH: np.ndarray = torch.cat(found).numpy()
+        return states_TH
 
 
 def make_embeddings(
-    kind: str, model: str | None, vocabulary: Vocabulary, *, relations: bool = True
-) -> Embeddings:
+    kind: str, model: str | None, vocabulary: Vocabulary, *, relations: bool = True, reads: str = "tokens"
+) -> HashedEmbeddings:
     """The embeddings that a recipe's `environment.embedding` names, with `relations` of the tests or not."""
     if kind == "model":
-        return ModelEmbeddings(str(model))
-    numbered = kind == "learned"
-    return (NumberedEmbeddings if numbered else HashedEmbeddings)(vocabulary, relations)
+        return ModelEmbeddings(str(model), vocabulary, relations, reads=reads)
+    return (NumberedEmbeddings if kind == "learned" else HashedEmbeddings)(vocabulary, relations)

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import ast
 import io
-import itertools
 import string
 import textwrap
 import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy as np
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import parse_or_none
+from greenward.problems.rows import DATA
 
 NEWLINE, INDENT, DEDENT, DELETE, END = "<newline>", "<indent>", "<dedent>", "<delete>", "<end>"
 OPERATIONS = (NEWLINE, INDENT, DEDENT, DELETE, END)
@@ -58,14 +58,21 @@ _CORE = (
 _FURTHER = (
     "-=", "//=", "**", "int", "strip", "isdigit", "isalpha", "split", "replace", "3", "4", "5", "6", "7", "8",
     "9", "100", "'a'", "'e'", "','", "'-'",
+    "while", "elif", "append", "%=", "round", "bool", "list", "chr", "title", "capitalize", "swapcase",
+    "lstrip", "rstrip", "isupper", "islower", "isspace", "isalnum", "startswith", "endswith", "find", "rfind",
+    "join", "zfill", "splitlines",
 )  # fmt: skip
+NUMBER, TEXT = "0", "''"
+"""Stand for all literals of their type, which the grammar does not tell apart."""
 
 
 class Vocabulary:
     """The first `size` lexemes of a fixed order, the shortest useful vocabulary first; then `extra` ones.
 
-    `index` maps a lexeme to its action. Raises `ConfigError` for a size out of range and for extra lexemes
-    that are no literals.
+    Beyond what the grammar knows come literals, those first that are most frequent in Python's standard
+    library: a name without a type could never be legal. `index` maps a lexeme to its action. `classes` are
+    the lexemes that the grammar tells apart, and `class_V` the place there of each action. Raises
+    `ConfigError` for a size out of range and for extra lexemes that are no literals.
     """
 
     def __init__(self, size: int = len(_CORE), extra: Sequence[str] = ()) -> None:
@@ -74,18 +81,17 @@ class Vocabulary:
                 f"environment.vocab_size: expected {len(_CORE)} to {MOST_TOKENS:,}, found {size}.",
                 remedy=f"The {len(_CORE)} lexemes of the core are needed by the grammar.",
             )
-        lexemes = dict.fromkeys((*_CORE, *_FURTHER))
-        # For a vocabulary of any size there are literals without end.
-        more = itertools.chain(map(repr, string.ascii_lowercase), map(str, itertools.count(11)))
-        while len(lexemes) < size:
-            lexemes[next(more)] = None
+        lexemes = dict.fromkeys((*_CORE, *_FURTHER, *(frequent_literals() if size > len(_KNOWN) else ())))
         for literal in extra:
-            if not _is_literal(literal):
+            if literal_class(literal) is None:
                 raise ConfigError(
                     f"environment.extra_tokens: {literal!r} is no literal of a number or a text."
                 )
         self.lexemes = tuple(dict.fromkeys((*list(lexemes)[:size], *extra)))
         self.index = {lexeme: action for action, lexeme in enumerate(self.lexemes)}
+        classes = [literal_class(lexeme) or lexeme for lexeme in self.lexemes]
+        self.classes = {lexeme: place for place, lexeme in enumerate(dict.fromkeys(classes))}
+        self.class_V = np.array([self.classes[lexeme] for lexeme in classes])
 
     def __len__(self) -> int:
         return len(self.lexemes)
@@ -93,18 +99,32 @@ class Vocabulary:
     @cached_property
     def weights(self) -> list[float]:
         """The weight of each token in a random draw, whatever came before; literals share `_LITERALS`."""
-        literals = sum(map(_is_literal, self.lexemes))
+        of_literals = np.isin(self.class_V, [self.classes[NUMBER], self.classes[TEXT]])
+        each = _LITERALS / of_literals.sum()
         return [
-            float(_WEIGHTS.get(lexeme, _LITERALS / literals if _is_literal(lexeme) else 1.0))
-            for lexeme in self.lexemes
+            each if is_literal else float(_WEIGHTS.get(lexeme, 1.0))
+            for lexeme, is_literal in zip(self.lexemes, of_literals, strict=True)
         ]
 
 
-def _is_literal(lexeme: str) -> bool:
+_KNOWN = (*_CORE, *_FURTHER)
+
+
+@cache
+def frequent_literals() -> list[str]:
+    """The literals of `benchmarks/python_literals.py`, most frequent first."""
+    return (DATA / "python_literals.txt").read_text(encoding="utf-8").splitlines()
+
+
+def literal_class(lexeme: str) -> str | None:
+    """`NUMBER` or `TEXT` for a literal of one line that is not negative; None for all else."""
+    if not lexeme or lexeme[0] not in string.digits + "'\"":
+        return None
     try:
-        return type(ast.literal_eval(lexeme)) in (int, str) and "\n" not in lexeme
+        kind = type(ast.literal_eval(lexeme))
     except (ValueError, SyntaxError):
-        return False
+        return None
+    return {int: NUMBER, float: NUMBER, str: TEXT}.get(kind) if "\n" not in lexeme else None
 
 
 def parameters(problem: Problem) -> list[str]:
@@ -146,7 +166,7 @@ def tidied(code: str) -> str:
 def reference_lexemes(problem: Problem) -> list[str]:
     """The body of the problem's reference as lexemes; its own variables keep their names.
 
-    Raises `ProblemError` where there is no reference that could be read.
+    Raises `ProblemError` where the reference cannot be read.
     """
     name = problem.entry_point
     tree = parse_or_none(problem.reference)
@@ -154,9 +174,8 @@ def reference_lexemes(problem: Problem) -> list[str]:
     found = next((node for node in functions if node.name == name), None)
     if found is None:
         raise ProblemError(
-            f"{problem.task_id}: there is no reference that defines {name!r}, so nothing proves that the "
-            "problem can be solved.",
-            remedy="Give a reference, or set environment.check_reachability=false.",
+            f"{problem.task_id}: its reference does not define {name!r}, and proves nothing.",
+            remedy="Correct the reference, leave it out, or set environment.check_reachability=false.",
         )
     body = found.body[1:] if ast.get_docstring(found) else found.body
     slots = {argument.arg: slot for argument, slot in zip(found.args.args, ARGUMENTS, strict=False)}
@@ -199,6 +218,8 @@ class Production(NamedTuple):
 
 
 Table = dict[str, Production]
+_CHANGES = ("lower", "upper", "strip", "title", "capitalize", "swapcase", "lstrip", "rstrip")
+_QUESTIONS = ("isdigit", "isalpha", "isupper", "islower", "isspace", "isalnum")
 
 
 @dataclass(frozen=True)
@@ -243,7 +264,11 @@ class Productions:
         if depth < 2:
             with_else = (*after, True)
             table["for"] = Production((("Loop", depth), after), "", "loop")
-            table["if"] = Production((_expression("any", "condition"), *_block(depth + 1), with_else))
+            branch = Production((_expression("any", "condition"), *_block(depth + 1), with_else))
+            table["if"] = branch
+            table["while"] = Production((_expression("any", "condition"), *_block(depth + 1), after))
+            if has_else:
+                table["elif"] = branch
         if has_else:
             table["else"] = Production((*_block(depth + 1), after))
         return table
@@ -253,8 +278,12 @@ class Productions:
         kind = self.signature.result
         end = _lexeme(NEWLINE, "" if depth else f"bind {RESULT}")
         table = {"=": Production((_expression(kind, "full"), end))}
-        for operator in {N: "+= -= *= //=", S: "+=", LN: "+=", LS: "+="}.get(kind, "").split():
+        for operator in {N: "+= -= *= //= %=", S: "+=", LN: "+=", LS: "+="}.get(kind, "").split():
             table[operator] = Production((_expression(kind, "full"), _lexeme(NEWLINE)), "", "result")
+        if kind in (LN, LS):
+            element = _expression(_ELEMENT[kind], "condition")
+            added = (_lexeme("append"), _lexeme("("), element, _lexeme(")"), _lexeme(NEWLINE))
+            table["."] = Production(added, "", "result")
         return table, False
 
     def _loop(self, depth: int) -> tuple[Table, bool]:
@@ -281,7 +310,7 @@ class Productions:
     def _operands(self, kind: str) -> Table:
         """The lexemes that begin a value of a type, with the rest of the value."""
         table: Table = {}
-        signature, lexemes = self.signature, self.vocabulary.lexemes
+        signature = self.signature
         for slot, one in zip(ARGUMENTS, signature.arguments, strict=False):
             if one == kind:
                 table[slot] = Production(())
@@ -289,23 +318,28 @@ class Productions:
             table[RESULT] = Production((), "", "bound")
             table[SELF] = _call(*(_expression(one, "condition") for one in signature.arguments))
         if kind == N:
-            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0].isdigit()}
+            table[NUMBER] = Production(())
             table[X] = Production((), "use", "variable")
             table["len"] = _call(_expression("sized", "condition"))
             table["abs"] = _call(_expression(N, "condition"))
             table["int"] = _call(_expression("either", "condition"))
+            table["round"] = _call(_expression(N, "condition"))
             table["sum"] = _call(("Generated", "element", ("Numbers",)), generator=True)
             table["min"] = table["max"] = Production((_lexeme("("), ("Compared",)))
         if kind == S:
-            table |= {lexeme: Production(()) for lexeme in lexemes if lexeme[0] in "'\""}
+            table[TEXT] = Production(())
             table[C] = Production((), "use", "variable")
             table["str"] = _call(_expression(N, "condition"))
+            table["chr"] = _call(_expression(N, "condition"))
         if kind == B:
             table |= {lexeme: Production(()) for lexeme in ("True", "False")}
+            table["bool"] = _call(_expression("any", "condition"))
             table["all"] = table["any"] = _call(("Generated", "any", None), generator=True)
         if kind in (LN, LS):
             table["sorted"] = _call(_expression(kind if kind == LN else "texts to walk", "condition"))
             table["["] = Production((("Listed", _ELEMENT[kind]),))
+        if kind == LS:
+            table["list"] = _call(_expression("texts to walk", "condition"))
         return table
 
     def _p(self, goal: str, kind: str, level: str) -> tuple[Table, bool]:
@@ -325,8 +359,10 @@ class Productions:
         follow: Symbol = ("R", goal, kind, level)
         truth: Symbol = ("R", goal, B, level)
         if _at_least(level, "sum"):
-            for operator in {N: "+ - * // % **", S: "+", LN: "+", LS: "+"}.get(kind, "").split():
+            for operator in {N: "+ - * // %", S: "+", LN: "+", LS: "+"}.get(kind, "").split():
                 table[operator] = Production((_expression(kind, "operand"), follow))
+            if kind == N:
+                table["**"] = Production((("Exponent",), follow))
             if kind == S:
                 table["*"] = Production((_expression(N, "operand"), follow))
         if _at_least(level, "comparison") and kind != B:
@@ -344,6 +380,10 @@ class Productions:
             table["if"] = Production((_expression("any", "condition"), _lexeme("else"), otherwise))
         return table, accepted
 
+    def _exponent(self) -> tuple[Table, bool]:
+        """A literal: a negative exponent would give a number that is no index."""
+        return {NUMBER: Production(())}, False
+
     def _slice(self, goal: str, kind: str, level: str, colons: int, read: bool = False) -> tuple[Table, bool]:
         """After `[` or a colon: a bound, the next colon, or the end; without a colon it is an index."""
         bound = _expression(N, "condition")
@@ -358,10 +398,13 @@ class Productions:
         text, number, truth, texts = (("P", goal, kind, level) for kind in (S, N, B, LS))
         one = _expression(S, "condition")
         return {
-            **{name: _call(follow=text) for name in ("lower", "upper", "strip")},
-            **{name: _call(follow=truth) for name in ("isdigit", "isalpha")},
-            "count": _call(one, follow=number),
-            "split": _call(follow=texts),
+            **{name: _call(follow=text) for name in _CHANGES},
+            **{name: _call(follow=truth) for name in _QUESTIONS},
+            **{name: _call(one, follow=truth) for name in ("startswith", "endswith")},
+            **{name: _call(one, follow=number) for name in ("count", "find", "rfind")},
+            **{name: _call(follow=texts) for name in ("split", "splitlines")},
+            "join": _call(_expression("texts to walk", "condition"), follow=text),
+            "zfill": _call(_expression(N, "condition"), follow=text),
             "replace": _call(one, one, follow=text),
         }, False
 
@@ -513,15 +556,22 @@ class Node:
 
     Equal states are one object.
 
-    `cost` is the least number of lexemes that finish the program, and `extra_V` how many more it takes with
-    each lexeme next (`NEVER` where one is not allowed); states that look alike share the array.
+    `cost` is the least number of lexemes that finish the program, and `extra_C` how many more it takes with
+    a lexeme of each class next (`NEVER` where none is allowed); states that look alike share the array.
+    `class_V` are the classes of the vocabulary.
     """
 
     stack: tuple[Any, ...] | None  # (symbol, rest of the stack)
     scope: Scope
     cost: int
-    extra_V: np.ndarray
+    extra_C: np.ndarray
+    class_V: np.ndarray
     following: dict[int, Node] = field(default_factory=dict)
+
+    @property
+    def extra_V(self) -> np.ndarray:
+        """As `extra_C`, for each lexeme."""
+        return self.extra_C[self.class_V]
 
 
 class Grammar:
@@ -542,7 +592,7 @@ class Grammar:
     def advance(self, node: Node, action: int) -> Node | None:
         """The state after an action, None where it is not allowed."""
         found = node.following.get(action)
-        if found is None and node.extra_V[action] < NEVER:
+        if found is None and node.extra_C[self._vocabulary.class_V[action]] < NEVER:
             found = node.following[action] = self._advance(node, self._vocabulary.lexemes[action])
         return found
 
@@ -558,7 +608,7 @@ class Grammar:
 
     def _expansion(self, node: Node, lexeme: str) -> tuple[Symbol, Production, tuple[Any, ...] | None]:
         """The symbol that the lexeme replaces, by which production, and the stack below it."""
-        stack = node.stack
+        stack, lexeme = node.stack, literal_class(lexeme) or lexeme
         while stack is not None:
             symbol, stack = stack
             production = self._tables[symbol].get(lexeme)
@@ -572,12 +622,13 @@ class Grammar:
         if len(self._nodes) > MOST_NODES:  # of random programs there is no end
             self._nodes.clear()
             self.start.following.clear()
-        node = Node(stack, scope, self._cost(stack), self._row(stack, scope))
+        row = self._row(stack, scope)
+        node = Node(stack, scope, self._cost(stack), row, self._vocabulary.class_V)
         self._nodes[(stack, scope)] = node
         return node
 
     def _row(self, stack: tuple[Any, ...] | None, scope: Scope) -> np.ndarray:
-        """`Node.extra_V`, which depends on the symbols down to the first that may not vanish."""
+        """`Node.extra_C`, which depends on the symbols down to the first that may not vanish."""
         symbols: list[Symbol] = []
         while stack is not None and (not symbols or self._nullable[symbols[-1]]):
             symbol, stack = stack
@@ -585,14 +636,14 @@ class Grammar:
         key = (*symbols, scope)
         if (found := self._rows.get(key)) is not None:
             return found
-        found = np.full(len(self._vocabulary), NEVER, np.int32)
+        found = np.full(len(self._vocabulary.classes), NEVER, np.int32)
         passed = 0
         for symbol in symbols:
             passed += self._costs[symbol]  # of what the lexeme replaces
             for lexeme, production in self._tables[symbol].items():
-                action = self._vocabulary.index[lexeme]
-                if found[action] == NEVER and scope.allows(lexeme, production.rule):
-                    found[action] = 1 + sum(self._costs[one] for one in production.symbols) - passed
+                place = self._vocabulary.classes[lexeme]
+                if found[place] == NEVER and scope.allows(lexeme, production.rule):
+                    found[place] = 1 + sum(self._costs[one] for one in production.symbols) - passed
         self._rows[key] = found
         return found
 
@@ -606,7 +657,7 @@ class Grammar:
     def _explore(self, start: Symbol) -> None:
         """Make the tables of all symbols that can be reached."""
         waiting = [start]
-        known = set(self._vocabulary.index)
+        known = self._vocabulary.classes
         while waiting:
             symbol = waiting.pop()
             if symbol in self._tables:

@@ -27,6 +27,8 @@ from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.grammar import Vocabulary, tidied
 from greenward.tasks.token_mdp.mdp import (
     ENDED,
+    SHAPED,
+    SUCCESS_MEMORY,
     CodeGrading,
     GradedProgram,
     TokenMDP,
@@ -55,7 +57,8 @@ class TokenMDPVectorEnv(VectorEnv):
     changes nothing but costs a step, with `info["illegal_action"]`; with `illegal_actions="error"` it raises
     `ConfigError`. `gamma` is the discount for which the shaping by progress is neutral. With
     `test_when="whole"` the tests run whenever the program is whole, not at its end alone, and the observation
-    tells how many passed. `writings` are the programs.
+    tells how many passed. `writings` are the programs. `success` is the share of the newest episodes of each
+    problem that passed, for which `reward="curriculum"` lets partial credit shrink.
     """
 
     metadata: ClassVar = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -68,7 +71,7 @@ class TokenMDPVectorEnv(VectorEnv):
         vocab_size: int | None = None,
         max_steps: int = 50,
         grammar_mask: bool = True,
-        delete: bool = False,
+        delete: bool = True,
         reward: str = "code_quality",
         weights: Weights | None = None,
         gamma: float = 0.99,
@@ -95,7 +98,8 @@ class TokenMDPVectorEnv(VectorEnv):
         self._owned = Grader(_LIMITS) if grader is None else None
         self._grading = CodeGrading(grader or self._owned)  # type: ignore[arg-type]
         self._reward = make_program_reward(reward, weights, self._grading.grader)
-        self._progress, self._gamma = weights.progress, gamma
+        self._progress, self._gamma = weights.progress if reward in SHAPED else 0.0, gamma
+        self.success = dict.fromkeys((one.task_id for one in self.mdp.problems), 0.0)
         self._raises = illegal_actions == "error"
         self.writings: list[Writing] = []
         self._over = np.zeros(num_envs, bool)
@@ -106,8 +110,8 @@ class TokenMDPVectorEnv(VectorEnv):
         """Begin an episode in each environment; `options["task_id"]` names the problem of all."""
         super().reset(seed=seed)
         asked = (options or {}).get("task_id")
-        if asked is not None and asked not in self.mdp.references:
-            raise ConfigError(f"there is no problem {asked!r}; there are {', '.join(self.mdp.references)}.")
+        if asked is not None and asked not in self.success:
+            raise ConfigError(f"there is no problem {asked!r}; there are {', '.join(self.success)}.")
         self._asked = asked
         self.writings = [self._begin() for _ in range(self.num_envs)]
         self._over[:] = False
@@ -170,11 +174,15 @@ class TokenMDPVectorEnv(VectorEnv):
         written = [self.writings[place] for place in places]
         codes = [tidied(one.code) for one in written]
         verdicts = self._grading([(one.one.problem, code) for one, code in zip(written, codes, strict=True)])
-        programs = list(map(GradedProgram, written, codes, verdicts))
+        levels = [self.success[one.one.task_id] for one in written]
+        programs = list(map(GradedProgram, written, codes, verdicts, levels))
         scores = self._reward(programs) if programs else []
         for place, one, verdict, (total, _) in zip(places, written, verdicts, scores, strict=True):
             one.tested = verdict.fraction_passed
-            rewards[place] += total if one.outcome else 0.0
+            if one.outcome:
+                rewards[place] += total
+                task = one.one.task_id
+                self.success[task] += (1 - SUCCESS_MEMORY) * (verdict.passed - self.success[task])
         return dict(zip(places, verdicts, strict=True))
 
     def _observations(self) -> np.ndarray:

@@ -8,6 +8,7 @@ reward of each step and therefore changes no optimal policy (Ng, Harada and Russ
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,16 +27,20 @@ from greenward.problems.problem import Problem
 from greenward.problems.python_source import parse_or_none
 from greenward.rollouts.protocols import POLICY, Episode
 from greenward.tasks.token_mdp import features
-from greenward.tasks.token_mdp.features import Embeddings, HashedEmbeddings
-from greenward.tasks.token_mdp.grammar import OPERATIONS, Node, Vocabulary, program, tidied
+from greenward.tasks.token_mdp.features import HashedEmbeddings
+from greenward.tasks.token_mdp.grammar import END, OPERATIONS, Node, Vocabulary, program, tidied
 from greenward.tasks.token_mdp.problems import TokenProblem, check_reachable, token_problems
 
 SHORTEST = 8
 """The room of an episode with the largest head start."""
 SMOOTHING = 3.0
 """How many observations the shorter context counts for."""
+SUCCESS_MEMORY = 0.8
+"""Decay of the success rate of each problem, per episode that counts for it."""
 UNSEEN = 0.3
 """The share of the fixed weights, so that what no program did is tried, too."""
+MOST_ROWS = 4096
+"""Contexts whose smoothed probabilities are kept at a time."""
 ENDED, STEP_LIMIT, DEAD_END = "ended", "step limit", "no legal action"
 
 
@@ -60,7 +65,7 @@ class TokenMDP:
 
     The token prior is counted in the references of `corpus`, which are kept as tokens. Raises
     `ProblemError` for problems that the grammar does not know and, with `check`, for those whose reference
-    cannot be written.
+    cannot be written. `unproved` are the ids of problems without a reference, of which this is not known.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class TokenMDP:
         *,
         check: bool = True,
         corpus: Sequence[Problem] = (),
-        embeddings: Embeddings | None = None,
+        embeddings: HashedEmbeddings | None = None,
     ) -> None:
         if not problems:
             raise ConfigError("the token MDP needs at least one problem.")
@@ -80,8 +85,9 @@ class TokenMDP:
         self.references = {
             one.task_id: check_reachable(one, vocabulary, settings.max_steps)
             for one in self.problems
-            if check
+            if check and one.problem.reference
         }
+        self.unproved = [one.task_id for one in self.problems if check and not one.problem.reference]
         self.corpus = [
             (one, [vocabulary.index[lexeme] for lexeme in check_reachable(one, vocabulary, 10**6)])
             for one in token_problems(corpus, vocabulary)
@@ -174,7 +180,8 @@ class Writing:
     @property
     def complete(self) -> bool:
         """Whether the code so far is a whole program."""
-        return bool(self.outcome == ENDED or self._node.extra_V[self._operations[4]] <= 0)
+        end = self.mdp.vocabulary.classes[END]
+        return bool(self.outcome == ENDED or self._node.extra_C[end] <= 0)
 
     @property
     def code(self) -> str:
@@ -183,7 +190,7 @@ class Writing:
     @property
     def observation(self) -> np.ndarray:
         most, embeddings = self.mdp.settings.max_steps, self.mdp.embeddings
-        text = "" if isinstance(embeddings, HashedEmbeddings) else self.code  # which hashing does not need
+        text = self.code if embeddings.reads_program else ""
         found = np.empty(features.SIZE, np.float32)
         found[: features.PROBLEM] = self.mdp.embedding(self.one)
         found[features.PROBLEM : -features.METADATA] = embeddings.code(self._code, text)
@@ -233,6 +240,8 @@ class TokenPrior:
                 if part in self._counts:
                     counts = self._counts[part]
                     found = (counts + SMOOTHING * found) / (counts.sum() + SMOOTHING)
+            if len(self._rows) >= MOST_ROWS:  # of contexts with literals there is no end
+                self._rows.clear()
             self._rows[context] = found
         return found
 
@@ -250,8 +259,12 @@ class Weights:
     correctness: float = 10.0
     quality: float = 2.0
     efficiency: float = 1.0
+    pythonic: float = 0.5
     progress: float = 0.5
 
+
+SHAPED = ("code_quality", "curriculum")
+"""The rewards whose steps earn for progress; `sparse` is binary, and one of the user's own is his alone."""
 
 Scored = tuple[float, Mapping[str, float]]
 
@@ -271,7 +284,7 @@ ProgramReward = Callable[[Sequence[GradedProgram]], list[Scored]]
 
 @dataclass(frozen=True)
 class CodeQuality:
-    """weights · (correctness, quality, efficiency).
+    """weights · (correctness, quality, efficiency, pythonic).
 
     With `curriculum`, what a program earns for a part of the tests shrinks with the success rate of its
     problem, until only a whole solution pays.
@@ -291,6 +304,7 @@ class CodeQuality:
             "quality": 0.0 if verdict.status is Status.SYNTAX_ERROR else quality(code),
             "efficiency": -0.1 * (one.used - one.head_start) / one.mdp.settings.max_steps
             - 0.1 * max(0, len(one.tokens) - LONG) / LONG,
+            "pythonic": pythonic(code),
         }
         return sum(vars(self.weights)[name] * value for name, value in terms.items()), terms
 
@@ -322,7 +336,7 @@ def custom_reward(name: str, grader: Grader) -> ProgramReward:
 
 def make_program_reward(kind: str, weights: Weights, grader: Grader) -> ProgramReward:
     """The reward that a recipe's `reward.type` names."""
-    if kind in ("code_quality", "curriculum"):
+    if kind in SHAPED:
         return CodeQuality(weights, kind == "curriculum")
     return sparse if kind == "sparse" else custom_reward(kind, grader)
 
@@ -337,6 +351,63 @@ def quality(code: str) -> float:
     returns = any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
     branches = sum(isinstance(node, _BRANCHES) for node in nodes)
     return 0.5 + 0.3 * (uses and returns) + 0.2 * (len(code.split()) <= LONG) + 0.2 * (branches <= BRANCHY)
+
+
+def pythonic(code: str) -> float:
+    """The share of the constructs with an idiom and a longer form in which the idiom was used.
+
+    It is 1 where there is no such construct, so that nothing is gained by adding one, and 0 for what does not
+    parse. Longer forms: a loop that only adds up what a generator could give, indices of `range(len(...))`
+    where the values could be walked through, a comparison with True or False, a branch that only chooses
+    between the two, and a name that is returned at once.
+    """
+    if (tree := parse_or_none(code)) is None:
+        return 0.0
+    nodes = list(ast.walk(tree))
+    long = sum(map(_is_long, nodes))
+    long += sum(_returned_at_once(*two) for node in nodes for two in itertools.pairwise(_statements(node)))
+    idioms = sum(isinstance(node, _IDIOMS) for node in nodes)
+    return idioms / (idioms + long) if long else 1.0
+
+
+_IDIOMS = (ast.GeneratorExp, ast.ListComp, ast.IfExp, ast.Slice, ast.In, ast.NotIn)
+
+
+def _statements(node: ast.AST) -> list[ast.stmt]:
+    body = getattr(node, "body", None)
+    return body if isinstance(body, list) else []
+
+
+def _returned_at_once(first: ast.stmt, then: ast.stmt) -> bool:
+    if not (isinstance(first, ast.Assign) and isinstance(then, ast.Return)):
+        return False
+    target, value = first.targets[0], then.value
+    return isinstance(target, ast.Name) and isinstance(value, ast.Name) and target.id == value.id
+
+
+def _is_truth(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+
+
+def _is_long(node: ast.AST) -> bool:
+    """Whether a construct is the longer form of an idiom."""
+    if isinstance(node, ast.For | ast.comprehension):
+        body = node.body if isinstance(node, ast.For) else []
+        match node.iter:
+            case ast.Call(func=ast.Name("range"), args=[ast.Call(func=ast.Name("len"))]):
+                return True
+        match body:
+            case [ast.AugAssign(op=ast.Add())] | [ast.If(body=[ast.AugAssign(op=ast.Add())], orelse=[])]:
+                return True
+        return False
+    if isinstance(node, ast.Compare):
+        return any(map(_is_truth, (node.left, *node.comparators)))
+    if isinstance(node, ast.IfExp):
+        return _is_truth(node.body) and _is_truth(node.orelse)
+    match node:
+        case ast.If(body=[ast.Return(value=first)], orelse=[ast.Return(value=second)]):
+            return _is_truth(first) and _is_truth(second)
+    return False
 
 
 def potential(one: Writing) -> float:

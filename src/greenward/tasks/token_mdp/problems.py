@@ -15,6 +15,7 @@ from greenward.tasks.token_mdp.grammar import (
     ARGUMENTS,
     LN,
     LS,
+    MOST_TOKENS,
     TYPES,
     VARIABLES,
     B,
@@ -23,6 +24,7 @@ from greenward.tasks.token_mdp.grammar import (
     S,
     Signature,
     Vocabulary,
+    literal_class,
     parameters,
     reference_lexemes,
 )
@@ -110,11 +112,18 @@ def check_reachable(one: TokenProblem, vocabulary: Vocabulary, max_steps: int) -
                   if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)})  # fmt: skip
     missing = next((name for name in lexemes if name not in vocabulary.index and name not in own), None)
     if missing is not None:
+        place = Vocabulary(MOST_TOKENS).index.get(missing)
+        remedy = (
+            f"Raise environment.vocab_size to {place + 1}, or give a simpler reference."
+            if place is not None
+            else "Add it to environment.extra_tokens."
+            if literal_class(missing)
+            else f"Give a simpler reference: the grammar knows no {missing} at any size."
+        )
         raise ProblemError(
             f"{one.task_id}: its reference needs {missing}, which is not among the {len(vocabulary)} "
             "tokens of the vocabulary.",
-            remedy="Raise environment.vocab_size, add a literal to environment.extra_tokens, or give a "
-            "simpler reference.",
+            remedy=remedy,
         )
     if len(lexemes) > max_steps:
         raise ProblemError(

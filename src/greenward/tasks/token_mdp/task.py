@@ -60,6 +60,7 @@ from greenward.tasks.token_mdp import features
 from greenward.tasks.token_mdp.features import make_embeddings
 from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.mdp import (
+    SHAPED,
     Attempt,
     Choose,
     CodeGrading,
@@ -94,7 +95,9 @@ class DQNAlgorithmConfig(AlgorithmConfig):
 
     name: Literal["dqn"] = "dqn"
     learning_rate: PositiveFloat = Field(1e-4, description="of Adam")
-    gamma: PositiveFraction = Field(0.99, description="discount of what comes one step later")
+    gamma: Fraction = Field(
+        0.99, description="discount of what comes one step later; 0 = the next reward alone counts"
+    )
     epsilon_start: Fraction = Field(1.0, description="share of random actions in the first episode")
     epsilon_end: Fraction = Field(0.01, description="the lowest share of random actions")
     epsilon_decay: PositiveFraction = Field(0.995, description="factor of epsilon from episode to episode")
@@ -102,7 +105,9 @@ class DQNAlgorithmConfig(AlgorithmConfig):
     batch_size: PositiveInt = Field(64, description="transitions of one update")
     learning_starts: NonNegativeInt = Field(1000, description="transitions before the first update")
     hidden_dim: PositiveInt = Field(512, description="width of the two hidden layers")
-    dropout: Fraction = Field(0.0, description="after each hidden layer, during updates only")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of each hidden layer that updates leave out"
+    )
     double: bool = Field(True, description="the online network chooses the action that the target one values")
     dueling: bool = Field(True, description="value and advantages in two streams (arXiv 1511.06581)")
     n_step: PositiveInt = Field(1, description="rewards that are summed before the target network is asked")
@@ -189,11 +194,13 @@ class TokenEnvironmentConfig(ConfigSection):
 
     max_steps: PositiveInt = Field(50, description="tokens and deletions of a program at most")
     vocab_size: Annotated[int, Field(ge=1, le=5000)] = Field(
-        64, description="tokens, the most useful ones first; the grammar needs 64"
+        64,
+        description="tokens, the most useful ones first; the grammar needs 64 and knows 109, the others are "
+        "frequent literals",
     )
     extra_tokens: tuple[str, ...] = Field((), description='further literals, such as "\'xyz\'" or "42"')
     grammar_mask: bool = Field(True, description="only tokens that can become a program are legal")
-    delete: bool = Field(False, description="allow to take back the newest token")
+    delete: bool = Field(True, description="allow to take back the newest token")
     test_when: Literal["end", "whole"] = Field(
         "end", description="run the tests at the end, or whenever the program is whole"
     )
@@ -202,7 +209,11 @@ class TokenEnvironmentConfig(ConfigSection):
         description="fixed hashes, an encoder that is trained with the Q-network, or embedding_model",
     )
     embedding_model: str | None = Field(
-        None, description="folder of a code model (extra hf), for embedding: model"
+        None, description="folder or hub id of a code model (extra hf), for embedding: model"
+    )
+    embedding_reads: Literal["tokens", "program"] = Field(
+        "tokens",
+        description="embedding: model reads each token once, or the program after each token",
     )
     relations: bool = Field(
         True, description="show how inputs and outputs of the visible tests go together (hashed, learned)"
@@ -223,11 +234,14 @@ class TokenRewardConfig(ConfigSection):
     correctness_weight: NonNegativeFloat = 10.0
     quality_weight: NonNegativeFloat = 2.0
     efficiency_weight: NonNegativeFloat = 1.0
-    progress_weight: NonNegativeFloat = Field(0.5, description="of the shaping by potential, in every type")
+    pythonic_weight: NonNegativeFloat = Field(0.5, description="of idioms in the place of longer forms")
+    progress_weight: NonNegativeFloat = Field(
+        0.5, description="of the shaping by potential, in code_quality and curriculum"
+    )
     scale: PositiveFloat = Field(0.1, description="factor of all rewards before they are learned")
 
     def mistakes(self) -> Iterator[str]:
-        if self.type not in ("code_quality", "sparse", "curriculum") and ":" not in self.type:
+        if self.type not in (*SHAPED, "sparse") and ":" not in self.type:
             yield (
                 "reward.type: expected code_quality, sparse, curriculum or module:function, "
                 f"found {self.type!r}"
@@ -253,6 +267,9 @@ class DQNTrainingConfig(LoopConfig):
     log_frequency: PositiveInt = Field(1, description="rounds from one row of metrics to the next")
     verbose: bool = Field(False, description="also log the gradient norm of each layer")
     render_every: NonNegativeInt = Field(0, description="print a program every so many rounds; 0 = never")
+    start_from: str | None = Field(
+        None, description="checkpoint or run whose Q-network and optimizer this training begins with"
+    )
     device: str = Field("cpu", description="of the Q-network: cpu, cuda …, or auto")
 
     @property
@@ -339,7 +356,11 @@ def build_mdp(
         problems, vocabulary, settings, check=training and section.check_reachability,
         corpus=generated_problems(recipe, [*problems, *unseen]) if with_corpus else (),
         embeddings=make_embeddings(
-            section.embedding, section.embedding_model, vocabulary, relations=section.relations
+            section.embedding,
+            section.embedding_model,
+            vocabulary,
+            relations=section.relations,
+            reads=section.embedding_reads,
         ),
     )  # fmt: skip
 
@@ -414,15 +435,27 @@ class TokenMDPTask(Task):
         self.grading = CodeGrading(self.grader)
         verify_references(self.recipe, self.grader, self.train, self.held_out)
 
+    @property
+    def weights(self) -> Weights:
+        """The weights of the reward's terms; steps earn for progress where the reward is shaped."""
+        reward = self.recipe.reward
+        return Weights(
+            reward.correctness_weight,
+            reward.quality_weight,
+            reward.efficiency_weight,
+            reward.pythonic_weight,
+            reward.progress_weight if reward.type in SHAPED else 0.0,
+        )
+
     def trainer(self) -> DQNTrainer:
         from greenward.tasks.token_mdp.trainer import DQNTrainer
 
-        recipe, reward = self.recipe, self.recipe.reward
-        weights = Weights(
-            reward.correctness_weight, reward.quality_weight, reward.efficiency_weight, reward.progress_weight
-        )
+        recipe, reward, weights = self.recipe, self.recipe.reward, self.weights
+        agent = build_agent(recipe, self.mdp)
+        if recipe.training.start_from is not None:
+            agent.load(Path(recipe.training.start_from).expanduser())
         trainer = DQNTrainer(
-            build_agent(recipe, self.mdp),
+            agent,
             self.mdp,
             self.grading,
             make_program_reward(reward.type, weights, self.grader),
@@ -431,7 +464,7 @@ class TokenMDPTask(Task):
             updates_per_step=recipe.training.updates_per_step,
             practice_per_step=recipe.training.practice_per_step,
             practice_rounds=recipe.training.practice_rounds,
-            progress_weight=reward.progress_weight,
+            progress_weight=weights.progress,
             reward_scale=reward.scale,
             curriculum=recipe.training.curriculum,
             verbose=recipe.training.verbose,
@@ -451,7 +484,9 @@ class TokenMDPTask(Task):
         return {"keep_best": True, "finishes_steps": True, "log_interval_steps": rounds}
 
     def wrong_with_processes(self, sharding: str) -> str:
-        return "task token_mdp trains in one"
+        return (
+            "task token_mdp trains in one; seeds run side by side by `greenward sweep … seed=0..4 --jobs 5`"
+        )
 
     def callbacks(self, say: Say) -> Sequence[Callback]:
         """Programs that are shown during training."""
@@ -477,6 +512,15 @@ class TokenMDPTask(Task):
     def found(self) -> Iterator[str]:
         yield from self.found_problems()
         yield f"reward: {self.recipe.reward.type}"
+
+    def doubts(self) -> Iterator[str]:
+        if unproved := self.mdp.unproved:
+            section = self.recipe.environment
+            yield (
+                f"{', '.join(unproved)}: there is no reference, so nothing shows that a program of "
+                f"{section.vocab_size} tokens and at most {section.max_steps} steps passes the tests. A "
+                "problem that cannot be written stays unsolved however long the training is."
+            )
 
     def try_out(self, model: Any, most: int, warn: Say) -> Iterator[str]:
         with build_grader(self.recipe.sandbox) as grader:

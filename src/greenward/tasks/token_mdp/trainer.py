@@ -15,6 +15,7 @@ import torch
 from greenward.common.seeding import step_seed
 from greenward.tasks.token_mdp.dqn import DQNAgent, NStepWindow, Transition
 from greenward.tasks.token_mdp.mdp import (
+    SUCCESS_MEMORY,
     Attempt,
     Choose,
     CodeGrading,
@@ -32,8 +33,6 @@ from greenward.training.loop import StepRecord
 if TYPE_CHECKING:
     from greenward.tasks.token_mdp.task import ExplorationConfig
 
-SUCCESS_MEMORY = 0.8
-"""Decay of the success rate of each problem, per greedy episode."""
 LEAST_SHARE = 0.1
 """The weight of a problem that is solved, beside 1 of one that never is."""
 HARDNESS = 4
