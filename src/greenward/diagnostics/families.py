@@ -81,7 +81,8 @@ FAMILIES: tuple[Family, ...] = (
            "trl"),
     Family("DPO", "preferences", (r"rewards/(chosen|margins|accuracies)|dpo_loss|"
            r"chosen_reward|preference_loss",), True, "trl"),
-    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",), window=100),
+    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean|episodes_this_iter",),
+           window=100),
     Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
            dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"
