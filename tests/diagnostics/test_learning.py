@@ -104,3 +104,25 @@ def test_a_term_beside_tests_that_all_fail_follows_from_dead_groups(tmp_path):
     causes = diagnose_run(run).causes
     assert causes[0].finding.name == "dead-groups"
     assert "auxiliary-reward-dominates" in {one.name for one in causes[0].consequences}
+
+
+def test_a_sure_rise_that_is_too_small_is_told_as_one(tmp_path):
+    rates = 0.3 + 0.02 * (np.arange(2000) > 600)
+    (found,) = (
+        one for one in diagnose_run(run_with(tmp_path / "run", rates)).findings if one.name == "no-learning"
+    )
+    assert found.brief.startswith("Hardly any learning in 2000 rows")
+    assert "that is surely less than" in found.measured
+
+
+def test_a_norm_that_grew_while_the_reward_rose_on_is_not_critical(tmp_path):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        norms = np.where(np.arange(400) < 200, 1, 20) * np.exp(0.3 * rng.standard_normal(400))
+        severities = {}
+        for end in (0.8, 0.5):  # it rises on, or stands still from the jump on
+            rates = np.interp(np.arange(400), [0, 200, 400], [0.2, 0.5, end])
+            folder = run_with(tmp_path / f"{end}{seed}", rates, seed=seed, grad_norm=norms)
+            severities[end] = {one.name: one.severity for one in diagnose_run(folder).findings}
+        assert severities[0.8]["gradient-explosion"] == "warning", seed
+        assert severities[0.5]["gradient-explosion"] == "critical", seed

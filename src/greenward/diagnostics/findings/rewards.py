@@ -418,11 +418,11 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
     elif is_small and found.signal != REWARD:
         what = "15 % of what is missing"
-    numbers = {
-        **vars(found),
-        "unit": unit,
-        "what": what,
-    }
+    size = f"{unit:.3g} ({what})"
+    said, seen = "No learning shown", f"a rise of {size} would have been seen"
+    if found.sign == 1:
+        said, seen = "Hardly any learning", f"that is surely less than {size}"
+    numbers = {**vars(found), "said": said, "seen": seen}
     return Result(is_small or is_flat, numbers, onset=exactly(steps[0]))
 
 
@@ -465,10 +465,9 @@ NO_LEARNING = Finding(
     no_learning,
     needs=(REWARD,),
     measured=(
-        "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; a rise "
-        "of {unit:.3g} ({what}) would have been seen."
+        "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; {seen}."
     ),
-    brief="No learning shown in {count} rows",
+    brief="{said} in {count} rows",
     actions=(
         "See whether weights move at all: learning_rate above 0 (and updates/applied).",
         "Compare the first and the last checkpoint: greenward diff-ckpt.",
