@@ -305,9 +305,8 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     # growth by a few times that no reward pays for is harmless: clipping bounds the steps.
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
     fell = any(reward["after"] < reward["before"] for reward in diverged)
-    # Where the reward was flat before and after, or rises on, nothing was lost.
-    unharmed = learned(run).sign == 0 or rises_from(run, onset.step)
-    large = found.ratio >= HARMFUL_RATIO and (not unharmed or not math.isfinite(found.ratio))
+    # Where the reward did not end lower than it began, nothing was lost.
+    large = found.ratio >= HARMFUL_RATIO and (learned(run).sign == -1 or not math.isfinite(found.ratio))
     harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
     records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
@@ -375,7 +374,7 @@ GRADIENT_EXPLOSION = Finding(
     ),
     weight=(
         "critical if sustained, not from the first tenth on, and followed by a reward that falls, or by 10 "
-        "times where the reward was not flat and does not rise from there on, else warning"
+        "times where the reward ends lower than it began, else warning"
     ),
     source="change test of the logarithm",
     explains=("gradient-spikes", "non-finite", *DAMAGE),
