@@ -192,3 +192,42 @@ def test_a_list_of_rewards_counts_by_its_mean(tmp_path):
 )
 def test_what_an_evaluation_measured_is_told_by_its_name(name, measured):
     assert evaluated(name) == measured
+
+
+def test_the_bars_of_openrlhf_are_read_by_their_short_names(tmp_path):
+    text = "(ActorModelRayActor pid=59532) \n"
+    for episode in range(3):
+        text += f"Episode [1/30]:   3%|3         | {episode}/31 [05:00<2:00:00, 300.1s/it]\n"
+        for batch in (1, 2):
+            values = (
+                f"pg=-0.3, rm=0.{episode}{batch}, ret=0.18, glen=64{batch}, tlen=885, kl=0.01, act_lr=5e-7"
+            )
+            text += f"Train epoch [1/1]:  50%|###   | {batch}/2 [00:10<00:10, 10.3s/it, {values}, cri=0.3]\n"
+    run = signals(tmp_path, text)
+    assert run.family.name == "OpenRLHF"
+    assert run.values[REWARD].tolist() == [0.01, 0.02, 0.11, 0.12, 0.21, 0.22]
+    assert run.values["completion/mean_length"].tolist() == [641, 642] * 3
+    assert run.values["value/loss"].tolist() == [0.3] * 6
+
+
+def test_a_line_with_a_step_alone_above_a_mapping_is_its_step(tmp_path):
+    mapping = '{{\n  "actor": {{\n    "pg_loss": 0.01,\n    "grad_norm": 0.5\n  }},\n  "reward": {{\n    "overall": 0.{0}\n  }}\n}}'
+    prefix = "(Runner pid=104449) "
+    text = "\n".join(f"Step {step}\n{mapping.format(step)}" for step in (3, 5, 7))
+    run = signals(tmp_path, "\n".join(f"{prefix}{line}" for line in text.splitlines()))
+    assert run.steps.tolist() == [3, 5, 7] and run.values[REWARD].tolist() == [0.3, 0.5, 0.7]
+
+
+def test_lines_that_count_now_and_then_between_mappings_are_no_steps_of_theirs(tmp_path):
+    lines = [f"{{'loss': 0.5, 'reward': {i / 10}}}" for i in range(9)]
+    run = signals(tmp_path, "\n".join(["Step 1", *lines[:6], "Step 2", *lines[6:]]))
+    assert run.values[REWARD].tolist() == [i / 10 for i in range(9)]
+
+
+def test_values_in_front_of_a_bar_are_read(tmp_path):
+    bars = (
+        f"[losses/total_loss: 0.2{i} | losses/policy_loss: 0.0{i}]:   {i}%|   | {10 * i}/1000 [00:10<16:30,  1.0s/it]"
+        for i in (1, 2, 3)
+    )
+    run = signals(tmp_path, "\n".join(bars))
+    assert run.steps.tolist() == [10, 20, 30] and run.values["loss"].tolist() == [0.01, 0.02, 0.03]

@@ -83,8 +83,8 @@ FAMILIES: tuple[Family, ...] = (
            r"chosen_reward|preference_loss",), True, "trl"),
     Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean|episodes_this_iter",),
            window=100),
-    Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
-           dialect="openrlhf"),
+    Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr|pg",
+           r"response_length|return|kl|glen"), dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"
            r"value function loss|mean value_function loss",), window=100),
     Family("Stable-Baselines3, off-policy", "agent", (r"rollout/ep_rew_mean|ep_rew_mean",
@@ -109,7 +109,7 @@ _AGENT_SHAPE = re.compile(
     r".*(?:ep_?(?:rew|len)|episod|timesteps|env_steps|\bframes?\b|fps|\bsps\b|exploration|epsilon|q_values?).*"
 )
 _LANGUAGE_SHAPE = re.compile(
-    r".*(?:complet|response|token|rollout|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"
+    r".*(?:complet|response|token|rollout|generation|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"
 )
 # Of steps, as `plain_key` of the readers gives them: those of episodes, and all that only a simulator counts.
 COUNTS_OF_EPISODES = frozenset({

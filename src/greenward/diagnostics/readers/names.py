@@ -42,13 +42,14 @@ _THEIRS: Mapping[str, str] = {
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
-    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret",
+    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
+    "reward/overall rm",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
     "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss "
-    "train_loss",
+    "train_loss pg",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
     "entropy_loss objective/entropy policy_entropy loss/ent",
@@ -59,8 +60,8 @@ _THEIRS: Mapping[str, str] = {
     "approxkl",
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm "
     "grad._norm",
-    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate charts/learning_rate "
-    "loss/learning_rate",
+    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr act_lr train/learning_rate "
+    "charts/learning_rate loss/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
     "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac pg_clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
@@ -69,10 +70,11 @@ _THEIRS: Mapping[str, str] = {
     "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
-    "vf_loss v_loss loss/vf cri_loss mean_value_loss",
+    "vf_loss v_loss loss/vf cri_loss mean_value_loss cri",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
-    "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length",
+    "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
+    "mean_generation_length glen",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",

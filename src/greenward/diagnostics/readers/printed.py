@@ -72,6 +72,8 @@ _OF_TRAINERS = frozenset({
     *("response_length/mean", "global_seqlen/mean", "timing_s/step", "train/loss", "train/grad_norm"),
 })  # fmt: skip
 _SURE = 3
+_HEADER = "\0header"  # of a row: the steps in the line before it
+_HEADER_LENGTH = 60
 _FEW = 5  # rows that name no signal may be settings and sizes
 
 
@@ -101,6 +103,9 @@ class _Rows:
             log.notes.append(f"{torn} torn line(s) were left out")
         if self.torn_last:
             log.notes.append("the last line is torn and was left out")
+        headers = {id(row): row.pop(_HEADER) for row in self.strong if _HEADER in row}
+        if 2 * len(headers) > sum(not _has_step(row) for row in self.strong):
+            self.strong = [{**headers.get(id(row), {}), **row} for row in self.strong]
         strong = [row for row in self.strong if "train_runtime" not in row]
         if closing := len(self.strong) - len(strong):
             log.set_aside["the closing summary of the trainer"] += closing
@@ -324,7 +329,7 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
             found.add(found.strong, row)
             found.of_trainers += _is_of_trainer(row)  # counts twice: no config has this form
         elif (opened := _opens(plain)) is not None:
-            _take_mapping(plain, opened, found)
+            _take_mapping(plain, opened, found, words.header())
         elif "/" in plain and (bar := _BAR.search(plain)):
             bars.take(plain, bar)
         else:
@@ -355,7 +360,8 @@ def _opens(text: str) -> int | None:
 _BEFORE = re.compile(r"\b(?:train|eval|perf|multi_turn|passrate) (\d{1,15}):\s{0,9}$")
 
 
-def _take_mapping(text: str, opened: int, found: _Rows) -> None:
+def _take_mapping(text: str, opened: int, found: _Rows, header: Row) -> None:
+    """`header` holds the steps that the line before names, where it names nothing else."""
     end = text.rfind("}")
     if end < opened:
         pairs = len(_MAPPED.findall(text[opened:]))
@@ -374,7 +380,7 @@ def _take_mapping(text: str, opened: int, found: _Rows) -> None:
         steps = {pair.name: pair.value for pair in _pairs(text[:opened]) if pair.is_step}
         if not steps and (counted := _BEFORE.search(text[:opened])):
             steps = {"step": float(counted[1])}
-        row = {**steps, **row}
+        row = {**steps, **row} if steps or not header else {**row, _HEADER: header}
     found.add(found.strong, row)
 
 
@@ -506,16 +512,19 @@ class _Bars:
 
     def take(self, text: str, bar: re.Match[str]) -> None:
         values = (*bar[3].split(",", 2), "", "")[2]  # behind the times and the rate
-        about = re.sub(r"[\d%]+", "", text[: bar.start()].partition("|")[0]).strip(" :")[:80]
+        before = text[: bar.start()]
+        if before.startswith("[") and not values:  # trlX: "[losses/total_loss: 0.2 | …]:   1%|…"
+            values, _, before = before[1:].rpartition("]")
+        about = re.sub(r"[\d%]+", "", before.partition("|")[0]).strip(" :")[:80]
         prefix = "" if evaluated(about) is None else "eval/"
         row: Row = {f"{prefix}{pair.name}": pair.value for pair in _pairs(values)}
         if not row:
             return
         number, total = int(bar[1]), int(bar[2])
-        before = self._open.get(about)
-        if before is not None and number < before["_number"]:
-            self._offset[about] += before["_total"]
-        if before is not None and number != before["_number"]:
+        last = self._open.get(about)
+        if last is not None and number < last["_number"]:
+            self._offset[about] += last["_total"]
+        if last is not None and number != last["_number"]:
             self._close(about)
         if len(self._open) < 1000:
             self._open[about] = {
@@ -706,8 +715,15 @@ class _Blocks:
             self._found.add(self._found.weak, self._row)
         self._row, self._stepped, self._others = {}, False, 0
 
+    def header(self) -> Row:
+        """The steps that the line before named, where it named nothing else: "Step 3" above a mapping."""
+        if not self._stepped or self._others or not all(map(_names_step, self._row)):
+            return {}
+        header, self._row, self._stepped = self._row, {}, False
+        return header
+
     def take(self, plain: str) -> None:
-        if len(self._found.strong) > 1000:
+        if len(self._found.strong) > 1000 and len(plain) > _HEADER_LENGTH:
             return
         if _RULE.fullmatch(plain):
             self.close()
