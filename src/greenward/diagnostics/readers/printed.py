@@ -316,7 +316,8 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
     for text in _joined(parts):
         plain = text.strip()
         found.torn_last = found.torn_last and not plain
-        if plain[:1] and plain[0] in _EDGE and _ASSIGNED_CELL.search(plain):  # a box of "name=number"
+        is_box = plain[:1] and plain[0] in _EDGE and ("=" in plain or ": " in plain)
+        if is_box and _ASSIGNED_CELL.search(plain):  # of "name=number" in each cell
             words.take(" | ".join(cell.strip() for cell in _SPLIT.split(plain[1:].rstrip(_EDGE))))
             continue
         if tables.take(plain):
