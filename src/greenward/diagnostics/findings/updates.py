@@ -36,6 +36,7 @@ from greenward.diagnostics.finding import (
 from greenward.diagnostics.findings.rewards import FEW_FACTS, learned, rise_between, rises_from
 from greenward.diagnostics.signal_tests import (
     MEMORY_POINTS,
+    SPIKE_LOG_SIGMAS,
     beyond,
     departure,
     find_burst,
@@ -305,8 +306,12 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     # growth by a few times that no reward pays for is harmless: clipping bounds the steps.
     had_a_scale = onset.step >= logged_steps[int(WARM_UP * len(logged_steps))]
     fell = any(reward["after"] < reward["before"] for reward in diverged)
-    # Where the reward did not end lower than it began, nothing was lost.
-    large = found.ratio >= HARMFUL_RATIO and (learned(run).sign == -1 or not math.isfinite(found.ratio))
+    # Where the reward was flat before and after, nothing was lost.
+    large = found.ratio >= HARMFUL_RATIO and (learned(run).sign != 0 or not math.isfinite(found.ratio))
+    # By few answers norms differ by factors from step to step: such a growth is then no other scale.
+    before = np.log(norms[(steps < onset.step) & (norms > 0)])
+    scatter = 1.4826 * float(np.median(np.abs(before - np.median(before)))) if len(before) else 0.0
+    large = large and math.log(found.ratio) > SPIKE_LOG_SIGMAS * scatter
     harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
     records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
@@ -374,7 +379,8 @@ GRADIENT_EXPLOSION = Finding(
     ),
     weight=(
         "critical if sustained, not from the first tenth on, and followed by a reward that falls, or by 10 "
-        "times where the reward ends lower than it began, else warning"
+        "times (and 4 standard deviations of the logarithms before) where the reward was not flat, else "
+        "warning"
     ),
     source="change test of the logarithm",
     explains=("gradient-spikes", "non-finite", *DAMAGE),
