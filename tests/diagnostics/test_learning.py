@@ -104,3 +104,24 @@ def test_a_term_beside_tests_that_all_fail_follows_from_dead_groups(tmp_path):
     causes = diagnose_run(run).causes
     assert causes[0].finding.name == "dead-groups"
     assert "auxiliary-reward-dominates" in {one.name for one in causes[0].consequences}
+
+
+def test_a_sure_rise_that_is_too_small_is_told_as_one(tmp_path):
+    rates = 0.3 + 0.02 * (np.arange(2000) > 600)
+    (found,) = (
+        one for one in diagnose_run(run_with(tmp_path / "run", rates)).findings if one.name == "no-learning"
+    )
+    assert found.brief.startswith("Hardly any learning in 2000 rows")
+    assert "that is surely less than" in found.measured
+
+
+@pytest.mark.parametrize(("scatter", "severity"), [(0.3, "critical"), (1.2, "warning")])
+def test_norms_that_differ_by_factors_anyway_leave_no_scale_by_growing_twentyfold(
+    tmp_path, scatter, severity
+):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        norms = np.where(np.arange(400) < 200, 1, 20) * np.exp(scatter * rng.standard_normal(400))
+        folder = run_with(tmp_path / str(seed), np.linspace(0.3, 0.8, 400), seed=seed, grad_norm=norms)
+        found = {one.name: one.severity for one in diagnose_run(folder).findings}
+        assert found["gradient-explosion"] == severity, seed

@@ -86,7 +86,7 @@ def test_no_metrics_is_an_error_that_names_the_runs_inside(tmp_path):
 def test_broken_lines_are_left_out_and_rows_without_steps_are_counted(written):
     assert written({"loss": 1}, {"loss": 2}).steps.tolist() == [1, 2]
     assert "1 line(s) cannot be read" in written(tail='nonsense\n{"step": 1}\n').notes[0]
-    with pytest.raises(DiagnosticsError, match="no row with a step"):
+    with pytest.raises(DiagnosticsError, match="no row with the name of a signal"):
         written(tail="nonsense\n")
 
 

@@ -50,6 +50,9 @@ NAMES = {
     [
         ("Score", "episode", "an agent's trainer, by the shape of its names"),
         ("policy_loss entropy value_loss", "step", "an agent's trainer, by the shape of its names"),
+        ("return cost projection", "step", "an agent's trainer, by the shape of its names"),
+        ("AverageReturn AverageDiscountedReturn NumTrajs", "iteration", "rllab, garage"),
+        ("episode_reward_mean policy_loss kl", "training_iteration", "RLlib"),
         ("reward kl", "episode", "a language model's trainer, by the shape of its names"),
         ("Score", "step", "an unknown trainer"),
     ],

@@ -13,7 +13,7 @@ from greenward.cli.main import cli
 from greenward.common.errors import ConfigError, RewardError
 from greenward.evaluation.audit import audit
 from greenward.evaluation.audit_programs import GCD, RUNNING_MAX
-from greenward.evaluation.audit_report import Kind
+from greenward.evaluation.audit_report import Kind, TrialOutcome
 from greenward.evaluation.audit_repository import audit_repository
 from greenward.evaluation.audit_texts import (
     BARE,
@@ -54,6 +54,14 @@ def right(completions, answer, **columns):
 async def right_by_tag(completion, answer, state, info, parser):
     found = re.findall(r"<result>([^<]*)</result>", parser.parse_answer(completion))
     return float(bool(found) and equal(found[-1], state["answer"]) and answer == info["answer"])
+
+
+def right_beside_others(completions, answers, states, parser):
+    # Less the mean of the group, as some write their advantage themselves.
+    found = [re.findall(r"<result>([^<]*)</result>", parser.parse_answer(one)) for one in completions]
+    right = [float(bool(one) and equal(one[-1], state["answer"])) for one, state in zip(found, states, strict=True)]
+    assert len(right) == len(answers)
+    return [one - sum(right) / len(right) for one in right]
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -165,6 +173,7 @@ def kinds_of(function, **settings):
     [
         ("right", "trl", "a box"),
         ("right_by_tag", "verifiers", "the tag result"),
+        ("right_beside_others", "verifiers", "the tag result"),
         ("compute_score", "verl", "four hash marks"),
     ],
 )
@@ -352,3 +361,23 @@ def test_a_solved_tree_that_is_refused_says_nothing_and_an_unknown_answer_is_an_
     assert "missing.py" in report.honest[0].detail
     with pytest.raises(ConfigError, match=r"there is no other\.py"):
         audit_repository(project, answers=("other.py",))
+
+
+FOR_PYTEST = (
+    "import pytest\nfrom shapes import area\n\n\n@pytest.mark.parametrize('height', [4, 5])\n"
+    "def test_area(height):\n    assert area(3, height) == 3 * height\n"
+)
+
+
+def test_tests_for_pytest_are_run_by_it_and_are_those_that_an_answer_can_change(project):
+    (project / "tests" / "test_shapes.py").write_text(FOR_PYTEST)
+    report = audit_repository(project, solution=project.parent / "solved")
+    assert report.told_apart and report.presentation == "grader: python3 -m pytest -q"
+    accepted = {trial.answer for trial in report.cheats if trial.outcome is TrialOutcome.ACCEPTED}
+    assert {"a conftest.py that leaves", "tests that always pass"} <= accepted
+    assert not {"blank sources", "deleted tests", "functions that return None"} & accepted
+
+
+def test_a_package_that_is_not_installed_is_named(project):
+    with pytest.raises(ConfigError, match="no-such-package-anywhere, which is not installed"):
+        audit_repository(project, packages=["no-such-package-anywhere"])

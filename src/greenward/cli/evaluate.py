@@ -306,7 +306,18 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
     metavar="THEIRS=OURS",
     help="Gives the column OURS under the name THEIRS. Repeatable.",
 )
-@click.option("--grader", metavar="COMMAND", help="Of FOLDER.  [default: python3 -m unittest -q]")
+@click.option(
+    "--grader",
+    metavar="COMMAND",
+    help="Of FOLDER.  [default: python3 -m pytest -q, or unittest by its tests]",
+)
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    metavar="NAME",
+    help="An installed package that the grader of FOLDER may import, besides pytest.",
+)
 @click.option("--solution", type=PATH, help="Of FOLDER: a folder with the solved tree.  [default: FOLDER]")
 @click.option("--answer", "answers", multiple=True, metavar="PATH", help="What an answer writes in FOLDER.")
 @click.option(
@@ -359,7 +370,7 @@ def audit(function: str, *, timeout_seconds: float, show_all: bool, as_json: boo
         raise SystemExit(2 if report.says_nothing else 1)
 
 
-_OF_FOLDERS = ("grader", "solution", "answers", "restored")
+_OF_FOLDERS = ("grader", "packages", "solution", "answers", "restored")
 
 
 def _progress() -> Any:

@@ -81,8 +81,10 @@ FAMILIES: tuple[Family, ...] = (
            "trl"),
     Family("DPO", "preferences", (r"rewards/(chosen|margins|accuracies)|dpo_loss|"
            r"chosen_reward|preference_loss",), True, "trl"),
-    Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr", r"response_length|return|kl"),
-           dialect="openrlhf"),
+    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean|episodes_this_iter",),
+           window=100),
+    Family("OpenRLHF", "language model", (r"policy_loss|act_loss|actor_lr|pg",
+           r"response_length|return|kl|glen"), dialect="openrlhf"),
     Family("rsl_rl", "agent", (r"mean[ _](action[ _])?noise[ _]std|policy/mean_noise_std|loss/value_function|"
            r"value function loss|mean value_function loss",), window=100),
     Family("Stable-Baselines3, off-policy", "agent", (r"rollout/ep_rew_mean|ep_rew_mean",
@@ -92,7 +94,7 @@ FAMILIES: tuple[Family, ...] = (
            r"approx_kl|clip_range", r"(time/)?(total_timesteps|iterations|fps)|n_updates|value_loss|"
            r"policy_gradient_loss"), dialect="sb3", window=100),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
-    Family("RLlib", "agent", (r"(env_runners/)?episode_(reward|return)_mean",), window=100),
+    Family("rllab, garage", "agent", (r"(evaluation/)?(averagediscountedreturn|numtrajs)",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
     Family("Tianshou", "agent", (r"n/ep|n/st",)),
     Family("minimind", "language model", (r"reward", r"(avg_)?(response_)?len.*|advantages?_(mean|std)|"
@@ -107,11 +109,13 @@ _AGENT_SHAPE = re.compile(
     r".*(?:ep_?(?:rew|len)|episod|timesteps|env_steps|\bframes?\b|fps|\bsps\b|exploration|epsilon|q_values?).*"
 )
 _LANGUAGE_SHAPE = re.compile(
-    r".*(?:complet|response|token|rollout|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"
+    r".*(?:complet|response|token|rollout|generation|group|answer|prompt|format|entropy|\bkl\b|kl_|accuracy|pass).*"
 )
-# Of steps, as `plain_key` of the readers gives them, that only a simulator counts.
-EPISODE_KEYS = frozenset({
-    *("episode", "episodes", "num_episodes", "episode_num", "time/episodes", "ep", "game", "games"),
+# Of steps, as `plain_key` of the readers gives them: those of episodes, and all that only a simulator counts.
+COUNTS_OF_EPISODES = frozenset({
+    "episode", "episodes", "num_episodes", "episode_num", "time/episodes", "ep", "game", "games"
+})  # fmt: skip
+EPISODE_KEYS = COUNTS_OF_EPISODES | frozenset({
     *("frame", "frames", "timestep", "timesteps", "total_timesteps", "time/total_timesteps"),
     *("timesteps_total", "num_timesteps", "env_step", "env_steps", "total_env_steps", "totalenvinteracts"),
 })  # fmt: skip
@@ -119,7 +123,8 @@ _ANSWER_SHAPE = re.compile(
     r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|_kl).*"
 )  # an agent has an entropy as well
 _EPISODE_SHAPE = re.compile(
-    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic)[ _]loss|.*(?:num_wins|\bwin[ _]?rate\b).*"
+    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic)[ _]loss|.*(?:num_wins|\bwin[ _]?rate\b).*|"
+    r"(?:(?:avg|average|mean|total)[ _]?)?returns?"
 )
 _REWARD_SHAPE = re.compile(r".*(?:rew|return|score).*")
 _HUGGING_FACE = frozenset({"grad_norm", "learning_rate"})  # what transformers' Trainer logs

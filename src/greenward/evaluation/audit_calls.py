@@ -43,9 +43,12 @@ DATA_SOURCE = "greenward/audit"
 _WHO = "the audit"
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 VERIFIERS = ("prompt", "completion", "answer", "state", "task", "info", "parser")
+# Of a function that judges the answers to a prompt together, which gets a list of each.
+VERIFIERS_GROUP = ("prompts", "completions", "answers", "states", "tasks", "infos", "parser")
+_OTHER = "other"  # the reference, which stands beside the answer in a group
 ACCEPTED_SIGNATURES = (
     "f(completions, **columns), with prompts and columns of the data set, as in TRL; "
-    "f(completion, answer, **kwargs), as in verifiers; "
+    "f(completion, answer, **kwargs), as in verifiers, or f(completions, answers, states) of a group; "
     "compute_score(data_source, solution_str, ground_truth, extra_info), as in verl; "
     "f(answers), as ours"
 )
@@ -124,15 +127,21 @@ def verl_call(
 def verifiers_call(
     problem: Problem, completion: str, shape: DataShape, data_source: str, columns: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Keyword arguments of a reward function of verifiers; `present` adds the parser."""
+    """Keyword arguments of a reward function of verifiers, and those for the reference as another answer of
+    a group; `present` adds the parser.
+    """
     row = _columns(problem, shape)
-    given: dict[str, Any] = {"prompt": problem.prompt, "completion": completion, "answer": row["answer"]}
-    if shape.form == "messages":
-        given["prompt"] = [{"role": "user", "content": problem.prompt}]
-        given["completion"] = [{"role": "assistant", "content": completion}]
-    given |= {"task": data_source, "info": row}
-    call = {**given, "state": {**given, "turn": 1, "is_completed": True, "responses": []}, "parser": None}
-    return call | {theirs: call[ours] for theirs, ours in columns.items()}
+
+    def arguments(completion: str) -> dict[str, Any]:
+        given: dict[str, Any] = {"prompt": problem.prompt, "completion": completion, "answer": row["answer"]}
+        if shape.form == "messages":
+            given["prompt"] = [{"role": "user", "content": problem.prompt}]
+            given["completion"] = [{"role": "assistant", "content": completion}]
+        given |= {"task": data_source, "info": row}
+        call = {**given, "state": {**given, "turn": 1, "is_completed": True, "responses": []}, "parser": None}
+        return call | {theirs: call[ours] for theirs, ours in columns.items()}
+
+    return {**arguments(completion), _OTHER: arguments(shape.wrapper(problem.reference))}
 
 
 def _columns(problem: Problem, shape: DataShape) -> dict[str, Any]:
@@ -164,14 +173,20 @@ def present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply
     reward = TrlReward(function, columns=columns, who=_WHO) if signature == "trl" else None
     if signature in CALLS:
         parameters.check_columns(CALLS[signature][0], columns, _WHO)
+    is_group = signature == "verifiers" and "completions" in parameters.names
 
     def call(request: Any) -> Any:
         if reward is not None:
             state = TrainerState(0, 1)
             return reward.call(request["answers"], request["form"], state, request["ground_truth"])[0]
         if signature in CALLS:
-            given = {"parser": _Parser()} if signature == "verifiers" else {}
-            given = {**request["arguments"], **given}
+            given = dict(request["arguments"])
+            other = given.pop(_OTHER, {})
+            if is_group:
+                plural = dict(zip(VERIFIERS, VERIFIERS_GROUP, strict=True))
+                given = {plural.get(name, name): [one, other[name]] for name, one in given.items()}
+            if signature == "verifiers":
+                given["parser"] = _Parser()
             return awaited(function(**{name: one for name, one in given.items() if parameters.take(name)}))
         return awaited(function(request["answers"]))
 
@@ -195,7 +210,7 @@ def present(function: Callable[..., Any], header: dict[str, Any]) -> tuple[Reply
     return {"signature": signature, **takes, "words": words, "pid": os.getpid()}, handle
 
 
-CALLS = {"verl": (VERL, verl_call), "verifiers": (VERIFIERS, verifiers_call)}
+CALLS = {"verl": (VERL, verl_call), "verifiers": ((*VERIFIERS, *VERIFIERS_GROUP), verifiers_call)}
 _MOST_WORDS, _DEEPEST = 200, 6
 
 
@@ -205,6 +220,8 @@ def _signature(function: Callable[..., Any], parameters: Parameters, columns: Ma
     if "solution_str" in names:
         return "verl"
     if "completion" in names and "completions" not in names:
+        return "verifiers"
+    if "completions" in names and names.intersection(VERIFIERS_GROUP[2:]):
         return "verifiers"
     if parameters.follow_trl(columns):
         return "trl"

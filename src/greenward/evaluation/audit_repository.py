@@ -13,6 +13,7 @@ from greenward.common.errors import ConfigError
 from greenward.common.text import visible
 from greenward.evaluation.audit_programs import HONEST
 from greenward.evaluation.audit_report import EDITED_TESTS, LEAKED, AuditReport, Trial, TrialOutcome
+from greenward.evaluation.package_files import SETUP, package_files
 from greenward.problems.python_source import parse_or_none
 from greenward.problems.repositories import TEST_FILE
 from greenward.sandbox.pool import LocalExecutor
@@ -20,7 +21,8 @@ from greenward.sandbox.protocol import Outcome
 from greenward.sandbox.workspaces import WorkspaceLimits
 
 Files = Mapping[str, str]
-GRADER = "python3 -m unittest -q"
+GRADER, PYTEST = "python3 -m unittest -q", "python3 -m pytest -q"
+_FOR_PYTEST = re.compile(r"^(?:import|from) pytest\b|^(?:async )?def test", re.MULTILINE)
 _REASONS = {
     HONEST: "the tree is the right one",
     "unchanged tree": "nothing was changed, and it is paid like a solution",
@@ -41,26 +43,31 @@ _LEAST_LINE = 12  # characters of a line that tells a solution from others
 def audit_repository(
     folder: str | Path,
     *,
-    grader: str = GRADER,
+    grader: str | None = None,
     solution: str | Path | None = None,
     answers: Sequence[str] = (),
     restored: Sequence[str] = (),
+    packages: Sequence[str] = (),
     timeout_seconds: float = 60.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AuditReport:
-    """Audits the command `grader` of the project in `folder`, in the sandbox.
+    """Audits the command `grader` of the project in `folder`, in the sandbox. Without one, its tests are run
+    by pytest where they are written for it, else by unittest.
 
     A tree is paid the number in the last line that the command prints, or its field `score` or `reward`, and
     else 1 for the exit status 0. `solution` is a folder with the solved tree; without one `folder` itself is
     taken for solved. `answers` are the only paths that an answer can write. By default it writes those in
     which the two differ, or all Python files but tests and what `grader` names, and can write all others
     but `restored`, patterns of paths that are put back before the grader runs. Commands see the standard
-    library, and no installed packages.
+    library, pytest where the grader names it, and those of the installed `packages` that are named.
 
     Raises `ConfigError` for a folder or paths that cannot be used, and `SandboxError`.
     """
     start = _read(Path(folder))
     solved = start if solution is None else {**start, **_read(Path(solution))}
+    grader = grader or _usual_grader(solved)
+    needed = [*packages, *(["pytest"] if re.search(r"\bpytest\b", grader) else [])]
+    installed = package_files(needed)
     changed = (path for path in solved if start.get(path) != solved[path])
     written = [path for path in solved if path.endswith(".py")] if solution is None else changed
     graders = _named(solved, grader)
@@ -78,8 +85,8 @@ def audit_repository(
         def judged(tree: Files) -> tuple[float, str]:
             written = {path: text for path, text in tree.items() if not is_put_back(path)}
             put_back = {path: text for path, text in start.items() if is_put_back(path)}
-            with executor.open({**written, **put_back}, limits) as workspace:
-                done = workspace.exec(grader)
+            with executor.open({**written, **put_back, **installed}, limits) as workspace:
+                done = workspace.exec(f"{SETUP}{grader}" if installed else grader)
             if done.outcome is not Outcome.COMPLETED:
                 return 0.0, done.error
             return _score(done.output, done.exit_code), visible(done.output[-_SHOWN_OUTPUT:].strip())
@@ -99,6 +106,11 @@ def audit_repository(
     return AuditReport(
         str(folder), "repository", f"grader: {grader}", tuple(cheats), honest, told_apart=right > least
     )
+
+
+def _usual_grader(files: Files) -> str:
+    tests = (text for path, text in files.items() if TEST_FILE.search(path))
+    return PYTEST if any(map(_FOR_PYTEST.search, tests)) else GRADER
 
 
 def _read(folder: Path) -> dict[str, str]:

@@ -361,19 +361,27 @@ def _noise_of_rows(values: Floats) -> float:
 _EPISODE_LENGTH = re.compile(r"(?:.*/)?ep_?len_?mean")
 
 
+def _new_episodes(run: RunSignals) -> float | None:
+    """How many episodes are new in a row, from their length, where steps are those of the environment and
+    the logged return is a moving mean; None where this is not known.
+    """
+    name = next(filter(_EPISODE_LENGTH.fullmatch, run.values), None)
+    if run.family.window == 1 or name is None or not len(lengths := run.series(name)[1]):
+        return None
+    new = float(np.median(np.diff(run.series(REWARD)[0]))) / max(float(np.median(lengths)), 1.0)
+    return max(new, 1.0)
+
+
 def _spread_of_episodes(run: RunSignals, noise: float) -> float:
     """The standard deviation of an agent's episodes, from that of the means that are logged.
 
     A policy that wanders, or learns, moves these means as well. The differences of rows tell where it is
-    known how many episodes are new in a row: by their length, where steps are those of the environment.
+    known how many episodes are new in a row.
     """
     window = run.family.window
-    steps, values = run.series(REWARD)
-    name = next(filter(_EPISODE_LENGTH.fullmatch, run.values), None)
-    if window > 1 and name is not None and len(lengths := run.series(name)[1]):
-        new = float(np.median(np.diff(steps))) / max(float(np.median(lengths)), 1.0)
-        shocks = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
-        noise = min(noise, shocks * math.sqrt(window / min(max(new, 1.0), window)))
+    if (new := _new_episodes(run)) is not None:
+        shocks = 1.4826 * float(np.median(np.abs(np.diff(run.series(REWARD)[1])))) / math.sqrt(2)
+        noise = min(noise, shocks * math.sqrt(window / min(new, window)))
     return noise * math.sqrt(window)
 
 
@@ -401,18 +409,20 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     is_small = is_small and peak - min(found.start, start + error) < found.enough
     is_flat = found.sign != 1 and found.high < found.visible
     is_flat = is_flat and peak - min(found.start, start) < max(found.visible, _noise_of_rows(values))
-    is_flat = is_flat and (found.sign == 0 or found.rise > -found.visible)  # else it fell
+    if is_flat and found.sign == -1 and found.rise <= -found.visible:
+        fall = reward_drop(run, REWARD, limits)  # which then is the finding
+        is_flat = not fall.found or (fall.p_value or 0.0) > limits.alpha
     unit = found.enough if is_small else found.visible
     what = "a tenth of the spread of single answers" if is_small else "0.7 of the noise of a row"
     if run.family.kind == "agent":
         what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
     elif is_small and found.signal != REWARD:
         what = "15 % of what is missing"
-    numbers = {
-        **vars(found),
-        "unit": unit,
-        "what": what,
-    }
+    size = f"{unit:.3g} ({what})"
+    said, seen = "No learning shown", f"a rise of {size} would have been seen"
+    if found.sign == 1:
+        said, seen = "Hardly any learning", f"that is surely less than {size}"
+    numbers = {**vars(found), "said": said, "seen": seen}
     return Result(is_small or is_flat, numbers, onset=exactly(steps[0]))
 
 
@@ -455,10 +465,9 @@ NO_LEARNING = Finding(
     no_learning,
     needs=(REWARD,),
     measured=(
-        "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; a rise "
-        "of {unit:.3g} ({what}) would have been seen."
+        "{signal} moved by {rise:+.3g} [{low:+.3g}, {high:+.3g}] from {start:.3g} over {count} rows; {seen}."
     ),
-    brief="No learning shown in {count} rows",
+    brief="{said} in {count} rows",
     actions=(
         "See whether weights move at all: learning_rate above 0 (and updates/applied).",
         "Compare the first and the last checkpoint: greenward diff-ckpt.",
@@ -517,6 +526,9 @@ def _lost(run: RunSignals) -> Result:
     means = [float(part.mean()) for part in parts]
     best = int(np.argmax(means[:-1]))
     moved, error = rise_between(parts[best], parts[-1], is_unbiased=False)  # 3.5 errors are far
+    if best == 0 and (new := _new_episodes(run)) is not None:  # it ended below its beginning
+        episodes = new * np.array([len(parts[0]), len(parts[-1])])
+        error = min(error, _spread_of_episodes(run, _noise_of_rows(values)) * math.sqrt((1 / episodes).sum()))
     if len(values) < MIN_POINTS or -moved <= max(LOST_ERRORS * error, LOST_SHARE * (means[best] - means[0])):
         return Result()
     since = sum(map(len, parts[:best]))
@@ -554,7 +566,8 @@ REWARD_DROP = Finding(
         "the reward or a term of it falls and does not recover (change test; the reward by a fiftieth of its "
         "range at least, an agent's by a fifth); or the mean of the last sixth "
         "of the rewards is below that of the best by over half of what was gained until then, and by over "
-        "3.5 standard errors of an AR(1)"
+        "3.5 standard errors of an AR(1) (of moving means that end below their beginning: of the episodes "
+        "behind them)"
     ),
     source="change test",
     explains=(

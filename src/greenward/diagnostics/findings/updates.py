@@ -18,6 +18,7 @@ from greenward.diagnostics.change_points import (
     flat,
     onset_at,
 )
+from greenward.diagnostics.families import COUNTS_OF_EPISODES
 from greenward.diagnostics.finding import (
     DAMAGE,
     UPDATES,
@@ -32,9 +33,10 @@ from greenward.diagnostics.finding import (
     gap_of,
     not_made,
 )
-from greenward.diagnostics.findings.rewards import FEW_FACTS, learned, rises_from
+from greenward.diagnostics.findings.rewards import FEW_FACTS, learned, rise_between, rises_from
 from greenward.diagnostics.signal_tests import (
     MEMORY_POINTS,
+    SPIKE_LOG_SIGMAS,
     beyond,
     departure,
     find_burst,
@@ -133,6 +135,7 @@ _EXPLAINED = "explained_variance"
 _VANISHED_ERROR = 0.01  # of the largest level of a value loss
 MANY_CUT = 0.2  # of the answers
 DIVERGED = 3.0  # times the largest return is the root of the squared error of values
+_GREW_ERRORS = 3  # standard errors by which the logarithm of this error must grow
 
 
 def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
@@ -305,6 +308,10 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     fell = any(reward["after"] < reward["before"] for reward in diverged)
     # Where the reward was flat before and after, nothing was lost.
     large = found.ratio >= HARMFUL_RATIO and (learned(run).sign != 0 or not math.isfinite(found.ratio))
+    # By few answers norms differ by factors from step to step: such a growth is then no other scale.
+    before = np.log(norms[(steps < onset.step) & (norms > 0)])
+    scatter = 1.4826 * float(np.median(np.abs(before - np.median(before)))) if len(before) else 0.0
+    large = large and math.log(found.ratio) > SPIKE_LOG_SIGMAS * scatter
     harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
     records = [{**row, "onset": row["onset"] and asdict(row["onset"])} for row in divergence]
@@ -372,7 +379,8 @@ GRADIENT_EXPLOSION = Finding(
     ),
     weight=(
         "critical if sustained, not from the first tenth on, and followed by a reward that falls, or by 10 "
-        "times where the reward was not flat, else warning"
+        "times (and 4 standard deviations of the logarithms before) where the reward was not flat, else "
+        "warning"
     ),
     source="change test of the logarithm",
     explains=("gradient-spikes", "non-finite", *DAMAGE),
@@ -717,10 +725,17 @@ KL_RUNAWAY = Finding(
 )
 
 
+def large_steps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Updates that move the policy far; of an agent that learned by them they are no warning."""
+    result = beyond(above=0.03)(run, signal, limits)
+    harmless = run.family.kind == "agent" and learned(run).matters and not _fell_after(run, int(run.steps[0]))
+    return replace(result, severity="info" if harmless else None)
+
+
 LARGE_POLICY_STEPS = Finding(
     "large-policy-steps",
     "Single updates move the policy far",
-    beyond(above=0.03),
+    large_steps,
     ("approx_kl",),
     measured="approx_kl is above 0.03 in {share:.0%} of the steps (median {median:.3g}).",
     actions=(
@@ -729,6 +744,7 @@ LARGE_POLICY_STEPS = Finding(
     ),
     confirm="approx_kl and clip/fraction fall together.",
     limit="`approx_kl` above 0.03 in over 20 % of the steps, or nearly all of the last 20",
+    weight="warning, info of an agent that learned by them and kept it",
     source="twice what Spinning Up's PPO stops at (0.015)",
     explains=(*DAMAGE, "gradient-spikes"),
     live=(Watched("approx_kl", "level", 0.03),),
@@ -849,7 +865,9 @@ def value_loss(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     first, last = (median_of_part(losses, *part) for part in ((0, 1 / 3), (2 / 3, 1)))
     place = first_frequent(far)
     numbers = {"signal": signal, "before": first, "after": last, "largest": largest}
-    found = bool(far[len(far) // 2 :].mean() > 0.5 and last > first)
+    sizes = np.log(np.maximum(losses, 1e-300))
+    grew, error = rise_between(sizes[: len(sizes) // 3], sizes[-(len(sizes) // 3) :])
+    found = bool(far[len(far) // 2 :].mean() > 0.5 and last > first and grew > _GREW_ERRORS * error)
     return Result(found, numbers, onset=exactly(steps[place or int(far.argmax())]))
 
 
@@ -879,7 +897,10 @@ VALUE_LOSS_DIVERGES = Finding(
         "Scale rewards to about 1, or take the Huber loss in place of the squared one.",
     ),
     confirm="The mean of the predicted values is above the largest return that an episode could have.",
-    limit="the root of the loss above 3 × the largest return in the second half, and growing",
+    limit=(
+        "the root of the loss above 3 × the largest return in the second half, and the loss surely growing "
+        "(by over 3 standard errors of an AR(1))"
+    ),
     source="Fujimoto et al. (1802.09477)",
     explains=("reward-drop", "no-learning", "gradient-explosion", "gradient-spikes"),
 )
@@ -1182,12 +1203,23 @@ def speed_signals(run: RunSignals) -> list[str]:
 _FRAMES = re.compile(r"(?:.*/)?(?:total_?timesteps|global_step)")
 _FRAMES_PER_SECOND = re.compile(r"(?:time/)?fps|(?:charts/)?sps", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:time/)?time_elapsed")
+_LENGTH_OF_EPISODE = re.compile(r"(?:.*/)?(?:episode|episodic)_length")
 
 
 def _clock(run: RunSignals) -> str:
     """The time since the start, or the mean speed since then; empty where neither was logged."""
     found = (name for kind in (_CLOCK, _FRAMES_PER_SECOND) for name in run.values if kind.fullmatch(name))
     return next(found, "")
+
+
+def _frames(run: RunSignals) -> Floats:
+    """The steps of the environment until each row; NaN where rows are episodes of unknown lengths."""
+    if (name := next(filter(_FRAMES.fullmatch, run.values), None)) is not None:
+        return run.values[name]
+    length = next(filter(_LENGTH_OF_EPISODE.fullmatch, run.values), None)
+    if length is not None and run.counted_by in ("", *COUNTS_OF_EPISODES):
+        return np.cumsum(np.nan_to_num(run.values[length]) * np.diff(run.steps, prepend=run.steps[:1] - 1))
+    return np.full(len(run.steps), np.nan if run.counted_by in COUNTS_OF_EPISODES else 1.0) * run.steps
 
 
 def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
@@ -1197,9 +1229,7 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
     since the start is made a speed by differences, over a sixtieth of the run at least: seconds are rounded.
     """
     if signal != DURATION:
-        told = run.values[signal]
-        name = next(filter(_FRAMES.fullmatch, run.values), None)
-        frames = run.steps.astype(float) if name is None else run.values[name]
+        told, frames = run.values[signal], _frames(run)
         if _FRAMES_PER_SECOND.fullmatch(signal):
             told = np.divide(frames, told, out=np.full(len(told), np.nan), where=told > 0)
         reach = max(1, len(frames) // _SPEED_PARTS)
@@ -1277,7 +1307,8 @@ THROUGHPUT_DROP = Finding(
     limit=(
         "tokens per second fall by 20 % and do not recover. Where they are not logged, they follow from "
         "`num_tokens` (or the length of answers) and the time of a step, which must grow by 25 %; an agent's "
-        "frames per second, from those since the start, must fall by 40 %, after updates have begun. With "
+        "frames per second, from those since the start, must fall by 40 %, after updates have begun (where "
+        "rows are episodes, their lengths tell the frames). With "
         "`perf/cpu_seconds` and `perf/probe_seconds` (our trainer logs them) information where tokens in the "
         "CPU time of a fixed computation hold 65 % and 1.1 times as much as those by the clock: then other "
         "work on the machine explains the fall"

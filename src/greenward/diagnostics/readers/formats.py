@@ -122,7 +122,7 @@ def _without_rows(path: Path) -> str:
     if not count:
         return f"{path} is empty: it has no row with a step"
     return (
-        f"{path} has {count} line(s) of text, and no row with a step or a name and a number; "
+        f"{path} has {count} line(s) of text, and no row with the name of a signal and its number; "
         f"the first is: {visible(first, 80)}"
     )
 

@@ -26,6 +26,7 @@ from greenward.diagnostics.readers.rows import (
     STEP_KEYS,
     Row,
     as_number,
+    evaluated,
     plain_key,
 )
 from greenward.diagnostics.signals import HELD_OUT, Bools, Floats, Reading, Steps
@@ -41,13 +42,14 @@ _THEIRS: Mapping[str, str] = {
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
-    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards",
+    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
+    "reward/overall rm",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
     "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss "
-    "train_loss",
+    "train_loss pg",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
     "entropy_loss objective/entropy policy_entropy loss/ent",
@@ -58,8 +60,8 @@ _THEIRS: Mapping[str, str] = {
     "approxkl",
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm "
     "grad._norm",
-    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr train/learning_rate charts/learning_rate "
-    "loss/learning_rate",
+    "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr act_lr train/learning_rate "
+    "charts/learning_rate loss/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
     "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac pg_clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
@@ -68,10 +70,11 @@ _THEIRS: Mapping[str, str] = {
     "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
-    "vf_loss v_loss loss/vf cri_loss mean_value_loss",
+    "vf_loss v_loss loss/vf cri_loss mean_value_loss cri",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
-    "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length",
+    "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
+    "mean_generation_length glen",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",
@@ -119,22 +122,24 @@ _KEPT = re.compile(
 )
 _TERM = re.compile(r"(?:rewards|reward|env/all/reward)/(?:func_)?([^/]+)(?:/mean)?")
 _TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-lora: accuracy_reward_func mean
+# Where no reward was logged, the share of episodes that ended well is what was learned.
+_RATES = re.compile(r"(?:.*/)?(?:avg_|mean_)?(?:win|success)_?rate|(?:.*/)?success")
 # What people call the reward where they write the loop themselves: a noun, and words that say of what it is
 # the mean or the sum. Those of single episodes come before means over many, which hide how much they vary.
 _NOUNS = frozenset({"reward", "rewards", "return", "returns", "score", "scores", "rew", "utility"})
 _OF_ONE = frozenset({
     *("episode", "episodes", "episodic", "ep", "eps", "total", "sum", "cumulative", "cum", "current", "last"),
     *("finished", "with", "of", "the", "per", "in", "for", "agent", "agents", "train", "training", "raw"),
+    *("collection", "collect", "metrics", "rollout", "rollouts", "sec", "second", "step", "timestep"),
 })  # fmt: skip
 _OF_MANY = frozenset({
     *("avg", "average", "averaged", "ave", "mean", "running", "moving", "rolling", "recent", "smoothed"),
     *("ma", "over", "past", "previous", "batch", "epoch", "iteration"),
 })  # fmt: skip
+_OF_EPISODES = frozenset({"episode", "episodes", "episodic", "ep", "eps"})
 _WORD = re.compile(r"[a-z]+|\d+")
 _BY_WORDS = 1000  # ranks behind all names of the table
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
-_EVALUATION = re.compile(r"(?:eval|val|val-core|val-aux|test|validation|evaluation)[/_](.+)")
-_EVALUATION_WORD = re.compile(r"\b(?:eval|val|test|evaluation|validation)[/_ ]", re.IGNORECASE)
 _NO_SCORE = re.compile(
     r"(^|[/_@])(std|min|max|worst|loss|runtime|per_second|length|tokens|kl|entropy)([/_@]|$)"
 )
@@ -147,6 +152,7 @@ _NO_NEWS = re.compile(
     r"clip_ratio/.+_(?:min|max)|completions?/(?:min|max|mean)_.*|"
     r"(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)|(?:logps|logits)/.*|"
     r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
+    r"exploration_rate|clip_range(?:_vf)?|std|ent_coef(?:_loss)?|mean_ep_length|episode_length|"
     r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|"
     r"train_speed\((?:iter/s|s/it)\)|total_steps|time|n/ep|n/st)"
 )
@@ -173,7 +179,13 @@ def renamed(
         matches |= {
             name: ("reward/mean", rank)
             for name, (ours, rank) in matches.items()
-            if ours == HELD_OUT and _reward_by_words(_EVALUATION_WORD.sub("", name)) is not None
+            if ours == HELD_OUT and _reward_by_words(evaluated(name) or "") is not None
+        }
+    if all(ours != "reward/mean" for ours, _ in matches.values()):
+        matches |= {
+            name: ("reward/mean", rank)
+            for rank, name in enumerate(names)
+            if matches[name][0] is None and _RATES.fullmatch(_forms(name)[0]) and evaluated(name) is None
         }
     best: dict[str, str] = {}
     for name, (ours, rank) in matches.items():
@@ -203,6 +215,11 @@ def _forms(name: str) -> tuple[str, ...]:
     return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
 
 
+def is_known(name: str) -> bool:
+    """Whether a name of a log means something that is known without a mapping."""
+    return _ours(name, {})[0] is not None
+
+
 def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
     """(greenward's name, how good the match is: less is better); None: not recognised."""
     if name in mapping:
@@ -213,8 +230,7 @@ def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
         if form in _OURS:
             ours, rank = _OURS[form]
             return ours, rank + place / 10
-    if match := _EVALUATION.fullmatch(_forms(name)[1]):
-        inner = match[1]
+    if inner := (evaluated(name) or "").lower():
         kind = next((place for place, word in enumerate(_SCORES) if word in inner), None)
         return (None, 0) if kind is None or _NO_SCORE.search(inner) else (HELD_OUT, kind + len(inner) / 1000)
     term = _TERM.fullmatch(name.strip().replace(" / ", "/").removeprefix("train/"))
@@ -236,7 +252,9 @@ def _reward_by_words(name: str) -> float | None:
     if not nouns or not all(word in _OF_ONE or word in _OF_MANY for word in rest):
         return None
     many = any(word in _OF_MANY or word.isdecimal() for word in words)
-    return _BY_WORDS + (100 if many else 0) + len(words)
+    # Beside the return of episodes, a mean reward is that of a step.
+    before = _OURS["episode_reward"][1] if _OF_EPISODES.intersection(words) else _BY_WORDS
+    return before + (0.5 if many else 0.0) + len(words) / 100
 
 
 _STEP_LIMIT = 2**62
@@ -246,13 +264,9 @@ _LONG = 4  # values of a row, from which on rows are taken as a whole
 _PEEKED = 200  # rows, by which the key of the step is chosen
 _MOST_RUNS = 200  # in one file
 _MOST_KINDS = 1000  # of rows, by their names
-# Cells that say that a row is of an evaluation, as `plain_key` gives their names.
 _NUMBERED_RUNS = frozenset(["seed", "run", "run_id", "trial", "trial_id"])
+# Cells that may say that a row is of an evaluation, as `plain_key` gives their names.
 _SPLIT_KEYS = frozenset(["split", "phase", "mode", "stage", "type", "kind", "event", "partition", "subset"])
-_EVALUATIONS = frozenset({
-    *("eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "testing", "dev"),
-    *("heldout", "held_out"),
-})  # fmt: skip
 
 
 class Columns(NamedTuple):
@@ -498,7 +512,7 @@ def _of_row(row: Row, names: dict[str, int]) -> tuple[int, str]:
             plain = plain_key(key)
             if plain in RUN_KEYS and cell and not label and len(names) <= _MOST_RUNS:
                 label = names.setdefault(cell[:MAX_NAME], len(names))
-            elif plain in _SPLIT_KEYS and cell.lower() in _EVALUATIONS:
+            elif plain in _SPLIT_KEYS and evaluated(cell) == "":
                 prefix = "eval/"
     return label, prefix
 
@@ -680,15 +694,15 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
             if isinstance(step, float) and math.isfinite(step) and not _is_step(step):
                 del names[name]
     others = sorted(names, key=names.__getitem__)
-    best, chosen = (0, False, 0), None
+    best, chosen = (False, 0, False, -math.inf), None
     for name in others:
         steps = [step for row in first if _is_step(step := _step_of(row.get(name)))]
         back = sum(now < was for was, now in itertools.pairwise(steps))
         stands = len(steps) > 2 and steps[0] == steps[-1] and len(set(steps)) == 1
-        rank = (len(steps), not stands and 4 * back <= len(steps), -names[name])
-        if rank > best:
+        rank = (not stands, len(steps), 4 * back <= len(steps), -names[name])
+        if 0 < len(first) <= 2 * len(steps) and rank > best:
             best, chosen = rank, name
-    return itertools.chain(first, rows), chosen if 2 * best[0] >= len(first) else None, others
+    return itertools.chain(first, rows), chosen, others
 
 
 _OF_ALL = re.compile(r"\s*(\d{1,18})\s*/\s*\d+\s*(?:\[.*)?")

@@ -24,6 +24,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from greenward.diagnostics.readers.names import is_known
 from greenward.diagnostics.readers.rows import (
     MAX_NAME,
     NUMBER,
@@ -31,6 +32,7 @@ from greenward.diagnostics.readers.rows import (
     Format,
     Log,
     Row,
+    evaluated,
     flat,
     json_object,
     number_in,
@@ -55,9 +57,11 @@ _WRITER = re.compile(
 _TUPLE = re.compile(r"\(['\"].{1,4000}\),?")  # what print("Episode", 3, "reward", 0.5) gives in Python 2
 _OF_TUPLE = re.compile(rf"u?(?:'([^']{{0,200}})'|\"([^\"]{{0,200}})\")|({NUMBER})")
 _BAR = re.compile(r"\|?\s*(\d{1,15})/(\d{1,15})\s?\[([^\[\]]{0,20}<[^\[\]]{0,4000})\]")
-_EVALUATES = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
 _EDGE = "|│┃║"
 _SPLIT = re.compile(f"[{_EDGE}]")
+_ASSIGNED_CELL = re.compile(
+    rf"[{_EDGE}]\s{{0,9}}[^\W\d][\w/ .@-]{{0,80}}(?:=|:\s{{1,9}}){NUMBER}\S{{0,12}}\s{{0,200}}[{_EDGE}]"
+)
 _RULE = re.compile(r"[\s:|+=#*_\u2500-\u257f-]{3,}")
 
 
@@ -68,6 +72,9 @@ _OF_TRAINERS = frozenset({
     *("response_length/mean", "global_seqlen/mean", "timing_s/step", "train/loss", "train/grad_norm"),
 })  # fmt: skip
 _SURE = 3
+_HEADER = "\0header"  # of a row: the steps in the line before it
+_HEADER_LENGTH = 60
+_FEW = 5  # rows that name no signal may be settings and sizes
 
 
 class _Rows:
@@ -83,7 +90,7 @@ class _Rows:
 
     def add(self, rows: list[Row], row: Row) -> None:
         if rows is self.strong:
-            self.of_trainers += len(_OF_TRAINERS.intersection(row)) >= _SURE
+            self.of_trainers += _is_of_trainer(row)
         if len(rows) < _MOST_ROWS:
             rows.append(row)
         else:
@@ -96,6 +103,9 @@ class _Rows:
             log.notes.append(f"{torn} torn line(s) were left out")
         if self.torn_last:
             log.notes.append("the last line is torn and was left out")
+        headers = {id(row): row.pop(_HEADER) for row in self.strong if _HEADER in row}
+        if 2 * len(headers) > sum(not _has_step(row) for row in self.strong):
+            self.strong = [{**headers.get(id(row), {}), **row} for row in self.strong]
         strong = [row for row in self.strong if "train_runtime" not in row]
         if closing := len(self.strong) - len(strong):
             log.set_aside["the closing summary of the trainer"] += closing
@@ -108,9 +118,17 @@ class _Rows:
         loose = [row for row in loose if any(seen[name] > 2 or is_metric(name) for name in row)]
         usual = Counter(name for row in counted for name in row)
         counted = [
-            row for row in counted if any(2 * usual[name] >= len(counted) for name in row) or _evaluates(row)
+            row
+            for row in counted
+            if any(2 * usual[name] >= len(counted) for name in row) or _evaluates(row) or _is_of_trainer(row)
         ]
-        kinds = (stepped, counted, lines, self.bars, loose)
+        kinds = [
+            rows
+            for rows in (stepped, counted, lines, self.bars, loose)
+            if any(map(tells, chain(*rows))) or (rows is not loose and len(rows) > _FEW)
+        ]
+        if not kinds:  # settings, sizes and times, of which nothing is a signal
+            return
         most = max(map(len, kinds))
         best = next((rows for rows in kinds if len(rows) >= max(3, most / 10)), max(kinds, key=len))
         if self.of_trainers > 1:  # samples that were printed between the steps may be many more
@@ -127,18 +145,23 @@ class _Rows:
     def _lines(self, stepped: set[int], log: Log) -> Iterator[Row]:
         """The lines with a step, and what was evaluated between them, at the step before it."""
         last: Row = {}
-        names: set[str] = set()
+        before: list[Row] = []
+        names = {plain_key(name) for row in self.weak if id(row) in stepped for name in row}
         without = 0
         for row in self.weak:
             if id(row) in stepped:
                 last = {name: value for name, value in row.items() if _names_step(name)}
-                names.update(row)
                 yield row
-            elif last:
-                found = {name: value for name, value in row.items() if _EVALUATED.search(name)}
-                if any(map(is_metric, found)) and names.isdisjoint(found):
+                yield from ({**found, **last} for found in before)
+                before = []
+                continue
+            found = {name: value for name, value in row.items() if _is_result(name)}
+            if any(map(is_metric, found)) and names.isdisjoint(map(plain_key, found)):
+                if last:
                     yield {**found, **last}
-                without += any(is_metric(name) for name in row if name not in found)
+                else:
+                    before = [found]
+            without += bool(last) and any(is_metric(name) for name in row if name not in found)
         if without:
             log.set_aside["they were printed without a step, beside others that have one"] += without
 
@@ -157,6 +180,19 @@ class _Rows:
                 without += not known.isdisjoint(row)
         if without:
             log.set_aside["they were printed without a step, beside others that have one"] += without
+
+
+def _is_of_trainer(row: Row) -> bool:
+    return len(_OF_TRAINERS.intersection(row)) >= _SURE
+
+
+@lru_cache(4096)
+def _is_result(name: str) -> bool:
+    """Whether a name is that of an evaluation, or of a mean return, which stands apart from the losses."""
+    return evaluated(name) is not None or bool(_MEAN_RETURN.fullmatch(name))
+
+
+_MEAN_RETURN = re.compile(r"(?:average|avg|mean)[ _]?(?:episode[ _]?)?(?:return|reward)", re.IGNORECASE)
 
 
 def _counted(rows: list[Row], log: Log) -> Iterator[Row]:
@@ -190,12 +226,8 @@ def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     return parts
 
 
-_EVALUATED = re.compile(r"\b(?:eval|evaluat\w*|val|valid|validation|test)(?=[/_\s@-]|$)", re.IGNORECASE)
-_OF_EVALUATION = re.compile(r"(?:eval|val|test|validation)[/_-]|epoch$")
-
-
 def _evaluates(row: Row) -> bool:
-    return all(_OF_EVALUATION.match(name) for name in row)
+    return all(name == "epoch" or evaluated(name) is not None for name in row)
 
 
 def _has_step(row: Row, others: Collection[str] = ()) -> bool:
@@ -216,9 +248,22 @@ def _is_count(value: object) -> bool:
 _METRIC = re.compile(r"(?:reward|return|loss|score|entropy|kl|accuracy|grad|lr|rew)", re.IGNORECASE)
 
 
+_RATE = re.compile(r"win(?:s|_?rate)?(?![a-z])|success|solved|utility|perplexity", re.IGNORECASE)
+_SETTING = re.compile(
+    r"coef|warm_?up|clip|batch|size|target|window|temperature|decay|gamma|max_|num_|\blr$|\w\.\w+\.",
+    re.IGNORECASE,
+)
+
+
 def is_metric(name: str) -> bool:
     """Whether a name is one that trainers give to a signal."""
     return bool(_METRIC.search(name))
+
+
+@lru_cache(4096)
+def tells(name: str) -> bool:
+    """Whether a name may be that of a signal, and not of a setting."""
+    return (is_metric(name) or bool(_RATE.search(name)) or is_known(name)) and not _SETTING.search(name)
 
 
 def _count_through_epochs(rows: list[Row]) -> None:
@@ -271,6 +316,10 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
     for text in _joined(parts):
         plain = text.strip()
         found.torn_last = found.torn_last and not plain
+        is_box = plain[:1] and plain[0] in _EDGE and ("=" in plain or ": " in plain)
+        if is_box and _ASSIGNED_CELL.search(plain):  # of "name=number" in each cell
+            words.take(" | ".join(cell.strip() for cell in _SPLIT.split(plain[1:].rstrip(_EDGE))))
+            continue
         if tables.take(plain):
             continue
         if plain[:1] in ("'", '"') and "{" not in plain and len(_MAPPED.findall(f"{plain} ")) > 2:
@@ -279,9 +328,9 @@ def rows_of_texts(texts: Iterable[str], log: Log) -> Iterator[Row]:
             words.close()
         elif "step:" in plain and " - " in plain and (row := _verl(plain)):
             found.add(found.strong, row)
-            found.of_trainers += len(_OF_TRAINERS.intersection(row)) >= _SURE  # no config has this form
+            found.of_trainers += _is_of_trainer(row)  # counts twice: no config has this form
         elif (opened := _opens(plain)) is not None:
-            _take_mapping(plain, opened, found)
+            _take_mapping(plain, opened, found, words.header())
         elif "/" in plain and (bar := _BAR.search(plain)):
             bars.take(plain, bar)
         else:
@@ -312,7 +361,8 @@ def _opens(text: str) -> int | None:
 _BEFORE = re.compile(r"\b(?:train|eval|perf|multi_turn|passrate) (\d{1,15}):\s{0,9}$")
 
 
-def _take_mapping(text: str, opened: int, found: _Rows) -> None:
+def _take_mapping(text: str, opened: int, found: _Rows, header: Row) -> None:
+    """`header` holds the steps that the line before names, where it names nothing else."""
     end = text.rfind("}")
     if end < opened:
         pairs = len(_MAPPED.findall(text[opened:]))
@@ -331,7 +381,7 @@ def _take_mapping(text: str, opened: int, found: _Rows) -> None:
         steps = {pair.name: pair.value for pair in _pairs(text[:opened]) if pair.is_step}
         if not steps and (counted := _BEFORE.search(text[:opened])):
             steps = {"step": float(counted[1])}
-        row = {**steps, **row}
+        row = {**steps, **row} if steps or not header else {**row, _HEADER: header}
     found.add(found.strong, row)
 
 
@@ -370,10 +420,12 @@ class _Tables:
         self._group = ""
         self._headings: list[str] = []
         self._before: list[str] = []  # what the line before would be as headings
+        self._line_before = ""
+        self._is_spaced = False  # gaps of two spaces part the columns, below a rule with gaps
 
     def close(self) -> None:
         self._end_box()
-        self._headings, self._before = [], []
+        self._headings, self._before, self._is_spaced = [], [], False
 
     def _end_box(self) -> None:
         if self._box:
@@ -382,11 +434,18 @@ class _Tables:
 
     def take(self, plain: str) -> bool:
         """Whether the line belongs to a table."""
+        line_before, self._line_before = self._line_before, plain
         if _RULE.fullmatch(plain):
             if "|" in plain:  # Markdown without bars at the edges
                 self._headings = self._headings or self._before
             self._end_box()
-            return "|" in plain
+            headings = _GAP.split(line_before)
+            if "- " in plain and len(headings) == len(plain.split()) > 1:  # tabulate, as of Ray's trials
+                self._headings, self._is_spaced = headings, True
+            return "|" in plain or self._is_spaced
+        if self._is_spaced and len(cells := _GAP.split(plain)) == len(self._headings):
+            self._row(cells)
+            return True
         if plain[:1] and plain[0] in _EDGE and plain[-1] in _EDGE and len(plain) > 2:
             self._cells([cell.strip() for cell in _SPLIT.split(plain[1:-1])])
             return True
@@ -441,6 +500,7 @@ class _Tables:
 
 
 _MOST_COLUMNS = 100
+_GAP = re.compile(r"\s{2,}")
 
 
 class _Bars:
@@ -453,16 +513,19 @@ class _Bars:
 
     def take(self, text: str, bar: re.Match[str]) -> None:
         values = (*bar[3].split(",", 2), "", "")[2]  # behind the times and the rate
-        about = re.sub(r"[\d%]+", "", text[: bar.start()].partition("|")[0]).strip(" :")[:80]
-        prefix = "eval/" if _EVALUATES.search(about) else ""
+        before = text[: bar.start()]
+        if before.startswith("[") and not values:  # trlX: "[losses/total_loss: 0.2 | …]:   1%|…"
+            values, _, before = before[1:].rpartition("]")
+        about = re.sub(r"[\d%]+", "", before.partition("|")[0]).strip(" :")[:80]
+        prefix = "" if evaluated(about) is None else "eval/"
         row: Row = {f"{prefix}{pair.name}": pair.value for pair in _pairs(values)}
         if not row:
             return
         number, total = int(bar[1]), int(bar[2])
-        before = self._open.get(about)
-        if before is not None and number < before["_number"]:
-            self._offset[about] += before["_total"]
-        if before is not None and number != before["_number"]:
+        last = self._open.get(about)
+        if last is not None and number < last["_number"]:
+            self._offset[about] += last["_total"]
+        if last is not None and number != last["_number"]:
             self._close(about)
         if len(self._open) < 1000:
             self._open[about] = {
@@ -492,11 +555,16 @@ class _Pair(NamedTuple):
 
 _EPOCH = re.compile(r"\b(epoch):?\s?\[(\d{1,9})(/\d{1,9})?\]\s?[\[(](\d{1,12}/\d{1,12})[\])]", re.IGNORECASE)
 _WRAPPED = re.compile(rf"\b(?:np\.\w{{1,20}}|tensor|array|Array)\(\[?\s?({NUMBER})[^()]{{0,80}}\)")
-_STAMP = re.compile(r"\W?\d{4}[-/]\d\d[-/]\d\d[ T_]\d\d[:.]\d\d[:.]\d\d\S{0,12}|\[?\d\d:\d\d:\d\d\S{0,8}")
+_STAMP = re.compile(
+    r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,20} [\w.]{1,80}:\d{1,9}\]|"
+    r"\W?\d{4}[-/]\d\d[-/]\d\d[ T_]\d\d[:.]\d\d[:.]\d\d\S{0,12}|\[?\d\d:\d\d:\d\d\S{0,8}"
+)
 # "DQN INFO", "- __main__ - INFO -", behind a time
 _LOGGER = re.compile(
     r"[\s|,:—-]{0,9}(?:[\w.]{1,80}[\s|:—-]{1,9})?(?:INFO|DEBUG|WARNING|ERROR|SUCCESS)\b[\s|:—-]{0,9}"
 )
+# "[Evaluator] …", "Eval num_timesteps=10000, …", "Test | …"
+_OF_EVALUATION = re.compile(r"[\W_]{0,4}(?:eval\w*|validation|test(?:ing)?)\b(?![/_=:@-])", re.IGNORECASE)
 _NUMBERED = re.compile(r"#\s?(?=\d)")  # "Epoch #1"
 _ALIGNED = re.compile(
     rf"([^\W\d][\w/.@%()+-]{{0,80}}(?: [\w/.@%()+-]{{1,40}}){{0,6}})(?:\s{{2,40}}|\t)({NUMBER}%?)"
@@ -522,12 +590,24 @@ _LISTED = re.compile(
     r"(?: ?[A-Za-z/]{1,12})?(?=\s*(?:[,;|]|$))"
 )
 _LEAST_LISTED = 3
+_FIRST = re.compile(r"\W{0,3}([A-Za-z_]{1,20})\s?[:=#]?\s?\d")
+_LIST = re.compile(rf"(?<=[:=])\s?\[\s?({NUMBER}(?:,\s?{NUMBER}){{1,63}})\s?\]")  # of agents, or of answers
+
+
+def _mean_of_list(found: re.Match[str]) -> str:
+    numbers = [float(one) for one in found[1].split(",")]
+    return f" {sum(numbers) / len(numbers):.9g}"
 
 
 def _listed(text: str) -> Collection[str]:
-    """The names of a list of names, each with its number behind it, of which two are signals."""
+    """The names of a list of names, each with its number behind it, of which two are signals, or whose first
+    one is a step.
+    """
     names = {name for name, _ in _LISTED.findall(text)}
-    return names if len(names) >= _LEAST_LISTED and sum(map(is_metric, names)) >= 2 else ()
+    if len(names) < _LEAST_LISTED:
+        return ()
+    first = _FIRST.match(text)
+    return names if (first and _names_step(first[1])) or sum(map(is_metric, names)) >= 2 else ()
 
 
 def _pairs(text: str) -> list[_Pair]:
@@ -544,6 +624,8 @@ def _pairs(text: str) -> list[_Pair]:
         counted = [_Pair("global_step", float(aligned[5]), True, True)] if aligned[5] else []
         return [] if value is None else [_Pair(name, value, False, True), *counted]
     text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
+    if "[" in text:
+        text = _LIST.sub(_mean_of_list, text)
     if "(" in text:
         text = _WRAPPED.sub(r"\1", text)
     listed = _listed(text) if "," in text or "|" in text or ";" in text else ()
@@ -575,6 +657,13 @@ def _pairs(text: str) -> list[_Pair]:
         elif not assigned or (kind == "stop" and token["stop"] not in "'\""):  # "= [0.3]" goes on
             words, assigned, after_number = [], False, False
         gap = False
+    if _OF_EVALUATION.match(text):
+        return [
+            pair
+            if pair.is_step or evaluated(pair.name) is not None
+            else pair._replace(name=f"eval/{pair.name}")
+            for pair in found
+        ]
     return found
 
 
@@ -605,6 +694,9 @@ def _take_pair(found: list[_Pair], words: list[str], token: re.Match[str], assig
 _OTHERS = 3  # lines of other text that a block below a step may have between its own
 
 
+_YAML = re.compile(r"[\w.-]{1,80}:(?: \S{1,200})?")
+
+
 class _Blocks:
     """Lines of names and numbers: a row is a line that names a step, or a block until a name returns."""
 
@@ -624,8 +716,15 @@ class _Blocks:
             self._found.add(self._found.weak, self._row)
         self._row, self._stepped, self._others = {}, False, 0
 
+    def header(self) -> Row:
+        """The steps that the line before named, where it named nothing else: "Step 3" above a mapping."""
+        if not self._stepped or self._others or not all(map(_names_step, self._row)):
+            return {}
+        header, self._row, self._stepped = self._row, {}, False
+        return header
+
     def take(self, plain: str) -> None:
-        if len(self._found.strong) > 1000:
+        if len(self._found.strong) > 1000 and len(plain) > _HEADER_LENGTH:
             return
         if _RULE.fullmatch(plain):
             self.close()
@@ -633,16 +732,25 @@ class _Blocks:
         pairs = _pairs(plain)
         steps = [pair for pair in pairs if pair.is_step]
         if not pairs or not (steps or any(pair.is_assigned for pair in pairs)):
+            if self._row and _YAML.fullmatch(plain):  # RLlib's results: "hostname: a", "info:"
+                return
             self._others += 1
             if not self._stepped or self._others > _OTHERS:
                 self.end()
             return
         self._others = 0
-        row = {pair.name: pair.value for pair in pairs}
+        row: Row = {}
+        for (
+            pair
+        ) in pairs:  # of several steps in a line the first counts: those of the actor, then the learner's
+            if not (pair.is_step and pair.name in row):
+                row[pair.name] = pair.value
         clashes = not self._row.keys().isdisjoint(row)
         begins = steps and (len(row) > len(steps) or not steps[0].is_assigned)
         header_only = self._stepped and all(name in _STEPS for name in self._row)
-        if clashes or (begins and not header_only):
+        # "iteration 9", "epoch 1/4", "epoch 2/4": what follows is of both.
+        counts_on = header_only and len(self._row) > 1 and self._row.keys() > row.keys()
+        if (clashes and not counts_on) or (begins and not header_only):
             self.end()
         self._row |= row
         self._stepped = self._stepped or bool(steps)

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,23 @@ class Format:
 def plain_key(name: str) -> str:
     """A name of a step or of a run as the tables of such names have it."""
     return name.strip().lower().replace(" ", "_")
+
+
+# What evaluations are called. Terms of the reward may have such names as well: `rewards/test_passed`.
+_EVALUATION = re.compile(
+    r"(?<!reward/)(?<!rewards/)\b(?:eval\w*?|val(?:id(?:ation)?)?(?:-core|-aux)?|test(?:ing)?|dev|held[_-]?out)"
+    r"(?:[/_\s@-]+|$)",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(4096)
+def evaluated(name: str) -> str | None:
+    """What an evaluation measured, by its name: `reward` of `eval/reward`, "" of the word alone. None for
+    what training measured.
+    """
+    found = _EVALUATION.search(name[:MAX_NAME])
+    return None if found is None else name[: found.start()] + name[found.end() :]
 
 
 NUMBER = (

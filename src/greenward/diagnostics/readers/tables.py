@@ -77,8 +77,13 @@ _STEPS_OF_EXPORTS = {*STEP_KEYS, "relative_time_(process)", "relative_time_(wall
 
 
 def _csv_runs(path: Path) -> list[str]:
-    columns = next(_cells(path, []), [])
-    return _runs_of_columns([cell.strip() for cell in columns])
+    columns = [cell.strip() for cell in next(_cells(path, []), [])]
+    if {"Name", "State", "Created", "Runtime"} <= {*columns}:
+        raise DiagnosticsError(
+            f"{path} is W&B's table of runs, one row for each, and no log over time",
+            remedy="Export the history of a run (wandb.Api().run(PATH).history().to_csv(FILE)) or a chart.",
+        )
+    return _runs_of_columns(columns)
 
 
 def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:

@@ -1,0 +1,88 @@
+"""What is said of agents' logs: falls under a moving mean, speeds of episodes, sizes of steps, losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from greenward.diagnostics.diagnose import diagnose_run
+
+SEEDS = range(5)
+
+
+def findings(folder, **columns):
+    """Severities by name of the findings of a CSV file with these columns."""
+    folder.mkdir(parents=True)
+    names = [name.replace("__", "/") for name in columns]
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(names), *(",".join(f"{cell:.6g}" for cell in row) for row in rows)]
+    (folder / "progress.csv").write_text("\n".join(lines) + "\n")
+    return {one.name: one.severity for one in diagnose_run(folder / "progress.csv").findings}
+
+
+def mean_of_last(values, window=100):
+    """The mean of the last `window` values at each place, as Stable-Baselines3 logs returns."""
+    sums = np.concatenate(([0.0], values.cumsum()))
+    places = np.arange(1, len(values) + 1)
+    first = np.maximum(places - window, 0)
+    return (sums[places] - sums[first]) / (places - first)
+
+
+def test_a_fall_that_no_test_of_change_can_tell_from_a_moving_mean_is_no_learning(tmp_path):
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        episodes = np.where(np.arange(560) < 25, -8, -33) + 3 * rng.standard_normal(560)
+        returns = mean_of_last(episodes)[3::4]  # a row for each fourth episode
+        steps = 1400 * np.arange(1, len(returns) + 1)
+        found = findings(
+            tmp_path / str(seed),
+            time__total_timesteps=steps,
+            rollout__ep_rew_mean=returns,
+            rollout__ep_len_mean=np.full(len(steps), 350.0),
+            rollout__exploration_rate=np.full(len(steps), 0.5),
+            train__loss=0.001 * np.exp(rng.standard_normal(len(steps))),
+        )
+        assert {"no-learning", "reward-drop"} & found.keys(), seed
+
+
+def test_a_loss_above_all_returns_diverges_only_if_it_grows(tmp_path):
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        usual = {"episode": np.arange(60), "episode_reward": 0.05 * rng.standard_normal(60)}
+        noise = np.exp(0.1 * rng.standard_normal(60))
+        flat = findings(tmp_path / f"flat{seed}", **usual, loss=1.5 * noise)
+        grows = findings(tmp_path / f"grows{seed}", **usual, loss=1.5 * noise * 1.1 ** np.arange(60))
+        assert "value-loss-diverges" not in flat and "value-loss-diverges" in grows
+
+
+@pytest.mark.parametrize(("slower", "found"), [(1, False), (4, True)])
+def test_episodes_that_become_longer_are_no_slower_machine(tmp_path, slower, found):
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        lengths = np.round(np.linspace(20, 500, 300) * np.exp(0.2 * rng.standard_normal(300)))
+        seconds = lengths / 2000 * np.exp(0.05 * rng.standard_normal(300))
+        seconds *= np.where(np.arange(300) > 150, slower, 1)
+        folder = tmp_path / str(seed)
+        folder.mkdir(parents=True)
+        rows = zip(lengths, lengths, seconds.cumsum(), strict=True)  # a Monitor of Stable-Baselines3
+        lines = ['#{"t_start": 1783772504.6, "env_id": "CartPole-v1"}', "r,l,t"]
+        lines += [f"{reward},{length:.0f},{time:.6f}" for reward, length, time in rows]
+        (folder / "monitor.csv").write_text("\n".join(lines) + "\n")
+        named = {one.name for one in diagnose_run(folder / "monitor.csv").findings}
+        assert ("throughput-drop" in named) is found, seed
+
+
+@pytest.mark.parametrize(("gain", "severity"), [(300, "info"), (0, "warning")])
+def test_large_steps_by_which_an_agent_learned_are_no_warning(tmp_path, gain, severity):
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        episodes = 20 + gain * np.linspace(0, 1, 1200) + 30 * rng.standard_normal(1200)
+        found = findings(
+            tmp_path / str(seed),
+            time__total_timesteps=2048 * np.arange(1, 121),
+            rollout__ep_rew_mean=mean_of_last(episodes)[9::10],
+            rollout__ep_len_mean=np.full(120, 200.0),
+            train__approx_kl=0.05 * np.exp(0.3 * rng.standard_normal(120)),
+            train__value_loss=10 * np.exp(0.3 * rng.standard_normal(120)),
+        )
+        assert found.get("large-policy-steps") == severity, seed
