@@ -30,11 +30,10 @@ from greenward.reports.evaluation import (
     RESULTS,
     SAMPLES,
     comparison_warnings,
-    is_evaluation,
 )
 from greenward.reports.training import short_names
 from greenward.runs.files import JsonRows
-from greenward.runs.reading import read_summary
+from greenward.runs.reading import is_evaluation, read_summary
 
 if TYPE_CHECKING:
     from greenward.evaluation.compare import PairedComparison
