@@ -91,7 +91,7 @@ def test_a_model_is_evaluated_into_files_that_anyone_can_read(call, model, suite
     summary = json.loads(said)
     assert summary == json.loads(Path("out/summary.json").read_text())
     assert (summary["problems"], summary["answers"]) == (4, 12)
-    assert set(summary["metrics"]) == {"pass@1"}
+    assert set(summary["metrics"]) == {"pass@1", "pass@3"}
     assert summary["settings"]["temperature"] == 0.8
     samples = rows(Path("out/samples.jsonl"))
     assert sorted((row["task_id"], row["sample"]) for row in samples) == [
