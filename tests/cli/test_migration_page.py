@@ -33,7 +33,7 @@ def parse(command: str) -> click.Context:
     """The context of a command that would run, made without running it."""
     program, *arguments = shlex.split(command)
     group: click.Command = {"greenward": cli, "rldk": rldk}[program]
-    context = click.Context(group, info_name=program)
+    context = click.Context(group, info_name=program, **group.context_settings)
     while isinstance(group, click.Group):
         name, found, arguments = group.resolve_command(context, arguments)
         assert found is not None

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -39,7 +39,7 @@ from greenward.cli.tools import (
     sample,
     sandbox,
 )
-from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
+from greenward.cli.train import config, demo, import_, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -47,8 +47,12 @@ from greenward.common.text import visible, without_keys
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
 TRAINING_PACKAGES = frozenset({"torch", "tokenizers", "safetensors"})
-SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-"""What holds for all commands: `-h`, and defaults in the help."""
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "show_default": True,
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+}
+"""What holds for all commands: `-h`, defaults in the help, and underscores in names of options as hyphens."""
 
 
 class InOrder(click.Group):
@@ -86,7 +90,7 @@ LEARNING = (
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
 REPORTING = (report, rollouts, problems, push, export)
-MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
+MACHINE = (config, import_, sandbox, doctor, selftest, plan, kernels, completion)
 for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
     cli.add_command(command)
 

@@ -40,9 +40,8 @@ LEVEL = click.Choice(("A", "B", "C", "D"))
 flag = partial(click.option, is_flag=True)
 
 
-def _complete_recipe(
-    _context: click.Context, _parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
+def complete_recipe(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The names of shipped recipes that begin as typed, or a file."""
     from greenward.config.loading import shipped_recipes
 
     names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
@@ -58,7 +57,7 @@ def _complete_override(
     return [CompletionItem(f"{key}=") for key in keys if key.startswith(typed)]
 
 
-recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=_complete_recipe)
+recipe_argument: Decorator = click.argument("recipe", metavar="CONFIG", shell_complete=complete_recipe)
 overrides_argument: Decorator = click.argument(
     "overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_complete_override
 )
