@@ -25,6 +25,7 @@ from greenward.cli.diagnose import (
     watch,
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
+from greenward.cli.rldk_names import translated
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
@@ -56,10 +57,21 @@ SETTINGS: dict[str, Any] = {
 
 
 class InOrder(click.Group):
-    """A group whose help lists the commands in the order in which they were added."""
+    """A group whose help lists the commands in the order in which they were added.
+
+    The diagnostics take RLDK's names, too.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing:  # completion
+            name, arguments = translated(args[0], args[1:], self.commands)
+            args = [name, *arguments]
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=InOrder, context_settings=SETTINGS)
