@@ -259,6 +259,15 @@ def test_every_option_of_the_table_is_one_of_a_command_here():
     assert {first for first, *_ in ALIASES.values()} <= rldk.commands.keys()
 
 
+@pytest.mark.parametrize("group", [cli, rldk], ids=["greenward", "rldk"])
+def test_commands_that_there_are_keep_their_arguments(group):
+    from greenward.cli.rldk_names import translated
+
+    for name in group.commands:
+        for arguments in ([], ["--help"], ["run"], ["CONFIG", "key=value", "--output", "x"]):
+            assert translated(name, arguments, group.commands) == (name, arguments)
+
+
 @pytest.mark.parametrize("options", ["--cmd pytest", "--metric loss --cmp >0.2"])
 def test_bisecting_commits_is_answered_by_what_does_it(options):
     done = command("bisect", "--good", "v1", "--bad", "HEAD", *options.split())

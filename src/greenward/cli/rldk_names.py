@@ -221,7 +221,7 @@ def translated(name: str, arguments: Sequence[str], known: Mapping[str, object])
     another command does.
     """
     words = (name, *arguments[:1])
-    for length in (2, 1):
+    for length in range(len(words), 0, -1):
         ours, *first = ALIASES.get(words[:length], ("",))
         answer = VERBS.get(words[:length])
         if ours in known:
