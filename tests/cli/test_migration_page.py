@@ -89,6 +89,14 @@ def test_every_key_exists(key: str) -> None:
     assert any(field_at(made, path) is not None for made in all_recipes().values())
 
 
+@pytest.mark.parametrize("option", ["--num_episodes", "--num-episodes"])
+@pytest.mark.parametrize("model", ["runs/one", "--model runs/one"])
+def test_evaluation_takes_the_options_of_the_original(option: str, model: str) -> None:
+    given = parse(f"greenward eval {model} --problems eval_problems.json {option} 50").params
+    assert given["samples"] == 50 and given["suite"] == "eval_problems.json"
+    assert "runs/one" in (given["model"], given["served"])
+
+
 def test_seven_billion_parameters_fit_one_gpu_by_the_documented_command() -> None:
     """The row of the original's command, planned for the GPUs that the pages name."""
     row = next(row for row in ROWS if "--model 7b" in row[0])

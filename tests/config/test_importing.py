@@ -185,6 +185,9 @@ def test_every_key_of_every_table_exists_here():
         ("agent: {gamma: .nan}\n", "agent.gamma: expected a number"),
         ("agent: {gamma: {x: 1}}\nagent.gamma: 1\ndata: {problems_file: 7}\n", "expected a text, found 7"),
         ("agent: {gamma: 7}\n", "algorithm.gamma"),
+        (f"agent: {{gamma: 0.9, learning_rate: {10**400}}}\n", "agent.learning_rate: expected a number"),
+        ("agent: {gamma: 1.0e-400, learning_rate: 1.0e+400}\n", "agent.learning_rate: expected a number"),
+        ("agent: {gamma: 2020-01-01}\n", "agent.gamma: expected a number"),
         ("training_args: {max_steps: 5\n", "not valid YAML"),
         ("training_args: &a {learning_rate: 1, more: *a}\n", "not valid YAML"),
         ("training_args: " + "{a: " * (MAX_NESTING + 5) + "1" + "}" * (MAX_NESTING + 5), "levels deep"),
@@ -220,6 +223,23 @@ def test_files_of_a_tree_lie_below_it_and_end(tree, defaults):
     (tree.parent / "outside.yaml").write_text("task_type: repair\n")
     with pytest.raises(ConfigError):
         import_config(tree)
+
+
+def test_a_tree_that_fans_out_ends(tree):
+    for level in range(20):  # 2 to the power of 20 files to read, if each were read as often as it is named
+        (tree / f"level{level}.yaml").write_text(f"defaults: [level{level + 1}, level{level + 1}]\n")
+    (tree / "level20.yaml").write_text("a: 1\n")
+    with pytest.raises(ConfigError, match="more than 50 files"):
+        import_config(tree / "level0.yaml")
+
+
+def test_values_of_any_type_are_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = originals.GRPO_SHORT + "made_up: {day: 2020-01-01, set: !!set {a}, data: !!binary aGk=}\n"
+    for options in ([], ["--json", "--output", "b.yaml"]):
+        done = CliRunner().invoke(cli, ["import", str(written(tmp_path, "theirs.yaml", text)), *options])
+        assert done.exit_code == 0, done.output
+        assert "made_up.day" in done.output and "2020-01-01" in done.output
 
 
 def test_a_recipe_of_our_own_is_none_of_theirs(tmp_path):

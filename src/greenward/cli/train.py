@@ -131,7 +131,7 @@ def _fates(imported: Imported) -> str:
         for one in found:
             same = one.ours == one.theirs and one.value == one.given
             becomes = one.why or ("the same" if same else f"{one.ours}={json.dumps(one.value)}")
-            lines.append(f"  {one.theirs:{width}}  {json.dumps(one.given)[:40]:12}  {becomes}")
+            lines.append(f"  {one.theirs:{width}}  {json.dumps(one.given, default=str)[:40]:12}  {becomes}")
     return "\n".join(lines)
 
 

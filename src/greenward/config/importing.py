@@ -27,7 +27,7 @@ Fate = Literal["taken over", "renamed", "without counterpart"]
 
 _DEFAULTS = "defaults"  # hydra's list of the files that a file is composed of
 _TREES = ("grpo_config.yaml", "sft_config.yaml")  # of a folder of hydra's, the first that is there
-_MOST_FILES = 50
+_MOST_FILES = 50  # of a tree; files that name each other several times count each time
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def import_config(path: str | Path) -> Imported:
     path = Path(path)
     if path.is_dir():
         path = next((file for name in _TREES if (file := path / name).is_file()), path / _TREES[0])
-    source = _whole(_composed(path, path.parent.resolve(), []))
+    source = _whole(_composed(path, path.parent.resolve(), (), []))
     given = {dotted(key): value for key, value in leaves(source.data)}
     original = _original_of(given)
     if original is None:
@@ -118,25 +118,27 @@ def _below(name: str, source: RecipeText) -> RecipeText:
     return RecipeText(source.name, {name: source.data}, places)
 
 
-def _composed(file: Path, root: Path, on_the_way: list[Path]) -> RecipeText:
+def _composed(file: Path, root: Path, on_the_way: tuple[Path, ...], read: list[Path]) -> RecipeText:
     """The file with those that hydra's list of defaults names, later ones above earlier ones.
 
-    Files are found below `root` alone. `_self_` is the place of the file's own keys, the end without it.
+    Files are found below `root` alone; `read` counts them. `_self_` is the place of the file's own keys, the
+    end without it.
     """
     file = file.resolve()
     if not file.is_relative_to(root):
         raise ConfigError(f"{file} lies outside of {root}.", remedy="Files of a tree lie below its folder.")
-    if file in on_the_way or len(on_the_way) >= _MOST_FILES:
-        raise ConfigError(
-            f"{file}: {_DEFAULTS} that name each other, or more than {_MOST_FILES} levels deep."
-        )
+    if file in on_the_way:
+        raise ConfigError(f"{file}: {_DEFAULTS} that name each other.")
+    read.append(file)
+    if len(read) > _MOST_FILES:
+        raise ConfigError(f"{file}: {_DEFAULTS} of more than {_MOST_FILES} files.")
     source = RecipeText.read(read_recipe_file(file), str(file))
     if not isinstance(source.data, dict):
         raise ConfigError(f"{file}: expected keys and values, found {describe(source.data)}.")
     own = {key: value for key, value in source.data.items() if key != _DEFAULTS}
     names = source.data.get(_DEFAULTS, [])
-    if not isinstance(names, list) or len(names) > _MOST_FILES:
-        raise ConfigError(f"{source.place_of((_DEFAULTS,))}: expected a list of at most {_MOST_FILES} files.")
+    if not isinstance(names, list):
+        raise ConfigError(f"{source.place_of((_DEFAULTS,))}: expected a list, found {describe(names)}.")
     parts: list[RecipeText] = []
     placed = False
     for name in names:
@@ -148,7 +150,7 @@ def _composed(file: Path, root: Path, on_the_way: list[Path]) -> RecipeText:
         if chosen is None:
             continue
         folder = file.parent / group if group else file.parent
-        part = _composed(folder / f"{chosen}.yaml", root, [*on_the_way, file])
+        part = _composed(folder / f"{chosen}.yaml", root, (*on_the_way, file), read)
         parts.append(_below(group, part) if group else part)
     if not placed:
         parts.append(RecipeText(source.name, own, source.places))

@@ -56,14 +56,16 @@ class Original:
 
 
 def _number(value: Any, low: float = -math.inf) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < low
-    ):
-        raise WrongValue("a number" if low == -math.inf else f"a number of at least {low:g}")
-    return float(value)
+    wanted = "a number" if low == -math.inf else f"a number of at least {low:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WrongValue(wanted)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < low:
+        raise WrongValue(wanted)
+    return number
 
 
 def _count(value: Any, least: int = 0) -> int:
@@ -80,8 +82,10 @@ def _count_of(given: Given, key: str, default: int) -> int:
 
 def _number_of(given: Given, key: str, default: float) -> float:
     """As `_count_of`, of a number."""
-    value = given.get(key)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    try:
+        return _number(given.get(key))
+    except WrongValue:
+        return default
 
 
 def _text(value: Any) -> str:
