@@ -425,6 +425,8 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     below: dict[str, list[Occurrence]] = {}
     for one in heads:
         top = root(one)
+        if not in_time(top, one):  # a link without a date may not lead to a cause that began later
+            top = one
         below.setdefault(top.name, []).extend(groups[one.name] if top is not one else groups[one.name][1:])
 
     def in_order(one: Occurrence) -> tuple[bool, tuple[float, int]]:
