@@ -47,14 +47,16 @@ demo-model: $(INSTALLED)
 	$(BIN)/greenward demo model=$(MODEL) --seeds 0 --output runs/demo_model $(ARGS)
 
 # Small runs; the diagnoses end with exit code 1 because they find the faults that were planted.
-EXAMPLE := train ppo_code_fix training.max_steps=240 training.prompts_per_step=4 training.micro_batch_sequences=32 \
+EXAMPLE := train ppo_code_fix training.prompts_per_step=4 training.micro_batch_sequences=32 \
 	training.num_generations=4 training.threads=1 warm_start.max_steps=150 \
-	'evaluation={num_questions: 60, samples: 2, k: [1, 2], eval_interval_steps: 60}'
-FAULTS := 'faults={memory_leak: {}, reward_overconfidence: {}, gradient_explosion: {after_step: 180}}'
+	'evaluation={num_questions: 60, samples: 2, k: [1, 2], eval_interval_steps: 125}'
+FAULTS := 'faults={memory_leak: {}, reward_overconfidence: {}, gradient_explosion: {}}'
+# From the warm start of the broken run, and as long as a comparison with it needs.
+HEALTHY := warm_start=null pretrained=null model=runs/example_broken/warm_start/checkpoints/last training.max_steps=330
 
 examples: $(INSTALLED)
-	$(BIN)/greenward $(EXAMPLE) --output runs/example_healthy --overwrite --quiet
 	$(BIN)/greenward $(EXAMPLE) $(FAULTS) --output runs/example_broken --overwrite --quiet
+	$(BIN)/greenward $(EXAMPLE) $(HEALTHY) --output runs/example_healthy --overwrite --quiet
 	-$(BIN)/rldk reward-health --run runs/example_broken --output-dir runs/examples
 	-$(BIN)/rldk evals --run runs/example_broken --suite code --output-dir runs/examples
 	-$(BIN)/rldk diff --a runs/example_healthy --b runs/example_broken --output-dir runs/examples

@@ -28,3 +28,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         file = (page.parent / target).resolve() if target else page
         assert file.exists(), target
         assert not place or file.suffix != ".md" or place in places(file), f"{target}#{place}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_installs_the_package_from_an_index(page: Path) -> None:
+    """It is on none: a clone or a wheel is named."""
+    assert not re.search(r"pip install (-\S+ )*['\"]?greenward\b", page.read_text("utf-8"))

@@ -225,7 +225,7 @@ def test_the_key_reaches_no_file_no_output_and_no_sandbox(call, suite, tmp_path,
             "checkpoint concerns models that are loaded here",
         ),
         (["--base-url", "http://h", "--fewshot", "3", "--style", "chat"], "--fewshot: "),
-        ([], "--model goes with --base-url"),
+        (["other"], "MODEL is given twice"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(call, suite, arguments, message) -> None:

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
 from greenward.cli.train import ALIASES
+from greenward.config.importing import import_config
 from greenward.config.loading import Surroundings, all_recipes, field_at, load_recipe
+from greenward.config.originals import MODELS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")
 ROWS = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-SPANS = [span for row in ROWS for cell in row[1:] for span in re.findall(r"`([^`]+)`", cell)]
+# The second column says what is here; the others what is better and what is missing.
+SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", row[1] if len(row) > 1 else "")]
 COMMANDS = list(dict.fromkeys(span for span in SPANS if re.match(r"(greenward|rldk) ", span)))
 KEYS = list(
     dict.fromkeys(
@@ -52,10 +56,20 @@ def test_the_page_has_commands_of_both_programs() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_parses_and_its_recipe_is_good(command: str) -> None:
+def test_every_command_parses_and_its_recipe_is_good(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if command in ("greenward train", "greenward eval"):
         return  # the name of a command, without its arguments
-    context = parse(command)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "a.jsonl", "b.jsonl"):  # files that a command asks for before it runs
+        (tmp_path / name).touch()
+    (tmp_path / "config.yaml").write_text("model: 7b\nlearning_rate: 1e-5\n")
+    try:
+        context = parse(command)
+    except click.exceptions.Exit as done:
+        assert (command, done.exit_code) == ("rldk --version", 0)
+        return
     if context.command.name == "train":
         given = context.params
         aliases = [
@@ -64,10 +78,36 @@ def test_every_command_parses_and_its_recipe_is_good(command: str) -> None:
             if given[option] is not None
             for key in keys
         ]
-        load_recipe(given["recipe"], [*aliases, *given["overrides"]], machine=lambda: Surroundings("h100"))
+        if given["config"] is not None:
+            import_config(given["config"])
+        else:
+            overrides = [*aliases, *given["overrides"]]
+            load_recipe(given["recipe"], overrides, machine=lambda: Surroundings("h100"))
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_exists(key: str) -> None:
     path = tuple(int(part) if part.isdigit() else part for part in key.split("."))
     assert any(field_at(made, path) is not None for made in all_recipes().values())
+
+
+@pytest.mark.parametrize("option", ["--num_episodes", "--num-episodes"])
+@pytest.mark.parametrize("model", ["runs/one", "--model runs/one"])
+def test_evaluation_takes_the_options_of_the_original(option: str, model: str) -> None:
+    given = parse(f"greenward eval {model} --problems eval_problems.json {option} 50").params
+    assert given["samples"] == 50 and given["suite"] == "eval_problems.json"
+    assert "runs/one" in (given["model"], given["served"])
+
+
+def test_seven_billion_parameters_fit_one_gpu_by_the_documented_command() -> None:
+    """The row of the original's command, planned for the GPUs that the pages name."""
+    row = next(row for row in ROWS if "--model 7b" in row[0])
+    command = next(span for span in re.findall(r"`([^`]+)`", row[1]) if span.startswith("greenward train"))
+    overrides = [part for part in shlex.split(command) if "=" in part]
+    model = f"model={MODELS['7b']}"
+    for gpu, memory in (("h100", 80), ("a100-40", 40)):
+        done = CliRunner().invoke(cli, ["plan", "ppo_code_fix", "--gpu", gpu, model, *overrides])
+        assert done.exit_code == 0, done.output
+        assert re.search(rf"GiB of {memory}.0 GiB: fits", done.output), done.output
+        whole = CliRunner().invoke(cli, ["plan", "ppo_code_fix", "--gpu", gpu, model])
+        assert "does NOT fit" in whole.output and "what fits: model.lora.r=16" in whole.output

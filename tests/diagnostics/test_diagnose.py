@@ -380,6 +380,15 @@ def finding(name, severity="warning", onset=None, brief=""):
     return Occurrence(name, severity, name, "", ("do",), "", place, brief=brief)
 
 
+def test_an_undated_link_leads_to_no_cause_that_began_after_its_effect():
+    rate, link = finding("learning-rate-jump", onset=301), finding("calibration-no-discrimination")
+    early, late = (finding("poor-calibration", "critical", onset) for onset in (50, 320))
+    found = {one.finding.name: one.consequences for one in causes_of([rate, link, early], 500, CAUSES)}
+    assert found == {"learning-rate-jump": (link,), "poor-calibration": ()}
+    found = {one.finding.name: one.consequences for one in causes_of([rate, link, late], 500, CAUSES)}
+    assert found.keys() == {"learning-rate-jump"}
+
+
 def test_consequences_stand_under_the_earliest_cause_that_explains_them():
     found = causes_of(
         [

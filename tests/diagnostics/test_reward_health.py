@@ -65,6 +65,27 @@ def test_the_three_faults_of_the_seed_are_found_with_size_and_onset(faulty):
     assert all(row["after"] < row["before"] and abs(row["onset"]["step"] - 310) <= 5 for row in falls)
 
 
+def test_each_of_three_faults_is_a_cause_of_its_own(faulty):
+    diagnosis = diagnose_reward_health(faulty)
+    causes = {one.finding.name: {effect.name for effect in one.consequences} for one in diagnosis.causes}
+    assert {"memory-leak", "poor-calibration", "gradient-explosion"} <= causes.keys()
+    critical = {one.name for one in diagnosis.findings if one.severity == "critical"}
+    assert critical <= causes.keys() | set().union(*causes.values())
+
+
+@pytest.mark.parametrize("first", [1, 101, 201, 301])
+@pytest.mark.parametrize("seed", range(3))
+def test_poor_calibration_is_dated_by_the_step_from_which_predictions_are_wrong(tmp_path, first, seed):
+    predicted, passed = predictions(seed)
+    scaled, _ = predictions(seed, scale=6)
+    steps = np.arange(1, len(predicted) + 1)[:, None]
+    run = write_run(tmp_path / "run", healthy(seed), (np.where(steps >= first, scaled, predicted), passed))
+    onset = named(diagnose_reward_health(run))["poor-calibration"].onset
+    # The part of the run that holds it is a quarter of the steps.
+    assert onset.low <= first + 5 and onset.high >= first - 5
+    assert abs(onset.step - first) <= 30
+
+
 def test_healthy_runs_are_not_accused(tmp_path):
     accused = []
     for seed in range(20):
@@ -78,7 +99,10 @@ def test_healthy_runs_are_not_accused(tmp_path):
 def test_the_command_writes_every_card_and_ends_with_1(faulty, tmp_path):
     done = command("--run", faulty, "--output-dir", tmp_path / "code_analysis")
     assert done.exit_code == 1, done.output
-    assert "CRITICAL: 3 critical" in done.output and "300" in done.output
+    assert "CRITICAL: Resident memory ×2.09 from step 1 (2 other causes found)" in done.output
+    for title in ("Memory grows at every step", "The reward model's probabilities", "The gradient norm left"):
+        assert title in done.output
+    assert "300" in done.output
     written = {path.name for path in (tmp_path / "code_analysis").iterdir()}
     assert written == FILES | {"reliability_diagram.svg", ".greenward.json"}
     record = json.loads((tmp_path / "code_analysis/reward_health.json").read_text())

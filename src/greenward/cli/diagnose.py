@@ -49,6 +49,16 @@ DIFF_EXIT_CODES = {
 _RUN: dict[str, Any] = {"metavar": "RUN", "required": True, "type": PATH}
 
 
+map_option: Decorator = click.option(
+    "--map",
+    "mapping",
+    multiple=True,
+    metavar="THEIRS=OURS",
+    callback=pairs,
+    help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
+)
+
+
 def diagnosis_options(output: str) -> Decorator:
     """The options that `reward-health` and `evals` share; `output` names the files that they write."""
     return with_options(
@@ -56,6 +66,7 @@ def diagnosis_options(output: str) -> Decorator:
         folder_option("--output-dir", f"Write {output} here, in place of older ones.", "report"),
         fail_on_option("critical"),
         alpha_option,
+        map_option,
         json_option,
     )
 
@@ -63,14 +74,7 @@ def diagnosis_options(output: str) -> Decorator:
 run_options = with_options(
     click.argument("path", metavar="RUN", type=PATH),
     run_name_option,
-    click.option(
-        "--map",
-        "mapping",
-        multiple=True,
-        metavar="THEIRS=OURS",
-        callback=pairs,
-        help="greenward's name for a name of the log, such as my_score=reward/mean; repeatable.",
-    ),
+    map_option,
 )
 """RUN of any format as `path`, `--run` and `--map`."""
 
@@ -152,7 +156,7 @@ def reward_health(
     "--suite", default="code", help="code: everything; or the name of a suite that RUN was evaluated on."
 )
 def evals(
-    run: Path, *, suite: str, output_dir: Path | None, fail_on: Severity, alpha: float, as_json: bool
+    run: Path, *, suite: str, output_dir: Path | None, fail_on: Severity, as_json: bool, **settings: Any
 ) -> None:
     """Examine how good what RUN learned is, over training.
 
@@ -166,7 +170,7 @@ def evals(
     from greenward.diagnostics.diagnose import diagnose_evals
     from greenward.runs.trackers import tracker_name
 
-    diagnosis, stem = diagnose_evals(run, suite, alpha=alpha), f"{tracker_name(suite)}_eval"
+    diagnosis, stem = diagnose_evals(run, suite, **settings), f"{tracker_name(suite)}_eval"
     _finish(diagnosis, output_dir, stem, as_json=as_json, fail_on=fail_on)
 
 
@@ -208,11 +212,12 @@ def _finish(
 @click.option(
     "--signals", multiple=True, callback=comma_separated, help="Names, with commas.  [default: all]"
 )
+@map_option
 @json_option
 @folder_option("--output-dir", "Write diff_report.json and diff_report.md here, too.", "report")
 def diff(
-    runs: tuple[Path, ...], *, a: Path | None, b: Path | None, signals: list[str], as_json: bool,
-    output_dir: Path | None,
+    runs: tuple[Path, ...], *, a: Path | None, b: Path | None, signals: list[str],
+    mapping: dict[str, str], as_json: bool, output_dir: Path | None,
 ) -> None:  # fmt: skip
     """Find where run B begins to differ from run A: the settings, and the first step of each signal.
 
@@ -233,7 +238,7 @@ def diff(
     from greenward.diagnostics.diff import diff_report, diff_runs
     from greenward.reports.write import write_report
 
-    found = diff_runs(a, b, signals)
+    found = diff_runs(a, b, signals, mapping=mapping)
     report = diff_report(found)
     show_report(report, as_json=as_json)
     if output_dir is not None:
@@ -430,8 +435,15 @@ _TRAIN_HERE = "Train here.  [default: a folder that is deleted afterwards]"
 @click.option("--log", default="{out}", help="The log that it writes.")
 @click.option("--tolerance", "-t", type=FloatRange(0), default=1e-6, help="Relative.")
 @click.option("--timeout", type=POSITIVE, help="Seconds for each run.")
+@click.option("--compare", callback=comma_separated, help="Signals, with commas.  [default: all]")
 def check_determinism(
-    *, command: str, replicas: int, log: str, tolerance: float, timeout: float | None
+    *,
+    command: str,
+    replicas: int,
+    log: str,
+    tolerance: float,
+    timeout: float | None,
+    compare: tuple[str, ...],
 ) -> None:
     """Run a command several times, and name the first step and signal that differ.
 
@@ -442,7 +454,9 @@ def check_determinism(
     """
     from greenward.diagnostics.proof import check_determinism
 
-    found = check_determinism(command, replicas, log=log, tolerance=tolerance, seconds=timeout)
+    found = check_determinism(
+        command, replicas, log=log, tolerance=tolerance, seconds=timeout, signals=compare
+    )
     for repetition, one in found.items():
         click.echo(
             f"DIFFERENT at step {one.step} in {one.signal}: {one.first:.8g} in run 1, {one.other:.8g} in run "

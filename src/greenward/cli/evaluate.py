@@ -113,7 +113,7 @@ grading_options = with_options(
 )
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
-@click.option("--model", "served", metavar="MODEL", help="The same as MODEL, for --base-url.")
+@click.option("--model", "served", metavar="MODEL", help="The same as MODEL.")
 @click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
 @click.option("--request-timeout", type=POSITIVE, help="Seconds of one.  [default: 300]")
 @api_key_options
@@ -143,9 +143,10 @@ def eval_(
     greenward eval runs/mine --suite humaneval+ --n 10 --k 1,5,10 --temperature 0.2 --out evaluations/mine
     greenward eval --base-url http://localhost:8000/v1 --model Qwen/Qwen2.5-Coder-7B-Instruct --suite mbpp+
     """
-    if served and (model or not base_url):
-        raise click.UsageError("--model goes with --base-url; other models are the argument MODEL.")
-    model = endpoint_name(base_url, model or served) if base_url else model
+    if served and model:
+        raise click.UsageError("MODEL is given twice: as the argument and as --model.")
+    model = model or served
+    model = endpoint_name(base_url, model) if base_url else model
     if model is None and not check_references:
         raise click.UsageError("name a MODEL (or --check-references alone).")
 

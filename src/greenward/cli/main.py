@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -27,6 +27,7 @@ from greenward.cli.diagnose import (
 )
 from greenward.cli.evaluate import audit, compare, eval_, grade, show
 from greenward.cli.options import Commands
+from greenward.cli.rldk_names import translated
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
 from greenward.cli.tools import (
@@ -41,7 +42,7 @@ from greenward.cli.tools import (
     sample,
     sandbox,
 )
-from greenward.cli.train import config, demo, init, launch, slurm, sweep, train, validate_model
+from greenward.cli.train import config, demo, import_, init, launch, slurm, sweep, train, validate_model
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -49,11 +50,27 @@ from greenward.common.text import visible, without_keys
 EXIT_ERROR = 2
 EXIT_STOPPED = 75  # EX_TEMPFAIL: the same command may succeed later
 TRAINING_PACKAGES = frozenset({"torch", "tokenizers", "safetensors"})
-SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-"""What holds for all commands: `-h`, and defaults in the help."""
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "show_default": True,
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+}
+"""What holds for all commands: `-h`, defaults in the help, and underscores in names of options as hyphens."""
 
 
-@click.group(cls=Commands, context_settings=SETTINGS)
+class Main(Commands):
+    """All commands; the diagnostics take RLDK's names and options, too."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing:  # completion
+            name, arguments = translated(args[0], args[1:], self.commands)
+            args = [name, *arguments]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Main, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Reinforcement learning that turns failing tests green.
@@ -65,7 +82,7 @@ def cli() -> None:
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
 SECTIONS = {
-    "Train": (demo, init, train, launch, sweep, slurm, config, validate_model),
+    "Train": (demo, init, train, launch, sweep, slurm, config, import_, validate_model),
     "Evaluate": (eval_, grade, show, compare, audit),
     "Use a model": (sample, fix, play, export, push),
     "Diagnose": DIAGNOSING,

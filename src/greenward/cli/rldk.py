@@ -98,9 +98,11 @@ def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
 def card(kind: str, run_a: Path, run_b: Path | None) -> None:
     """Show one part of a diagnosis of RUN_A, or how RUN_B differs from it.
 
-    A card of determinism compares two repetitions. Exit code: 1 findings or a difference, else 0.
+    A card of determinism compares two repetitions; of one run, it says what keeps that from being repeated.
+    Exit code: 1 findings or a difference, else 0.
     """
     from greenward.diagnostics.diagnose import diagnose_run
+    from greenward.diagnostics.proof import audit_environment
 
     if run_b is not None:
         from greenward.cli.diagnose import DIFF_EXIT_CODES
@@ -110,7 +112,10 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
         click.echo(found.headline)
         raise SystemExit(DIFF_EXIT_CODES[found.verdict])
     if kind == "determinism":
-        raise click.UsageError("a card of determinism needs RUN_B, or use check-determinism")
+        for line in audit_environment(run_a):
+            click.echo(line)
+        click.echo("Whether it repeats is shown by a second run (RUN_B), or by check-determinism.")
+        return
     _view(diagnose_run(run_a), kind)
 
 

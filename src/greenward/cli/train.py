@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,8 @@ from greenward.cli.options import (
     PATH,
     Commands,
     Interrupted,
+    OutputFile,
+    complete_recipe,
     flag,
     folder_option,
     json_option,
@@ -28,19 +30,19 @@ from greenward.cli.options import (
     with_options,
 )
 from greenward.common.text import visible, without_keys
+from greenward.config.originals import DATASETS, MODELS
 
-MODELS = {
-    f"{size.lower()}": f"Qwen/Qwen2.5-Coder-{size}-Instruct"
-    for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B")
-}
-DATASETS = {"code_bugs": "bugs:families"}
+if TYPE_CHECKING:
+    from greenward.config.importing import Imported
+
 # Options that users of other trainers know, the keys that they set, and their names for values.
 ALIASES: dict[str, tuple[tuple[str, ...], dict[Any, str]]] = {
-    "model": (("model.id",), MODELS),
-    "dataset": (("problems.train", "problems.held_out"), DATASETS),
+    "model": (("model.id",), dict(MODELS)),
+    "dataset": (("problems.train", "problems.held_out"), dict(DATASETS)),
     "learning_rate": (("training.learning_rate",), {}),
     "max_grad_norm": (("training.max_grad_norm",), {}),
     "seed": (("seed",), {}),
+    "num_episodes": (("training.num_episodes",), {}),
     "skip_bad_rows": (("problems.skip_bad_rows",), {True: "true"}),
 }
 QUICK = (
@@ -53,8 +55,11 @@ QUICK = (
 
 
 @click.command()
-@recipe_argument
+@click.argument("recipe", metavar="[CONFIG]", required=False, shell_complete=complete_recipe)
 @overrides_argument
+@click.option(
+    "--config", type=PATH, help="The same as CONFIG; like it, a recipe or a configuration of another system."
+)
 @flag("--resume", help="Continue the run in the output directory, exactly.")
 @flag("--dry-run", help="Check, then show settings, model size and first prompt; train nothing.")
 @folder_option("--output", "The run directory.  [default: runs/NAME, the recipe's name]", "run")
@@ -63,17 +68,20 @@ QUICK = (
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Show the first N episodes.")
 @click.option("--model", metavar="NAME", help="model.id; 7b is Qwen/Qwen2.5-Coder-7B-Instruct.")
 @click.option("--dataset", metavar="NAME", help="problems.train and held_out; code_bugs is bugs:families.")
-@click.option("--learning_rate", "--learning-rate", help="training.learning_rate.")
-@click.option("--max_grad_norm", "--max-grad-norm", help="training.max_grad_norm.")
+@click.option("--learning-rate", help="training.learning_rate.")
+@click.option("--max-grad-norm", help="training.max_grad_norm.")
 @click.option("--seed", help="seed.")
+@click.option("--num-episodes", help="training.num_episodes, with task token_mdp.")
 @flag("--skip-bad-rows", default=None, help="problems.skip_bad_rows: leave out rows that cannot be used.")
 def train(
-    recipe: str, overrides: tuple[str, ...], *, output: Path | None, quiet: bool, dry_run: bool, **chosen: Any
-) -> None:
+    recipe: str | None, overrides: tuple[str, ...], *, config: Path | None, output: Path | None, quiet: bool,
+    dry_run: bool, **chosen: Any,
+) -> None:  # fmt: skip
     """Train with the recipe CONFIG.
 
-    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. The last six
-    options set the keys that their help names.
+    CONFIG is a YAML file or the name of a shipped recipe; KEY=VALUE overrides a key of it. A configuration
+    of another system is turned into a recipe as by `greenward import`. The last seven options set the keys
+    that their help names.
 
     \b
     greenward train quickstart
@@ -82,14 +90,84 @@ def train(
     """
     import greenward.api as api
 
+    if config is not None:
+        overrides = (*([recipe] if recipe is not None else []), *overrides)
+        recipe = str(config)
+    if recipe is None:
+        raise click.UsageError("name a recipe: CONFIG, or --config FILE.")
     overrides = (*_aliased(chosen), *overrides)
     how = {name: chosen[name] for name in ("resume", "overwrite", "show")}
     how |= {"quiet": quiet, "dry_run": dry_run}
-    with resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet):
+    with (
+        tempfile.TemporaryDirectory(prefix="greenward-") as folder,
+        resume_command_on_interrupt("train", recipe, *overrides, output=output, quiet=quiet),
+    ):
+        recipe = _as_recipe(recipe, Path(folder), quiet=quiet)
         result = api.train(recipe, overrides, output=output, **how)
         if not (result.finished or dry_run):
             stored = result.run / "config.yaml"  # the recipe with its overrides
             raise Interrupted(*([str(stored)] if stored.is_file() else []))
+
+
+def _as_recipe(given: str, folder: Path, *, quiet: bool) -> str:
+    """The recipe that is given; that of another system's configuration is written into the folder."""
+    from greenward.config.importing import import_config, is_original
+
+    if not is_original(given):
+        return given
+    imported = import_config(given)
+    if not quiet:
+        click.echo(visible(_fates(imported)))
+    recipe = folder / f"{imported.recipe}.yaml"
+    recipe.write_text(imported.text, encoding="utf-8")
+    return str(recipe)
+
+
+def _fates(imported: Imported) -> str:
+    """What became of each key, as lines."""
+    lines = [f"{imported.original}: becomes the recipe {imported.recipe}, changed in these keys."]
+    for fate in ("taken over", "renamed", "without counterpart"):
+        found = [one for one in imported.fates if one.fate == fate]
+        lines += ["", f"{fate} ({len(found)})"] if found else []
+        width = max((len(one.theirs) for one in found), default=0)
+        for one in found:
+            same = one.ours == one.theirs and one.value == one.given
+            becomes = one.why or ("the same" if same else f"{one.ours}={json.dumps(one.value)}")
+            lines.append(f"  {one.theirs:{width}}  {json.dumps(one.given, default=str)[:40]:12}  {becomes}")
+    return "\n".join(lines)
+
+
+@click.command("import")
+@click.argument("config", type=PATH)
+@click.option("--output", "-o", type=OutputFile(), help="The recipe.  [default: RECIPE_imported.yaml]")
+@json_option
+def import_(config: Path, *, output: Path | None, as_json: bool) -> None:
+    """Turn CONFIG, a configuration of another system, into a recipe.
+
+    CONFIG is the YAML of a code-fix training for RLDK, of rl_coding_games (GRPO, the game of code, SPIRAL,
+    MBPP), of a token-by-token DQN, or of CodeRepairRL (a folder of hydra's, or a file with its defaults).
+    Printed is what became of each key: taken over, renamed, or without counterpart and why.
+
+    \b
+    greenward import configs/train_config.yaml
+    greenward import src/conf --output repair.yaml
+    """
+    from dataclasses import asdict
+
+    from greenward.config.importing import import_config
+    from greenward.runs.files import write_atomically
+    from greenward.runs.output import check_file
+
+    imported = import_config(config)
+    if output is None:
+        output = Path(f"{imported.recipe}_imported.yaml")
+        check_file(output)
+    write_atomically(output, imported.text.encode())
+    if as_json:
+        click.echo(json.dumps({"recipe": str(output), **asdict(imported)}, indent=2, default=str))
+        return
+    click.echo(visible(_fates(imported)))
+    click.echo(f"\nWrote {output}. Next: greenward config check {output}, then greenward train {output}.")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -111,7 +189,8 @@ def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
     from greenward.hardware import launch as launcher
     from greenward.recipes.run import check_needs
 
-    given = train.make_context("greenward launch", [recipe, *arguments]).params
+    # Below this context, whose settings say how options are spelt.
+    given = train.make_context("train", [recipe, *arguments], parent=click.get_current_context()).params
     if given["dry_run"]:
         options = {"processes": 1}
     command = launcher.launch_command((recipe, *arguments), **options)

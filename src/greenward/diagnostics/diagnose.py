@@ -212,17 +212,19 @@ def diagnose_reward_health(
     calibration_threshold: float = WARNING_SCORE,
     memory_limit_mb: float | None = None,
     alpha: float = ALPHA,
+    mapping: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose the run directory at `path`.
+    """Diagnose the run or the log at `path`; `mapping` gives greenward's names for names of the log.
 
     Raises:
         DiagnosticsError: there are no metrics.
         RunError: a file that is there and cannot be read.
     """
-    run = read_run_signals(path)
+    run = read_run_signals(path, mapping=mapping)
     limits = Thresholds(alpha, calibration_threshold, memory_limit_mb)
     cards = examine(REWARD_HEALTH, run, limits)
-    return Diagnosis("reward-health", run, cards, alpha, limits.to_json(), unanswered_question(run))
+    causes = causes_of([finding for card in cards for finding in card.findings], len(run.steps), CAUSES)
+    return Diagnosis("reward-health", run, cards, alpha, limits.to_json(), unanswered_question(run), causes)
 
 
 def unanswered_question(run: RunSignals) -> str | None:
@@ -256,8 +258,10 @@ CODE = "code"
 
 
 @expects("the files of a run", DiagnosticsError)
-def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Diagnosis:
-    """Diagnose what the run at `path` learned.
+def diagnose_evals(
+    path: Path, suite: str = CODE, *, alpha: float = ALPHA, mapping: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """Diagnose what the run at `path` learned; `mapping` gives greenward's names for names of its log.
 
     `code` is everything: held-out problems, the answers in training and every evaluated suite. The name
     of an evaluated suite (humaneval+ or humaneval_plus) is that suite alone.
@@ -266,7 +270,7 @@ def diagnose_evals(path: Path, suite: str = CODE, *, alpha: float = ALPHA) -> Di
         DiagnosticsError: there are no metrics, or no such suite.
         RunError: a file that is there and cannot be read.
     """
-    run = read_run_signals(path)
+    run = read_run_signals(path, mapping=mapping)
     known, wanted = evaluated_suites(path), None if suite == CODE else tracker_name(suite)
     if wanted is not None and wanted not in known:
         near = get_close_matches(suite, [CODE, *known], n=1, cutoff=0.5)
@@ -739,7 +743,7 @@ def _finding_sections(found: Diagnosis | Card, run: RunSignals) -> list[Section]
     first, *others = (
         section(
             title,
-            Findings((cause.finding,), in_full=cause is found.causes[0]),
+            Findings((cause.finding,), in_full=cause is found.causes[0] or cause.severity == "critical"),
             _consequences(cause.consequences),
         )
         for title, cause in zip(titles, found.causes, strict=False)

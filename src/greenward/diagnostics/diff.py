@@ -115,14 +115,18 @@ class RunDiff:
 
 
 @expects("the files of a run", DiagnosticsError)
-def diff_runs(a: str | Path, b: str | Path, signals: Sequence[str] = ()) -> RunDiff:
-    """Compare two run directories on `signals` (names or aliases); all common ones if none are given.
+def diff_runs(
+    a: str | Path, b: str | Path, signals: Sequence[str] = (), *, mapping: Mapping[str, str] | None = None
+) -> RunDiff:
+    """Compare two runs or logs on `signals` (names or aliases); all common ones if none are given.
+
+    `mapping` gives greenward's names for names of both logs.
 
     Raises:
         DiagnosticsError: no metrics, an unknown signal, or no step or signal in common.
         RunError: a file that is there and cannot be read.
     """
-    left, right = read_run_signals(a), read_run_signals(b)
+    left, right = (read_run_signals(path, mapping=mapping) for path in (a, b))
     common, in_a, in_b = np.intersect1d(left.steps, right.steps, return_indices=True)
     if not len(common):
         raise DiagnosticsError(

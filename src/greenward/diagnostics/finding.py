@@ -35,7 +35,7 @@ DAMAGE = (
 )
 UPDATES = (
     *("gradient-explosion", "gradient-spikes", "large-policy-steps", "clip-fraction-high"),
-    *("sampler-mismatch", "non-finite"),
+    *("sampler-mismatch", "non-finite", "value-loss-diverges"),
 )
 WORSE = (
     *("reward-drop", "quality-drop", "held-out-regression", "dead-groups", "group-signal-fades"),
@@ -432,8 +432,14 @@ def causes_of(findings: Sequence[Occurrence], steps: int, known: Sequence[Findin
     below: dict[str, list[Occurrence]] = {}
     for one in heads:
         top = root(one)
+        if not in_time(top, one):  # a link without a date may not lead to a cause that began later
+            top = one
         below.setdefault(top.name, []).extend(groups[one.name] if top is not one else groups[one.name][1:])
-    found = [Cause(groups[name][0], tuple(sorted(effects, key=begin))) for name, effects in below.items()]
+
+    def in_order(one: Occurrence) -> tuple[bool, tuple[float, int]]:
+        return one.onset is None, begin(one)  # what is not dated tells least of what followed
+
+    found = [Cause(groups[name][0], tuple(sorted(effects, key=in_order))) for name, effects in below.items()]
 
     earliest = min((begin(one.finding)[0] for one in found), default=0.0)
 

@@ -205,12 +205,19 @@ class Difference(NamedTuple):
     other: float
 
 
-def first_difference(a: RunSignals, b: RunSignals, tolerance: float = TOLERANCE) -> Difference | None:
-    """The first difference at common steps that no clock explains."""
+def first_difference(
+    a: RunSignals, b: RunSignals, tolerance: float = TOLERANCE, signals: Sequence[str] = ()
+) -> Difference | None:
+    """The first difference at common steps that no clock explains, of all signals or of these.
+
+    Raises:
+        DiagnosticsError: a run has no such signal, so that nothing would be compared.
+    """
+    wanted = {one.resolve(name) for name in signals for one in (a, b)}
     common, in_a, in_b = np.intersect1d(a.steps, b.steps, return_indices=True)
     found = []
     for name in a.values.keys() & b.values.keys():
-        if name.startswith(TIMING_PREFIXES):
+        if name.startswith(TIMING_PREFIXES) or (wanted and name not in wanted):
             continue
         left, right = a.values[name][in_a], b.values[name][in_b]
         unequal = np.flatnonzero(~np.isclose(left, right, rtol=tolerance, atol=1e-12, equal_nan=True))
@@ -227,14 +234,15 @@ def check_determinism(
     log: str = _OUT,
     tolerance: float = TOLERANCE,
     seconds: float | None = None,
+    signals: Sequence[str] = (),
 ) -> dict[int, Difference]:
     """Run a command several times; those repetitions whose log differs from that of the first, by number.
 
     `{out}` in the command and in `log` is a folder of its own for each repetition; without it, the command
-    runs in that folder.
+    runs in that folder. `signals` are compared, all where there are none.
 
     Raises:
-        DiagnosticsError: the command failed, or logged no metrics: that is no proof of anything.
+        DiagnosticsError: the command failed, or logged no metrics or no such signal: no proof of anything.
     """
     with tempfile.TemporaryDirectory() as temporary:
         runs = []
@@ -253,7 +261,7 @@ def check_determinism(
         return {
             number: found
             for number, other in enumerate(runs[1:], start=2)
-            if (found := first_difference(runs[0], other, tolerance)) is not None
+            if (found := first_difference(runs[0], other, tolerance, signals)) is not None
         }
 
 

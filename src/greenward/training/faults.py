@@ -258,7 +258,10 @@ _AHEAD = 500  # the newest pairs, taken for what the next ones will be like
 _BEHIND = 4000  # pairs that stand for the run so far
 _MIN_PAIRS = 200
 _LOWEST_OF = 2000  # the newest pairs, whose lowest score is in the record
-_RECORDED = ("logits", "scales", "passed")  # scales: what each logit was multiplied by when it was used
+# What was done to each logit when it was used: it was multiplied by its scale, then its shift was added.
+_RECORDED = ("logits", "scales", "shifts", "passed")
+_EXACT = 0.03  # how far the score of a run may be from the level
+_LARGEST_LOGIT = 20.0  # beyond it predictions are 0 or 1 as they are recorded
 
 
 class RewardOverconfidence(Fault):
@@ -266,8 +269,11 @@ class RewardOverconfidence(Fault):
 
     After each step that scale is used for the next ones which puts the predictions so far, together with
     the newest 500 as they would be under it, on the level. So the score of the whole run is steered, and
-    not those of its parts: predictions of early and late steps mix in it. With a fixed `logit_scale` nothing
-    is steered, so that the measure is not tested on what it set itself.
+    not those of its parts: predictions of early and late steps mix in it. Scaling makes a prediction more
+    certain of what it says already, which is right where the newest 200 outcomes are alike, as those of a
+    policy that another fault has torn apart. There the logits of the next step are moved towards the other
+    outcome instead, by what keeps the score on the level if they are as those of the last one. With a fixed
+    `logit_scale` nothing is steered, so that the measure is not tested on what it set itself.
     """
 
     name = "reward_overconfidence"
@@ -284,16 +290,23 @@ class RewardOverconfidence(Fault):
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         logits, passed = self._calibration.take()
-        new = logits, np.full(len(logits), self._calibration.scale), passed
+        used = self._calibration.scale, self._calibration.shift
+        new = np.broadcast_arrays(logits, *used, passed)
         self._record = np.append(self._record, np.stack(new), axis=1)
-        logits, _, passed = self._record[:, -_AHEAD:]
-        if self._fixed is not None or not _measurable(passed):
+        if self._fixed is not None or not _measurable(self._record[-1]):
             return
-        pairs = self._record.shape[1]
-        behind, scales, outcomes = self._record[:, np.linspace(0, pairs - 1, min(_BEHIND, pairs)).astype(int)]
-        so_far = _predicted(scales, behind), outcomes
-        self._calibration.scale = scale_for(logits, passed, self._level, so_far)
-        if self._onset is None and self._calibration.scale > 1:
+        if _measurable(self._record[-1, -_MIN_PAIRS:]):
+            pairs = self._record.shape[1]
+            behind = self._record[:, np.linspace(0, pairs - 1, min(_BEHIND, pairs)).astype(int)]
+            so_far = _predicted(*behind[:-1]), behind[-1]
+            ahead, _, _, outcomes = self._record[:, -_AHEAD:]
+            self._calibration.scale = scale_for(ahead, outcomes, self._level, so_far)
+            self._calibration.shift = 0.0
+        elif len(passed):
+            so_far = _predicted(*self._record[:-1]), self._record[-1]
+            self._calibration.scale = 1.0
+            self._calibration.shift = shift_for(logits, passed, self._level, so_far)
+        if self._onset is None and (self._calibration.scale, self._calibration.shift) != (1.0, 0.0):
             self._onset = step + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -301,41 +314,49 @@ class RewardOverconfidence(Fault):
             **dict(zip(_RECORDED, self._record.tolist(), strict=True)),
             "onset": self._onset,
             "scale": self._calibration.scale,
+            "shift": self._calibration.shift,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._record = np.array([state[name] for name in _RECORDED])
         self._onset = state["onset"]
-        self._calibration.scale = state["scale"]
+        self._calibration.scale, self._calibration.shift = state["scale"], state["shift"]
 
     def truth(self) -> dict[str, Any]:
-        """`lowest_score` is the least that scaling can make of the newest predictions; None: too few."""
-        logits, _, passed = self._record[:, -_LOWEST_OF:]
+        """`lowest_score` is the least that scaling can make of the newest predictions; None: too few.
+
+        `reached` says whether all predictions so far are on the level, as closely as steering is exact.
+        """
+        logits, _, _, passed = self._record[:, -_LOWEST_OF:]
         lowest = so_far = None
         if _measurable(passed):
-            lowest = min(calibration_score(_predicted(scale, logits), passed) for scale in SCALES)
-            all_logits, scales, outcomes = self._record
-            so_far = calibration_score(_predicted(scales, all_logits), outcomes)
+            lowest = min(calibration_score(_predicted(logits, scale), passed) for scale in SCALES)
+        if _measurable(self._record[-1]):
+            so_far = calibration_score(_predicted(*self._record[:-1]), self._record[-1])
         return {
             "onset": self._onset,
             "calibration_score": self._level,
             "logit_scale": self._calibration.scale,
+            "logit_shift": self._calibration.shift,
             "score_so_far": so_far,
             "lowest_score": lowest,
-            "reached": lowest is not None and lowest <= self._level,
+            "reached": so_far is not None and so_far <= self._level + _EXACT,
         }
 
 
 class _ScaledCalibration(Proxy):
-    """A calibration whose logits are multiplied by `scale`; keeps what it learned from until it is taken."""
+    """A calibration whose logits are multiplied by `scale`, then moved by `shift`.
+
+    It keeps what it learned from until that is taken.
+    """
 
     def __init__(self, calibration: OnlineRecalibration) -> None:
         super().__init__(calibration)
-        self.scale = 1.0
+        self.scale, self.shift = 1.0, 0.0
         self._learned: tuple[Floats, Floats] = np.empty(0), np.empty(0)
 
     def correct(self, logits: Floats) -> Floats:
-        return self.scale * self._inner.correct(logits)
+        return self.scale * self._inner.correct(logits) + self.shift
 
     def learn(self, logits: Floats, outcomes: Floats) -> None:
         self._learned = self._inner.correct(logits), outcomes
@@ -360,7 +381,7 @@ def scale_for(
     outcomes = np.append(outcomes, passed)
 
     def score(scale: float) -> float:
-        return calibration_score(np.append(before, _predicted(scale, logits)), outcomes)
+        return calibration_score(np.append(before, _predicted(logits, scale)), outcomes)
 
     scores = [score(scale) for scale in SCALES]
     first = next((i for i, found in enumerate(scores) if found <= level), None)
@@ -375,9 +396,31 @@ def scale_for(
     return high
 
 
-def _predicted(scale: float | Floats, logits: Floats) -> Floats:
+def shift_for(logits: Floats, passed: Floats, level: float, so_far: tuple[Floats, Floats]) -> float:
+    """The smallest shift of `logits` at which the calibration score is down at `level`; 0 if it is already.
+
+    All outcomes `passed` are alike, and the logits are moved towards the other one. The score is that of the
+    predictions `so_far` (with their outcomes) and of the moved ones together. Where no shift is large enough,
+    the largest.
+    """
+    before, outcomes = so_far[0], np.append(so_far[1], passed)
+
+    def score(size: float) -> float:
+        return calibration_score(np.append(before, _predicted(logits, 1.0, sign * size)), outcomes)
+
+    sign = -1.0 if passed[0] else 1.0
+    low, high = 0.0, float(np.abs(logits).max()) + _LARGEST_LOGIT
+    if score(low) <= level:
+        return 0.0
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (middle, high) if score(middle) > level else (low, middle)
+    return sign * high
+
+
+def _predicted(logits: Floats, scale: float | Floats, shift: float | Floats = 0.0) -> Floats:
     """The predictions as they are recorded, that is rounded."""
-    return np.round(1 / (1 + np.exp(-np.clip(scale * logits, -500, 500))), DECIMALS)
+    return np.round(1 / (1 + np.exp(-np.clip(scale * logits + shift, -500, 500))), DECIMALS)
 
 
 def _measurable(passed: Floats) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -21,10 +22,10 @@ from greenward.diagnostics.calibration import (
     ranks,
     score_p_value,
 )
-from greenward.diagnostics.change_points import MIN_POINTS
+from greenward.diagnostics.change_points import MIN_POINTS, Steps, find_change_point, onset_at
 from greenward.diagnostics.finding import Finding, Gap, Result, Thresholds, Topic, not_made
 from greenward.diagnostics.signals import Floats, RunSignals
-from greenward.reports.document import NOTHING, Chart, Fact, Series, Severity, Table
+from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity, Table
 from greenward.runs.reading import PREDICTIONS, Predictions, read_predictions
 
 NEWEST = 50_000  # predictions that are measured; the older ones of a long run are of an older model
@@ -72,7 +73,9 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
     parts = _parts(predictions)
     text, p_value = "", found.ece_p_value
     severity: Severity = "critical"
+    onset: Onset | None = None
     if found.score < threshold:
+        onset = _onset(parts, [part for part in parts if (part.score or 1) < threshold])
         text = (
             f"The calibration score is {found.score:.2f}, below {threshold:g}, over steps {first} to {last}; "
             f"ECE {found.ece:.3f} where a calibrated model would have {found.ece_null_median:.3f}. "
@@ -84,6 +87,7 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
         shown = " and ".join(f"{part.score:.2f} over steps {part.first} to {part.last}" for part in bad)
         text = f"The calibration score of the whole run is {found.score:.2f}, but {shown}."
         severity = "critical" if len(bad) > 1 else "warning"
+        onset = _onset(parts, bad)
         largest = max(measure_calibration(part.predicted, part.passed).ece_p_value for part in bad)
         p_value = min(1.0, _PARTS * largest)
     elif text := _slope_or_region(found, limits.alpha):
@@ -93,6 +97,7 @@ def poor_calibration(run: RunSignals, signal: str, limits: Thresholds) -> Result
         bool(text),
         {"text": text, "short": short},
         severity,
+        onset,
         p_value=p_value,
         facts=(
             Fact("calibration score", f"{found.score:.2f}"),
@@ -131,6 +136,7 @@ class _Part:
 
     first: int
     last: int
+    steps: Steps
     predicted: Floats
     passed: Floats
     score: float | None
@@ -151,8 +157,30 @@ def _parts(predictions: Predictions) -> list[_Part]:
         score = None
         with suppress(DiagnosticsError):
             score = calibration_score(predicted[inside], passed[inside])
-        parts.append(_Part(int(stretch[0]), int(stretch[-1]), predicted[inside], passed[inside], score))
+        pairs = steps[inside], predicted[inside], passed[inside]
+        parts.append(_Part(int(stretch[0]), int(stretch[-1]), *pairs, score))
     return parts
+
+
+def _onset(parts: Sequence[_Part], bad: Sequence[_Part]) -> Onset:
+    """From when on predictions are wrong: within the first of the parts that are `bad`, or from the first on.
+
+    Where the part before is sound, the onset is where the excess of the squared errors over what calibrated
+    predictions would have changes in the two. Without one, or where the first part is bad already, all that
+    is known is the part.
+    """
+    first = (bad or parts)[0]
+    if place := next(place for place, part in enumerate(parts) if part is first):
+        before = parts[place - 1]
+        steps = np.concatenate((before.steps, first.steps))
+        predicted = np.concatenate((before.predicted, first.predicted))
+        passed = np.concatenate((before.passed, first.passed))
+        excess = (predicted - passed) ** 2 - predicted * (1 - predicted)
+        stretch, places = np.unique(steps, return_inverse=True)
+        means = np.bincount(places, excess) / np.bincount(places)
+        if (change := find_change_point(means)) is not None:
+            return onset_at(stretch, change.onset)
+    return Onset(first.first, first.first, first.last)
 
 
 def _over_training(parts: list[_Part]) -> Table:

@@ -383,7 +383,7 @@ GRADIENT_EXPLOSION = Finding(
         "warning"
     ),
     source="change test of the logarithm",
-    explains=("gradient-spikes", "non-finite", *DAMAGE),
+    explains=("gradient-spikes", "non-finite", "value-loss-diverges", *DAMAGE),
     live=(Watched(GRADIENT, "ratio", 3.0, "critical"),),
     suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
     views=("drift",),

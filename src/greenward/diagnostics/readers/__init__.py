@@ -17,7 +17,7 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_DOCUMENT_BYTES, expects, read_file
 from greenward.common.text import visible
 from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs, find_rollouts, numbered
-from greenward.diagnostics.readers.names import Columns, RunRows, Table, renamed
+from greenward.diagnostics.readers.names import GIGABYTE, Columns, RunRows, Table, has_no_unit, renamed
 from greenward.diagnostics.readers.rows import Format, Log
 from greenward.diagnostics.signals import HELD_OUT, RunSignals
 
@@ -35,8 +35,8 @@ def read_run_signals(
 ) -> RunSignals:
     """Read the run at `path`: a folder or a file of any known format (docs/diagnostics.md).
 
-    `-` is standard input.
-    `mapping` gives greenward's names for names of the log; `run_name` chooses one of several runs.
+    `-` is standard input. `mapping` gives greenward's names for names of the log; `run_name` chooses one of
+    several runs.
 
     Raises:
         DiagnosticsError: there is no log, there are several runs, or a file is not what it seems.
@@ -54,6 +54,8 @@ def read_run_signals(
         column = columns.values[theirs]
         if ours == "entropy" and scale < 0 and np.nanmin(column, initial=np.inf) >= 0:
             scale = 1.0  # a loss is the negative of an entropy, and some call the entropy itself a loss
+        if has_no_unit(theirs) and ours != theirs and np.nanmax(column, initial=0.0) < GIGABYTE:
+            scale = GIGABYTE
         values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
         recorded[ours] = columns.recorded[theirs]
     # A share of a status is logged where an answer has it: at other steps with a status none has.

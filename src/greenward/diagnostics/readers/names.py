@@ -74,7 +74,7 @@ _THEIRS: Mapping[str, str] = {
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
     "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
-    "mean_generation_length glen",
+    "mean_generation_length glen response_length_mean",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",
@@ -98,17 +98,24 @@ _THEIRS: Mapping[str, str] = {
     "max._off_policy_level",
     "perf/tokens_per_second": "perf/throughput throughput tokens_per_second perf/tokens_per_sec tokens/sec",
     "perf/device_memory_mb": "perf/max_memory_allocated_gb gpu_mem_gb perf/max_memory_reserved_gb "
-    "perf/peak_memory gpu_memory_gb memory/max_alloc memory(gib)",
-    "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb",
+    "perf/peak_memory gpu_memory_gb memory/max_alloc memory(gib) gpu_memory_used gpu_memory_allocated "
+    "gpu_memory_usage memory_usage",
+    "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb cpu_memory_used",
+    "reward/code_score": "code_score",
     "time/step": "step_time perf/time_per_step timing_s/step time/total time/per_step train_step_time",
 }
+# Names that do not tell their unit, while their values do: devices have more than 1 MiB, and under 1,024 GiB.
+IN_GIGABYTES_IF_SMALL = frozenset({
+    "memory_usage", "gpu_memory_usage", "gpu_memory_used", "gpu_memory_allocated", "cpu_memory_used",
+})  # fmt: skip
+GIGABYTE = 1024
 _IN_GIGABYTES = (
     "perf/max_memory_allocated_gb perf/max_memory_reserved_gb gpu_mem_gb gpu_memory_gb memory/max_alloc "
     "perf/peak_memory perf/cpu_memory_used_gb rss_gb memory(gib)"
 )
 # Of a name of others: greenward's value is scale · value + shift.
 _SCALES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(_IN_GIGABYTES.split(), (1024, 0)),
+    **dict.fromkeys(_IN_GIGABYTES.split(), (GIGABYTE, 0)),
     "env/all/by_group/frac_mixed": (-1, 1),
     "train/entropy_loss": (-1, 0),
     "entropy_loss": (-1, 0),
@@ -164,7 +171,8 @@ def renamed(
     """({name: (greenward's name, scale, shift)}, the names that are not recognised).
 
     `mapping` (theirs to greenward's) comes first. Of several names that mean the same, the best is taken and
-    the others keep their own. Where no reward of training was logged, that of evaluations is taken.
+    the others keep their own. Where no reward of training was logged, the score of code is taken, or the
+    reward of evaluations.
 
     Raises:
         DiagnosticsError: `mapping` has a name that the log has not.
@@ -177,6 +185,10 @@ def renamed(
     matches = {name: _ours(name, mapping) for name in names}
     if all(ours != "reward/mean" for ours, _ in matches.values()):
         matches |= {
+            name: ("reward/mean", rank)
+            for name, (ours, rank) in matches.items()
+            if ours == "reward/code_score" and name not in mapping
+        } or {
             name: ("reward/mean", rank)
             for name, (ours, rank) in matches.items()
             if ours == HELD_OUT and _reward_by_words(evaluated(name) or "") is not None
@@ -207,6 +219,18 @@ def renamed(
         and not _NO_NEWS.fullmatch(_forms(name)[1])
     )
     return found, tuple(news)
+
+
+def known_name(name: str) -> str | None:
+    """greenward's name for one that other tools use; "step" for one of the step, None for an unknown one."""
+    if plain_key(name) in STEP_KEYS:
+        return "step"
+    return _ours(name, {})[0]
+
+
+def has_no_unit(name: str) -> bool:
+    """Whether the values of a memory, and not its name, tell its unit."""
+    return not IN_GIGABYTES_IF_SMALL.isdisjoint(_forms(name))
 
 
 def _forms(name: str) -> tuple[str, ...]:
