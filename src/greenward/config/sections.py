@@ -126,14 +126,24 @@ class BugsConfig(ConfigSection):
     seed: Seed = 0
 
 
-class ProblemsConfig(ConfigSection):
-    """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file.
+def _joined(sources: Any) -> Any:
+    """Several sources as the text by which one field names them."""
+    is_list = isinstance(sources, (list, tuple)) and all(isinstance(one, str) for one in sources)
+    return ",".join(sources) if is_list and sources else sources
 
+
+Sources = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[str])]
+
+
+class ProblemsConfig(ConfigSection):
+    """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), file or folder.
+
+    A list, or commas between them, names several files, folders and suites, read one after the other.
     The prefix `bugs:` asks for the repair of the source's programs, after a bug was put into each.
     """
 
-    train: str = "families"
-    held_out: str = "families"
+    train: Sources = "families"
+    held_out: Sources = "families"
     families: FamiliesConfig = FamiliesConfig()
     bugs: BugsConfig = BugsConfig()
     verify_references: bool = Field(True, description="run the reference solutions of user files first")

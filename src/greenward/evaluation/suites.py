@@ -28,7 +28,7 @@ from greenward.environments.prompts import (
 from greenward.grading.answers import Style
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import failing_references, load_verified
-from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
+from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite, sources_in
 from greenward.problems.generated import MODULES
 from greenward.problems.problem import Problem, ProblemSet, PromptName, hole_of
 from greenward.problems.repositories import REPOSITORY_TAG
@@ -150,7 +150,8 @@ def renderer_for(
     answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
     ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
     if recipe is not None and all(hole_of(problem) is not None for problem in problems):
-        ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
+        own = (*sources_in(recipe.problems.train), *sources_in(recipe.problems.held_out))
+        ours |= set(map(Path, sources_in(suite))) <= set(map(Path, own))
     if answer == "function" and not ours and all(problem.label is None for problem in problems):
         options |= {"show_failing_test": False, "prompt": prompt or published_prompt(problems)}
         prompts = PromptRenderer(tokenizer, **options, shots=shots)
