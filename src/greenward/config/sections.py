@@ -559,6 +559,9 @@ class KLConfig(ConfigSection):
     """
 
     coefficient: NonNegativeFloat = Field(0.0, description="with a target, its first value")
+    measure: bool = Field(
+        False, description="with coefficient 0: keep a reference and log the KL, which changes no gradient"
+    )
     estimator: Literal["k1", "k2", "k3"] = "k3"
     target: PositiveFloat | None = Field(None, description="KL in nats per token to adapt to; none = fixed")
     horizon: PositiveInt = Field(10_000, description="episodes over which the coefficient adapts")

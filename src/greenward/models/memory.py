@@ -443,7 +443,7 @@ def workload(
         answers_per_prompt=training.num_generations,
         micro_batch=training.micro_batch_sequences,
         engine_bytes={"native": None, "vllm": taken, "server": 0}[rollouts.engine],
-        reference=kl is not None and kl.coefficient > 0,
+        reference=kl is not None and (kl.coefficient > 0 or kl.measure),
         copies=int(isinstance(recipe, PPORecipe) and recipe.algorithm.critic.trunk == "separate"),
         imitates=getattr(algorithm, "self_imitation", None) is not None,
     )
