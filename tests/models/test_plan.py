@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from test_memory import BILLION, WORK
 
 from greenward.cli.main import cli
 from greenward.common.errors import ConfigError
+from greenward.config.loading import shipped_folder
 from greenward.models.memory import GPUS, find_gpu, make_plan, parameters
 
 
@@ -47,7 +49,48 @@ def test_the_step_is_work_over_peak_over_utilisation() -> None:
     assert plan.sampling_seconds[0] == pytest.approx((64 * token + prefill) / 0.6)
     longer = make_plan(BILLION, replace(work, gradient_checkpointing=True, reference=True), gpu, 2)
     assert longer.training_seconds[0] == pytest.approx(plan.training_seconds[0] * 10 / 6)
+    assert plan.sharded is not None
     assert plan.sharded.state["optimizer"] == plan.memory.state["optimizer"] // 2
+
+
+CODE_REPAIR = ("grpo_code_repair", "grpo_spec", "grpo_vulnerability", "grpo_agent_repair")
+
+
+@pytest.mark.parametrize("recipe", CODE_REPAIR)
+@pytest.mark.parametrize(("size", "gpus"), [("7B", "1"), ("14B", "4")])
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_adapters_of_the_models_that_recipes_name_fit_the_gpus_that_they_name(
+    recipe: str, size: str, gpus: str, gpu: str
+) -> None:
+    text = (shipped_folder() / f"{recipe}.yaml").read_text()
+    assert size in text and "model.lora.r=32" in text
+    model = (f"model=Qwen/Qwen2.5-Coder-{size}-Instruct", "model.lora.r=32")
+    shown = CliRunner().invoke(cli, ["plan", recipe, "--gpu", gpu, "--gpus", gpus, *model])
+    assert shown.exit_code == 0 and "whole copies: " in shown.output and ": fits" in shown.output
+    assert "NOT" not in shown.output and "sharded" not in shown.output  # which an adapter cannot be
+
+
+@pytest.mark.parametrize("gpu", ["v100", "a100", "h200"])
+def test_gradient_checkpointing_is_on_where_training_does_not_fit_without(gpu: str) -> None:
+    said = []
+    for asked in ("auto", "false", "true"):
+        command = ["plan", "quickstart", "--gpu", gpu, "model=Qwen/Qwen2.5-3B", "model.lora.r=16"]
+        asked = f"model.gradient_checkpointing={asked}"
+        shown = CliRunner().invoke(cli, [*command, "training.micro_batch_sequences=8", asked])
+        peak = re.search(r"whole copies: ([\d.]+) GiB", shown.output)
+        assert peak
+        said.append((float(peak[1]), "checkpointing: on" in shown.output))
+    (of_auto, is_on), (without, _), (with_it, _) = said
+    assert is_on == (1.15 * without > GPUS[gpu].memory) and of_auto == (with_it if is_on else without)
+    assert is_on == (gpu == "v100")
+
+
+def test_sharding_counts_the_whole_copies_that_each_process_keeps() -> None:
+    plan = make_plan(BILLION, replace(WORK, dtype_bytes=2, reference=True), GPUS["h100"], 4)
+    assert plan.sharded is not None
+    whole = 2 * parameters(BILLION)
+    assert plan.sharded.state["reference"] == plan.sharded.state["weights for sampling"] == whole
+    assert plan.sharded.total >= sum(plan.sharded.state.values()) + 4 * parameters(BILLION)  # while renewed
 
 
 def test_the_command_says_what_fits_what_it_costs_and_that_nothing_was_measured() -> None:

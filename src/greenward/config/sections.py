@@ -97,7 +97,9 @@ class ModelConfig(ConfigSection):
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        "auto", description="compute activations twice to keep fewer; auto: where training would not fit else"
+    )
     lora: LoraConfig | None = Field(None, description="train an adapter only; lora: {} has usual values")
     prompt_style: Literal["auto", "completion", "chat"] = Field(
         "auto", description="auto: chat when the tokenizer has a chat template, else completion"

@@ -194,7 +194,7 @@ class Policy(Sampler):
             checkpoint.resolve(config.id, config.cache_dir, offline=config.offline),
             dtype=config.dtype,
             device=config.device,
-            gradient_checkpointing=config.gradient_checkpointing,
+            gradient_checkpointing=config.gradient_checkpointing is True,
             frozen=config.lora is not None,
         )
 
