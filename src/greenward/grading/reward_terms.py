@@ -188,7 +188,8 @@ def swe_rl(answer: GradedAnswer, *, tags: bool = True) -> float | None:
     after = {own: answer.code, **{path: text or "" for path, text in answer.files}}
     if all(before.get(path) == text for path, text in after.items()):
         return -1.0
-    return swe_rl_similarity(before, {own: problem.reference}, after)
+    oracle = {own: problem.reference, **(problem.reference_files or {})}
+    return swe_rl_similarity(before, oracle, after)
 
 
 def swe_rl_similarity(
