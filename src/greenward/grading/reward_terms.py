@@ -40,6 +40,7 @@ from greenward.grading.judge import Grader
 from greenward.grading.matching import BoundedMatcher
 from greenward.grading.quality import bound_names, parse_bounded
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
+from greenward.grading.style import contextual_style
 from greenward.grading.user_rewards import KINDS, CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
@@ -388,6 +389,7 @@ SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
     "swe_rl": swe_rl,
     "regression": regression,
     "function_similarity": function_similarity,
+    "contextual_style": contextual_style,
 }
 """The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 
