@@ -16,7 +16,7 @@ from greenward.config.loading import all_recipes, field_at, load_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")
 ROWS = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", row[-1] if len(row) > 1 else "")]
+SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", " | ".join(row[1:]))]
 COMMANDS = list(dict.fromkeys(span for span in SPANS if re.match(r"(greenward|rldk) ", span)))
 KEYS = list(
     dict.fromkeys(

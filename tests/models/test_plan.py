@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from click.testing import CliRunner
 from test_memory import BILLION, WORK
 
 from greenward.cli.main import cli
 from greenward.common.errors import ConfigError
-from greenward.config.loading import shipped_folder
-from greenward.models.memory import GPUS, find_gpu, make_plan, parameters
+from greenward.config.loading import load_recipe, shipped_folder
+from greenward.models.memory import GPUS, find_gpu, make_plan, model_shape, parameters
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,28 @@ def test_the_command_says_what_fits_what_it_costs_and_that_nothing_was_measured(
     assert "0.0 to 0.0" not in toy.output and "a step: 0.0" in toy.output
     unknown = CliRunner().invoke(cli, ["plan", "quickstart", "--gpu", "l4", "model=owner/unknown"])
     assert isinstance(unknown.exception, ConfigError) and "not in the cache" in str(unknown.exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "millions"),
+    [
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen2Config", 7615.6),
+        ("Qwen/Qwen3-0.6B", "Qwen3Config", 596.0),  # without the head, which is the embedding
+        ("Qwen/Qwen3-8B", "Qwen3Config", 8190.7),
+        ("Qwen/Qwen3-14B-Base", "Qwen3Config", 14768.3),
+    ],
+)
+def test_published_shapes_have_the_sizes_of_their_models(name: str, config: str, millions: float) -> None:
+    """The numbers of weights are those that the hub gives; they are counted by transformers as well."""
+    transformers = pytest.importorskip("transformers")
+    known = model_shape(load_recipe("quickstart", [f"model={name}"]))
+    assert known is not None and parameters(known[0]) / 1e6 == pytest.approx(millions, abs=0.06)
+    shape = known[0]
+    made = getattr(transformers, config)(
+        vocab_size=shape.vocab_size, hidden_size=shape.hidden_size, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size, tie_word_embeddings=shape.tied_embeddings,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(made)
+    assert model.num_parameters() == parameters(shape)

@@ -92,12 +92,14 @@ class MemoryEstimate:
     state: Mapping[str, int]
     sampling: int
     training: Mapping[str, int]
+    packed: int = 0
+    """Weights that are packed for sampling, on CPUs, and given back for the update."""
     renewal: int = 0
     """Of sharded weights: what gathering them for the copy that samples takes after each step."""
 
     @property
     def total(self) -> int:
-        most = max(self.sampling, self.renewal, sum(self.training.values()))
+        most = max(self.sampling + self.packed, self.renewal, sum(self.training.values()))
         return sum(self.state.values()) + most
 
 
@@ -131,6 +133,11 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     samples_itself = work.engine_bytes is None
     cast = c < _FLOAT32 and work.native and work.lora_rank is None
     copied = samples_itself and (cast or _packs(shape, work) or work.shards > 1)
+    embedding = c * shape.vocab_size * shape.hidden_size
+    copy, packed = c * all_weights if copied else 0, 0
+    if copied and _packs(shape, work) and work.shards == 1:  # the input embedding is not packed
+        packed = copy - (0 if shape.tied_embeddings else embedding)
+        copy = embedding if cast else 0
     if work.native:
         room = CACHE_BYTES["cpu"] if work.fused_attention else CACHE_BYTES["cuda"] // 2
         rows = min(rows, max(1, room // _cache_bytes(shape, work.completion_tokens, c)))
@@ -143,7 +150,7 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         "adapter": _FLOAT32 * adapter,
         "optimizer": 2 * _FLOAT32 * (learnt + work.imitates * (trained + adapter)) // work.shards,
         "reference": frozen,
-        "weights for sampling": c * all_weights if copied else 0,
+        "weights for sampling": copy,
         "keys and values": cache if samples_itself else 0,
         "other engine": work.engine_bytes or 0,
     }
@@ -152,6 +159,7 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         {name: size for name, size in state.items() if size},
         _sampling(shape, work, rows) if samples_itself else 0,
         {"gradients": gradients, "activations and logits": _training(shape, work, gradients)},
+        packed,
         _FLOAT32 * all_weights if work.shards > 1 else 0,
     )
 
@@ -233,11 +241,12 @@ def _training(shape: DecoderShape, work: Workload, gradients: int) -> int:
     attended = shape.heads * shape.head_dim
     prompts, M, scored = _micro_batch(work)
     kept = activations(shape, work)
-    embedding = _FLOAT32 * V * E
+    embedding = _FLOAT32 * V * E if work.lora_rank is None else 0  # of the gradient of both embeddings
     if work.native:
         numbers = min(scored * V, max(CHUNK_NUMBERS, V))
         kept_logits = scored * V if scored * V <= KEPT_NUMBERS else 0
-        head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding + c * V * E
+        head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding
+        head += c * V * E if work.lora_rank is None else 0
     else:
         whole = M * V
         head = (c + 2 * _FLOAT32) * whole + 3 * _FLOAT32 * scored * V + embedding
@@ -387,25 +396,55 @@ _QWEN = {
     "14": (48, 5120, 40, 8, 13824, 152064),
     "32": (64, 5120, 40, 8, 27648, 152064),
 }
+_QWEN_3 = {
+    "0.6": (28, 1024, 16, 8, 3072, 151936),
+    "1.7": (28, 2048, 16, 8, 6144, 151936),
+    "4": (36, 2560, 32, 8, 9728, 151936),
+    "8": (36, 4096, 32, 8, 12288, 151936),
+    "14": (40, 5120, 40, 8, 17408, 151936),
+    "32": (64, 5120, 64, 8, 25600, 151936),
+}
 
 
 def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
     """The shape of a recipe's model, and whether the native decoder computes it; None if it cannot be told.
 
-    Nothing is fetched: of a model on the hub it is known once it is in the cache, and of Qwen2.5 before.
+    Nothing is fetched: of a model on the hub it is known once it is in the cache, and of Qwen2.5 and Qwen3
+    before.
     """
     if recipe.model.id is None:
         sizes = recipe.model.shape
         return DecoderShape(head_dim=sizes.hidden_size // sizes.heads, **sizes.model_dump()), True
-    qwen = re.fullmatch(r"Qwen/Qwen2\.5-(?:Coder-)?([\d.]+)B(?:-Instruct)?", recipe.model.id)
-    if qwen and qwen[1] in _QWEN:
-        layers, hidden, heads, kv_heads, intermediate, vocab = _QWEN[qwen[1]]
-        numbers = (vocab, hidden, layers, heads, kv_heads, hidden // heads, intermediate, 32768)
-        return DecoderShape(*numbers, qkv_bias=True, tied_embeddings=hidden < 3584), True
+    if (published := _published_shape(recipe.model.id)) is not None:
+        return published, True
     try:
         return shape_in(resolve(recipe.model.id, recipe.model.cache_dir, offline=True))
     except GreenwardError:
         return None
+
+
+def _published_shape(name: str) -> DecoderShape | None:
+    """The shape of a model of Qwen2.5, Qwen2.5-Coder or Qwen3 by its name on the hub."""
+    named = re.fullmatch(r"Qwen/Qwen(2\.5|3)-(?:Coder-)?([\d.]+)B(?:-Instruct|-Base)?", name)
+    sizes = named and {"2.5": _QWEN, "3": _QWEN_3}[named[1]].get(named[2])
+    if not sizes:
+        return None
+    layers, hidden, heads, kv_heads, intermediate, vocab = sizes
+    is_third = named[1] == "3"
+    head_dim = 128 if is_third else hidden // heads
+    return DecoderShape(
+        vocab,
+        hidden,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        intermediate,
+        40960 if is_third else 32768,
+        qkv_bias=not is_third,
+        qk_norm=is_third,
+        tied_embeddings=hidden < (4096 if is_third else 3584),
+    )
 
 
 def shape_in(folder: Path) -> tuple[DecoderShape, bool] | None:
@@ -490,7 +529,11 @@ def memory_lines(shape: DecoderShape, work: Workload, found: MemoryEstimate) -> 
     lines = [
         f"{parameters(shape) / 1e6:,.1f} M parameters; estimated memory at the peak {_gib(found.total)}:"
     ]
-    parts = {**found.state, **found.training, "while sampling, in place of the two": found.sampling}
+    parts = {
+        **found.state,
+        **found.training,
+        "while sampling, in place of the two": found.sampling + found.packed,
+    }
     lines += [f"  {name}: {_gib(size)}" for name, size in parts.items()]
     return [*lines, f"  for prompts of {work.prompt_tokens} and answers of {work.completion_tokens} tokens"]
 

@@ -442,6 +442,13 @@ class Policy(Sampler):
         return self.model(batch.token_ids_M, self._attention(batch), read, batch.predicting_U)
 
 
+def release_sampling(policy: object) -> None:
+    """Give back the weights that only sampling needs, until the policy samples again (`NativeDecoding`)."""
+    decoding = vars(policy).get("_decoding") if isinstance(policy, Policy) else None
+    if isinstance(decoding, NativeDecoding):
+        decoding.release()
+
+
 class TransformersPolicy(Policy):
     """A policy over `AutoModelForCausalLM`. `frozen_copy`, weights and versions are `Policy`'s."""
 

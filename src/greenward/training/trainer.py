@@ -14,7 +14,7 @@ from torch import Tensor
 
 from greenward.common.errors import ConfigError
 from greenward.config.sections import PolicyGradientConfig, TrainingConfig
-from greenward.models.policy import Policy
+from greenward.models.policy import Policy, release_sampling
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode
 from greenward.training import distributed
@@ -105,6 +105,7 @@ class RLTrainer(Stateful):
     def train_step(self, step: int) -> StepRecord:
         self.collector.sync(self.policy)
         episodes, metrics = self.collector.collect(step)
+        release_sampling(self.policy)
         advantages = self.estimator(episodes)
         started = time.perf_counter()
         version = self.policy.version
