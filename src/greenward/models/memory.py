@@ -426,8 +426,7 @@ def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
 def _published_shape(name: str) -> DecoderShape | None:
     """The shape of a model of Qwen2.5, Qwen2.5-Coder or Qwen3 by its name on the hub."""
     named = re.fullmatch(r"Qwen/Qwen(2\.5|3)-(?:Coder-)?([\d.]+)B(?:-Instruct|-Base)?", name)
-    sizes = named and {"2.5": _QWEN, "3": _QWEN_3}[named[1]].get(named[2])
-    if not sizes:
+    if named is None or (sizes := {"2.5": _QWEN, "3": _QWEN_3}[named[1]].get(named[2])) is None:
         return None
     layers, hidden, heads, kv_heads, intermediate, vocab = sizes
     is_third = named[1] == "3"
