@@ -24,7 +24,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """One shape and batch; `vocab` is that of the embeddings, which are tied."""
+    """One shape and batch, with tied embeddings of `vocab` tokens; `lora` is the rank of an adapter."""
 
     name: str
     layers: int
@@ -41,6 +41,8 @@ class Case:
     completion_tokens: int = 48
     gradient_checkpointing: bool = False
     reference: bool = False
+    qkv_bias: bool = False
+    lora: int | None = None
 
 
 WIDE: dict[str, int] = {
@@ -67,7 +69,25 @@ DEEP: dict[str, int] = {
     "intermediate": 1216,
     "vocab": 8192,
 }
+SMOLLM: dict[str, int] = {
+    "layers": 30,
+    "hidden": 576,
+    "heads": 9,
+    "kv_heads": 3,
+    "intermediate": 1536,
+    "vocab": 49152,
+}
+QWEN_05: dict[str, int] = {
+    "layers": 24,
+    "hidden": 896,
+    "heads": 14,
+    "kv_heads": 2,
+    "intermediate": 4864,
+    "vocab": 151936,
+}
 CASES = (
+    Case("SmolLM2-135M", **SMOLLM),
+    Case("Qwen2.5-0.5B, adapter", **QWEN_05, qkv_bias=True, lora=16, reference=True),
     Case("wide", **WIDE),
     Case("wide, one micro-batch", **WIDE, micro_batch=8),
     Case("wide, bfloat16", **WIDE, dtype="bfloat16"),
@@ -99,6 +119,7 @@ def shape_of(case: Case) -> Any:
         head_dim=case.hidden // case.heads,
         intermediate_size=case.intermediate,
         max_positions=2048,
+        qkv_bias=case.qkv_bias,
     )
 
 
@@ -116,6 +137,7 @@ def estimated(case: Case) -> Any:
             completion_tokens=case.completion_tokens,
             gradient_checkpointing=case.gradient_checkpointing,
             reference=case.reference,
+            lora_rank=case.lora,
         ),
     )
 
@@ -139,17 +161,21 @@ def train(case: Case, steps: int) -> None:
     import numpy as np
     import torch
 
-    from greenward.config.sections import GRPOAlgorithmConfig, TrainingConfig
+    from greenward.config.sections import GRPOAlgorithmConfig, LoraConfig, TrainingConfig
     from greenward.models.decoder import Decoder
-    from greenward.models.policy import Policy
+    from greenward.models.policy import Policy, release_sampling
     from greenward.rollouts.protocols import Episode, SamplingParams, Turn
     from greenward.training.advantages import ESTIMATORS
     from greenward.training.trainer import RLTrainer
 
-    decoder = Decoder(shape_of(case), compute_dtype=getattr(torch, case.dtype))
+    dtype = getattr(torch, case.dtype)
+    make = Decoder if case.lora is None else Decoder.frozen
+    decoder = make(shape_of(case), compute_dtype=dtype)
     decoder.initialise(torch.Generator().manual_seed(0))
     tokenizer: Any = SimpleNamespace(vocab_size=case.vocab, pad_id=0, eos_ids=[-1])
     policy = Policy(decoder, tokenizer, dtype=decoder.compute_dtype)
+    if case.lora is not None:
+        policy.add_adapter(LoraConfig(r=case.lora), seed=0)
     policy.set_gradient_checkpointing(case.gradient_checkpointing)
     collector: Any = SimpleNamespace(players={})
     training = TrainingConfig(micro_batch_sequences=case.micro_batch, learning_rate=1e-5)
@@ -189,6 +215,7 @@ def train(case: Case, steps: int) -> None:
             for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True))
             for answer in group
         ]
+        release_sampling(policy)
         trainer.update(episodes, ESTIMATORS["grpo"](episodes), step)
 
 

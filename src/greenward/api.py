@@ -317,11 +317,11 @@ def evaluate(
     names, with `samples` games in each match if it is above 1.
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
-    (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `ids`, `limit`, `timeout`,
-    `workers`, `require` and `packages`; for a model by name also `checkpoint`, `dtype`, `device`,
-    `concurrency`, `request_timeout` and `api_key_env`; for a suite by name also `skip_bad_rows` and, where
-    both are names, `fewshot`, `recheck`, `eval_results`, `overwrite` and `show`. Raises the errors of
-    `greenward.common.errors`.
+    (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `answer` (`function` for the
+    whole, `search_replace` or `diff`), `ids`, `limit`, `timeout`, `workers`, `require` and `packages`; for a
+    model by name also `checkpoint`, `dtype`, `device`, `concurrency`, `request_timeout` and `api_key_env`;
+    for a suite by name also `skip_bad_rows` and, where both are names, `fewshot`, `recheck`, `eval_results`,
+    `overwrite` and `show`. Raises the errors of `greenward.common.errors`.
     """
     from greenward.evaluation.session import AnswerOptions, evaluate_in_memory, open_evaluation
     from greenward.rollouts.endpoint import is_endpoint

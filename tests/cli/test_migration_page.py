@@ -19,8 +19,8 @@ from greenward.config.originals import MODELS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")
 ROWS = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-# The second column says what is here; the others what is better and what is missing.
-SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", row[1] if len(row) > 1 else "")]
+# The first column is theirs.
+SPANS = [span for row in ROWS for span in re.findall(r"`([^`]+)`", " | ".join(row[1:]))]
 COMMANDS = list(dict.fromkeys(span for span in SPANS if re.match(r"(greenward|rldk) ", span)))
 KEYS = list(
     dict.fromkeys(

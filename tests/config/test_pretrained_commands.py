@@ -57,7 +57,7 @@ def unsuitable(recipe: Recipe) -> list[str]:
     larger = 1 if recipe.model.lora is None else 10  # rates of an adapter
     faults = {
         "dtype": recipe.model.dtype not in ("bfloat16", "float16"),  # the latter on a V100
-        "gradient checkpointing": not recipe.model.gradient_checkpointing,
+        "gradient checkpointing": recipe.model.gradient_checkpointing is False,
         "token limit": recipe.sampling.max_tokens < 512,
         "temperature": recipe.sampling.temperature != 1.0,
         "evaluation": answers > 400 or max(recipe.evaluation.k) > recipe.evaluation.samples,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from greenward.common.errors import ConfigError
+from greenward.common.errors import ConfigError, ProblemError
+from greenward.config.loading import load_recipe
 from greenward.environments.prompts import BODY_STOPS, SCRIPT_STOPS, PromptRenderer
-from greenward.evaluation.suites import renderer_for, stable_subset
+from greenward.evaluation.suites import HELD_OUT, renderer_for, stable_subset
 from greenward.problems.problem import Assertion, Case, Check, Problem, ProblemSet, StdioCase
 from greenward.tasks.vulnerability.data import vulnerability_pairs
 
@@ -142,6 +143,22 @@ def test_the_published_prompt_of_a_suite_is_the_usual_one(problems, prompt):
         "file.jsonl", None, Characters(chat=True), ProblemSet(problems), prompt="greenward"
     )
     assert ours.prompt == "greenward"
+
+
+def test_the_form_of_answers_can_be_chosen():
+    buggy = ProblemSet([replace(HUMANEVAL, buggy_code="def f(x):\n    return 1\n")])
+    for answer in ("search_replace", "diff"):
+        renderer, _ = renderer_for("file.jsonl", None, Characters(chat=True), buggy, answer=answer)
+        assert renderer.answer == answer and "def f(x):" in renderer.prompt_text(buggy[0])
+        with pytest.raises(ProblemError, match="no program to edit"):
+            renderer_for("file.jsonl", None, Characters(chat=True), ProblemSet([HUMANEVAL]), answer=answer)
+    trained = load_recipe("grpo_code_repair", ["environment.answer=diff"])
+    for answer, form in ((None, "diff"), ("function", "function"), ("search_replace", "search_replace")):
+        renderer, _ = renderer_for(HELD_OUT, trained, Characters(chat=True), buggy, answer=answer)
+        assert renderer.answer == form
+    agent = load_recipe("grpo_agent_repair")
+    with pytest.raises(ConfigError, match="agents change files by tools"):
+        renderer_for(HELD_OUT, agent, Characters(chat=True), buggy, answer="diff")
 
 
 @pytest.mark.parametrize("prompt", ["evalplus", "livecodebench", "bigcodebench"])

@@ -12,7 +12,7 @@ from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.sections import LoraConfig, ShapeConfig
 from greenward.models import products, sampler
 from greenward.models.lora import shared_copy
-from greenward.models.policy import Policy
+from greenward.models.policy import Policy, release_sampling
 from greenward.models.products import Int8Weight, linear, packed, packs
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import SamplingParams
@@ -216,3 +216,28 @@ def test_memory_of_places_is_free_again(folder: Path) -> None:
     attention = policy._decoding._attention  # type: ignore[attr-defined]
     assert sorted(attention.free.tolist()) == list(range(3 * len(PROMPTS)))
     assert attention.prefill_B == []
+
+
+@needs_packing
+@pytest.mark.parametrize("adapted", [False, True])
+def test_released_weights_are_packed_again_for_the_next_batch(folder: Path, adapted: bool) -> None:
+    policy = Policy.from_folder(folder, device="cpu", frozen=adapted)
+    if adapted:
+        policy.add_adapter(LoraConfig(r=4, alpha=8), seed=0)
+    release_sampling(policy)  # which has not sampled yet
+    before = answers(policy)
+    decoder = policy._decoding.decoder  # type: ignore[attr-defined]
+    for _ in range(2):
+        release_sampling(policy)
+        assert (
+            decoder.packed_head is None
+            and decoder.layers[0].qkv is None
+            and policy.model.layers[0].qkv is not None
+        )
+        batch = GroupBatch.build(PROMPTS, [[[3, 4, 5]]] * len(PROMPTS))
+        assert policy.completion_logprobs(batch).logprobs_BT.isfinite().all()
+        assert answers(policy) == before and decoder.packed_head is not None
+    served = Policy.for_inference(folder, device="cpu")
+    found = answers(served)
+    release_sampling(served)  # whose packed weights are the only ones
+    assert answers(served) == found

@@ -246,6 +246,26 @@ def test_kl_of_all_scored_groups_is_measured_and_steers_the_coefficient() -> Non
     assert found[0][1] == pytest.approx(0.5 * (1 + 0.2 * 20 / 100))
 
 
+def test_kl_is_measured_without_a_coefficient_and_changes_no_gradient() -> None:
+    episodes = batch_with_dead_groups(2)
+    off_policy = {"updates_per_batch": 2, "minibatches": 2}
+    plain, metrics = first_update(episodes, algorithm=off_policy)
+    measured, found = first_update(episodes, algorithm={**off_policy, "kl": {"measure": True}})
+    assert all(torch.equal(one, other) for one, other in zip(plain, measured, strict=True))
+    assert {name: value for name, value in found.items() if name != "kl"} == metrics
+    (_,), once = first_update(episodes, algorithm={"kl": {"measure": True}})
+    tables = [BigramPolicy().table.detach(), BigramPolicy(seed=1).table]
+    of_policy, of_reference = ((table.detach() / TEMPERATURE).log_softmax(-1) for table in tables)
+    trained = [one for one in episodes if len({other.rewards["programmer"] for other in episodes
+                                               if other.group_id == one.group_id}) > 1]  # fmt: skip
+    tokens = [token for one in trained for token in one.turns[0].completion_ids.tolist()]
+    states = states_of(trained)
+    log_ratio = (of_reference - of_policy)[states, tokens]
+    expected = (log_ratio.exp() - log_ratio - 1).mean().item()  # Schulman's k3
+    assert once["kl"] == pytest.approx(expected, rel=1e-4)
+    assert once["groups/trained"] == len({one.group_id for one in trained}) == 3
+
+
 class RenewedPolicy(BigramPolicy):
     def sync(self, policy: BigramPolicy) -> None:
         with torch.no_grad():

@@ -38,6 +38,7 @@ _WHICH = ("checkpoint", "limit", "skip_bad_rows", "ids")
 _JUDGING = ("timeout", "workers", "require", "packages", "recheck", "eval_results", "overwrite", "show")
 _PROBLEMS_ONLY = ("check_references", "fail_under", "show_prompt")
 _PROMPTS = ("greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct")
+_ANSWERS = {"search_replace": "search_replace", "diff": "diff", "whole": "function"}
 _STYLES = {"base": "completion", "chat": "chat", "auto": None}
 
 
@@ -110,6 +111,12 @@ grading_options = with_options(
     "--prompt",
     type=click.Choice(_PROMPTS),
     help="Whose prompt.  [default: ours for our problems, else the suite's published one]",
+)
+@click.option(
+    "--answer",
+    type=click.Choice(tuple(_ANSWERS)),
+    callback=lambda *of: of[-1] and _ANSWERS[of[-1]],
+    help="Form of answers: edits of the problem's program, or the whole.  [default: as trained, else whole]",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
 @click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")

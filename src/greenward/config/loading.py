@@ -32,21 +32,18 @@ _MOST_BASES = 20
 _ABSENT = object()
 _BFLOAT16 = {
     "model.dtype": "bfloat16",
-    "model.gradient_checkpointing": True,
     "evaluation.num_questions": 100,
     "model.id": "Qwen/Qwen2.5-3B",
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "model.dtype": AUTO,
-        "model.gradient_checkpointing": False,
         "training.micro_batch_sequences": 8,
         "evaluation.num_questions": 20,
         "model.id": "Qwen/Qwen2.5-Coder-0.5B-Instruct",
     },
     "v100": {
         "model.dtype": "float16",
-        "model.gradient_checkpointing": True,
         "training.micro_batch_sequences": 4,
         "model.lora": {"r": 16},
         "evaluation.num_questions": 40,

@@ -99,7 +99,9 @@ class ModelConfig(ConfigSection):
         "float32", description="of the arithmetic; auto: bfloat16 where the hardware supports it"
     )
     device: str = Field("auto", description="auto (cuda, else cpu), cpu, cuda, cuda:1 …, mps")
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        "auto", description="compute activations twice to keep fewer; auto: where training would not fit else"
+    )
     lora: LoraConfig | None = Field(None, description="train an adapter only; lora: {} has usual values")
     prompt_style: Literal["auto", "completion", "chat"] = Field(
         "auto", description="auto: chat when the tokenizer has a chat template, else completion"
@@ -128,14 +130,24 @@ class BugsConfig(ConfigSection):
     seed: Seed = 0
 
 
-class ProblemsConfig(ConfigSection):
-    """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), or a file.
+def _joined(sources: Any) -> Any:
+    """Several sources as the text by which one field names them."""
+    is_list = isinstance(sources, (list, tuple)) and all(isinstance(one, str) for one in sources)
+    return ",".join(sources) if is_list and sources else sources
 
+
+Sources = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[str])]
+
+
+class ProblemsConfig(ConfigSection):
+    """Problem sources: `families`, a shipped set, a public suite (`mbpp:train`, `humaneval`), file or folder.
+
+    A list, or commas between them, names several files, folders and suites, read one after the other.
     The prefix `bugs:` asks for the repair of the source's programs, after a bug was put into each.
     """
 
-    train: str = "families"
-    held_out: str = "families"
+    train: Sources = "families"
+    held_out: Sources = "families"
     families: FamiliesConfig = FamiliesConfig()
     bugs: BugsConfig = BugsConfig()
     verify_references: bool = Field(True, description="run the reference solutions of user files first")
@@ -560,6 +572,9 @@ class KLConfig(ConfigSection):
     """
 
     coefficient: NonNegativeFloat = Field(0.0, description="with a target, its first value")
+    measure: bool = Field(
+        False, description="with coefficient 0: keep a reference and log the KL, which changes no gradient"
+    )
     estimator: Literal["k1", "k2", "k3"] = "k3"
     target: PositiveFloat | None = Field(None, description="KL in nats per token to adapt to; none = fixed")
     horizon: PositiveInt = Field(10_000, description="episodes over which the coefficient adapts")

@@ -67,7 +67,7 @@ TITLES = {
 }
 HOW_TO_LOG = {
     REWARD: "Log reward/mean, and reward/NAME for each term; greenward train does.",
-    "kl": "Log kl; greenward does with algorithm.kl.coefficient above 0.",
+    "kl": "Log kl; greenward does with algorithm.kl.measure=true.",
     "explained_variance": "Only PPO with a critic has one.",
     RSS: "Log perf/rss_mb (resident memory, MiB); greenward train does.",
     "groups/with_signal": "Log groups/with_signal, groups/dead_all_pass and groups/dead_all_fail.",

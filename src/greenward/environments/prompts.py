@@ -355,13 +355,15 @@ def _edit_prompt(problem: Problem, failing_test: str, style: Style, form: Answer
     files = editable_files(problem)
     program = next(iter(files.values()))
     specification = "" if _says(program, problem.prompt) else problem.prompt.strip()
-    if style == "completion":
-        shown = _whole_lines(program)  # as it stands: what is searched for has the same tokens
-        heading = f"{_commented(failing_test)}{_EDIT_HEADING[form]}"
-        return f"{_commented(specification)}# Wrong:\n{shown}{heading}"
     room = MAX_SHOWN_CHARS - len(program)
     others = accumulate(len(text) for text in islice(files.values(), 1, None))
     files = dict(islice(files.items(), 1 + sum(total <= room for total in others)))
+    if style == "completion":
+        # As they stand: what is searched for has the same tokens. The wrong one is next to its edit.
+        shown = [f"# File: {path}\n{_whole_lines(text)}" for path, text in list(files.items())[:0:-1]]
+        shown.append(f"# Wrong:{problem.path and ' '}{problem.path}\n{_whole_lines(program)}")
+        heading = f"{_commented(failing_test)}{_EDIT_HEADING[form]}"
+        return f"{_commented(specification)}{''.join(shown)}{heading}"
     return EDIT_INSTRUCTION.format(
         task="Fix the bug" if problem.buggy_code else f"Write the function {problem.entry_point}",
         form=_FORMS[form],

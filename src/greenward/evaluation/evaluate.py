@@ -32,6 +32,7 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.suites import stable_subset
 from greenward.grading.answers import Extracted, explained
 from greenward.grading.execution import Answer, ExecutionJudge, Graded
+from greenward.grading.style import deviations, score_of
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.rollouts.driver import run_dialogues
@@ -373,6 +374,31 @@ def with_labels(figures: dict[str, Any], samples: Iterable[Sample]) -> dict[str,
     return figures | nothing_ran | added | {"metrics": figures["metrics"] | added["metrics"]}
 
 
+def with_style(
+    figures: dict[str, Any], rows: Sequence[EvaluationRow], samples: Sequence[Sample]
+) -> dict[str, Any]:
+    """The figures with the style of right answers that are functions of a file (`grading.style`).
+
+    Among the `metrics`, `contextual_style` is the mean of `style.score_of` over them; `style` counts them,
+    and of them those that keep to each rule of those that apply.
+    """
+    scores: dict[str, list[float]] = {}
+    kept: dict[str, list[bool]] = {}
+    for row, sample in zip(rows, samples, strict=True):
+        found = deviations(sample.problem, sample.code or "") if row.success else None
+        if found is not None:
+            scores.setdefault(row.task_id, []).append(score_of(found))
+            for rule, count in found.items():
+                kept.setdefault(rule, []).append(count == 0)
+    if not scores:
+        return figures
+    sums, counts = np.array([[sum(one), len(one)] for one in scores.values()]).T
+    metric = {"contextual_style": {**rate(sums, counts).to_json(), "problems": len(scores)}}
+    rules = {rule: {"answers": len(one), "kept": sum(one)} for rule, one in sorted(kept.items())}
+    style = {"answers": int(counts.sum()), "rules": rules}
+    return figures | {"style": style, "metrics": figures["metrics"] | metric}
+
+
 MakeAgent = Callable[[int, Problem], AgentDialogue]
 OnSamples = Callable[[list[Sample]], None]
 _MOST_VERDICTS = 50_000
@@ -449,7 +475,8 @@ def evaluate(
     rows = sorted(store.rows.values(), key=lambda row: (places[row.task_id], row.sample))
     most = max(Counter(row.task_id for row in rows).values(), default=0)
     figures = summarise(rows, ks or usual_ks(most), problems=len(problems))
-    return with_labels(figures, [store.samples[row.key] for row in rows])
+    samples = [store.samples[row.key] for row in rows]
+    return with_style(with_labels(figures, samples), rows, samples)
 
 
 def evaluate_policy(

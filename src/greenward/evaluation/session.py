@@ -50,7 +50,7 @@ from greenward.evaluation.store import (
     refuse_other_settings,
 )
 from greenward.grading.answers import Extracted, Style
-from greenward.grading.edits import PATH, diff_between, editable_files, print_diff
+from greenward.grading.edits import PATH, AnswerForm, diff_between, editable_files, print_diff
 from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
 from greenward.grading.verdict import Status
 from greenward.grading.verification import failing_references, usable
@@ -389,6 +389,7 @@ class AnswerOptions:
     max_tokens: PositiveInt | None = None
     fewshot: NonNegativeInt = 0
     style: Style | None = None
+    answer: AnswerForm | None = None
     prompt: PromptName | None = None
     seed: Seed | None = None
     dtype: InferenceDType | None = None
@@ -450,6 +451,7 @@ class ModelEvaluation(EvaluationSession):
             style=options.style,
             prompt=options.prompt,
             shots=shots,
+            answer=options.answer,
         )
         self.tools = suites.agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
@@ -532,6 +534,7 @@ class ModelEvaluation(EvaluationSession):
             "prompt": self.renderer.prompt,
             "fewshot": options.fewshot,
             "prompt_hash": prompt_hash,
+            **({"answer": options.answer} if options.answer else {}),
             **({"tools": self.tools.model_dump()} if self.tools else {}),
         }
         overlap = None
@@ -750,7 +753,13 @@ def evaluate_in_memory(
             f"found {options.samples} answers and k {list(grading.k)}."
         )
     renderer, stops = suites.renderer_for(
-        asked, recipe, policy.tokenizer, chosen, style=options.style, prompt=options.prompt
+        asked,
+        recipe,
+        policy.tokenizer,
+        chosen,
+        style=options.style,
+        prompt=options.prompt,
+        answer=options.answer,
     )
     tools = suites.agent_tools(recipe, chosen)
     longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)

@@ -26,9 +26,10 @@ from greenward.environments.prompts import (
     tools_of,
 )
 from greenward.grading.answers import Style
+from greenward.grading.edits import AnswerForm, editable_files
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import failing_references, load_verified
-from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite
+from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite, sources_in
 from greenward.problems.generated import MODULES
 from greenward.problems.problem import Problem, ProblemSet, PromptName, hole_of
 from greenward.problems.repositories import REPOSITORY_TAG
@@ -137,20 +138,30 @@ def renderer_for(
     style: Style | None = None,
     prompt: PromptName | None = None,
     shots: Sequence[Problem] = (),
+    answer: AnswerForm | None = None,
 ) -> tuple[PromptRenderer, tuple[str, ...]]:
     """The prompts of a suite for one model, and what ends an answer while it is sampled.
 
     Shipped problems, functions to classify, and a file of functions that the recipe names are put as in
     training, others as in the published harnesses, unless `prompt` says otherwise, and repositories to
-    agents. What was trained to write edits writes edits where all problems have programs to repair.
+    agents. What was trained to write edits writes edits where all problems have programs to repair; `answer`
+    asks for another form. Raises `ConfigError` for a form of answers of agents, `ProblemError` for edits
+    where a problem has no program to edit.
     """
     options = prompt_options(recipe, style)
     if (tools := agent_tools(recipe, problems)) is not None:
+        if answer is not None:
+            raise ConfigError("--answer: agents change files by tools, and have no form of answers.")
         return AgentPrompts(tokenizer, **options, tool_format=tools.format), STOP_STRINGS
-    answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
+    if answer is None:
+        answer = answer_form(recipe) if all(problem.buggy_code for problem in problems) else "function"
+    elif answer != "function":
+        for problem in problems:
+            editable_files(problem)
     ours = suite.startswith(BUGS) or suite in (HELD_OUT, FAMILIES, MODULES, *SHIPPED)
     if recipe is not None and all(hole_of(problem) is not None for problem in problems):
-        ours |= Path(suite) in map(Path, (recipe.problems.train, recipe.problems.held_out))
+        own = (*sources_in(recipe.problems.train), *sources_in(recipe.problems.held_out))
+        ours |= set(map(Path, sources_in(suite))) <= set(map(Path, own))
     if answer == "function" and not ours and all(problem.label is None for problem in problems):
         options |= {"show_failing_test": False, "prompt": prompt or published_prompt(problems)}
         prompts = PromptRenderer(tokenizer, **options, shots=shots)

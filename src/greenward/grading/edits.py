@@ -789,9 +789,16 @@ def extract_edited(text: str, problem: Problem, form: AnswerForm, begun: str = "
 def written_edits(problem: Problem, code: str, form: AnswerForm) -> str:
     """The answer of this form that turns a problem's program into `code`, as short as it can be.
 
-    A problem of one file names no path, and its hunks no lines.
+    The reference comes with the other files that it changes. A problem of one file names no path, and its
+    hunks no lines.
     """
-    before = editable_files(problem)[problem.path or PATH]
+    before, own = editable_files(problem), problem.path or PATH
+    others = problem.reference_files or {} if code == problem.reference else {}
+    after = {problem.path if not others else own: code, **others}
     if form == "search_replace":
-        return print_blocks(blocks_between(before, code, problem.path))
-    return print_diff([diff_between(before, code, problem.path)])
+        blocks = []
+        for path, text in after.items():
+            old = before.get(path or own)
+            blocks += [Edit(path, "", text)] if old is None else blocks_between(old, text, path)
+        return print_blocks(blocks)
+    return print_diff([diff_between(before.get(path or own), text, path) for path, text in after.items()])

@@ -41,6 +41,7 @@ from greenward.grading.judge import Grader
 from greenward.grading.matching import BoundedMatcher
 from greenward.grading.quality import bound_names, parse_bounded
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
+from greenward.grading.style import contextual_style
 from greenward.grading.user_rewards import KINDS, CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
@@ -189,7 +190,8 @@ def swe_rl(answer: GradedAnswer, *, tags: bool = True) -> float | None:
     after = {own: answer.code, **{path: text or "" for path, text in answer.files}}
     if all(before.get(path) == text for path, text in after.items()):
         return -1.0
-    return swe_rl_similarity(before, {own: problem.reference}, after)
+    oracle = {own: problem.reference, **(problem.reference_files or {})}
+    return swe_rl_similarity(before, oracle, after)
 
 
 def swe_rl_similarity(
@@ -389,6 +391,7 @@ SHIPPED_REWARDS: Mapping[str, Callable[..., RewardFunction]] = {
     "swe_rl": swe_rl,
     "regression": regression,
     "function_similarity": function_similarity,
+    "contextual_style": contextual_style,
 }
 """The function of each name, which is called with the options of a recipe (its keyword-only parameters)."""
 

@@ -23,7 +23,7 @@ from greenward.problems.formats import refuse_test_ids
 from greenward.problems.generated import ID_PREFIX, MODULES
 from greenward.problems.mutation import bug_kind
 from greenward.problems.problem import Problem, ProblemSet, first_shared, original_id, shared_problems
-from greenward.problems.repositories import FIXED_FILES, PLANTED
+from greenward.problems.repositories import PLANTED
 from greenward.problems.rows import BadRow
 
 
@@ -169,8 +169,7 @@ def failing_references(problems: Sequence[Problem], grader: ExecutionJudge) -> l
 
 def reference_answer(problem: Problem) -> Extracted:
     """The reference of a problem with all files that it changes."""
-    fixed: Mapping[str, str] = (problem.columns or {}).get(FIXED_FILES, {})
-    return Extracted(problem.reference, files=tuple(fixed.items()))
+    return Extracted(problem.reference, files=tuple((problem.reference_files or {}).items()))
 
 
 def verify_references(

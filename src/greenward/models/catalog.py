@@ -18,7 +18,7 @@ from greenward.config.loading import load_recipe, names_code
 from greenward.config.recipe import ModelRecipe, language_model
 from greenward.models import checkpoint, gguf
 from greenward.models.checkpoint import local_folder
-from greenward.models.memory import parameters, shape_in
+from greenward.models.memory import checkpoints_here, parameters, shape_in
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer, read_json, train_tokenizer
 from greenward.runs.checkpoints import LAST, MANIFEST, checkpoint_step, find_checkpoint
@@ -243,9 +243,10 @@ def build_policy(
     """The policy at the start: a published or earlier model, or a decoder from random weights.
 
     The tokenizer of such a decoder is that of `reader`, or is trained on `texts`. With `model.lora` the
-    policy has a new adapter.
+    policy has a new adapter. It uses gradient checkpointing as `checkpoints_here` says.
     """
     model = recipe.model
+    checkpoints = checkpoints_here(recipe)  # by the memory that is left before the weights are there
     if model.id is not None:
         policy = Policy.load(model)
     else:
@@ -258,4 +259,5 @@ def build_policy(
         source = gguf.source_of(folder) if folder else None
         local = source.file if source else folder.resolve() if folder else None
         policy.add_adapter(model.lora, seed=recipe.seed, base=str(local) if local else model.id)
+    policy.set_gradient_checkpointing(checkpoints)
     return policy

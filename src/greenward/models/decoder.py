@@ -279,6 +279,13 @@ class Decoder(_Casting):
             self.lm_head = None
         self.is_packed, self.is_quantised = True, quantised
 
+    def unpack(self) -> None:
+        """Give back the matrices that `pack` put in, which has to be called before the next use."""
+        for layer in self.layers:
+            for name in MATRICES:
+                setattr(layer, name, None)
+        self.packed_head = None
+
     @property
     def packs(self) -> bool:
         """Whether its matrices are multiplied with few rows faster when they are packed."""

@@ -35,6 +35,7 @@ FOLDER, WEIGHTS_FILE = "adapter", "adapter_model.safetensors"
 """Where a checkpoint holds PEFT's files, beside the merged weights, and the one with the factors."""
 _NAME = "default"  # of the one adapter that a model has, as PEFT calls it
 _FACTOR = ".lora_"  # is in the names of factors and of nothing else
+_SUMMED_AT_ONCE = 1 << 22  # numbers
 _CHECKSUM = "frozen_checksum"  # of a state, beside the factors
 _SAVED_PREFIX = "base_model.model."  # of names in PEFT's files
 _MOST_REASON = 300  # characters of an error of another library
@@ -153,7 +154,9 @@ def add_adapter(
         inject_adapter_in_model(peft_config, holder)
     frozen = [p for name, p in model.named_parameters() if _FACTOR not in name]
     bits = {2: torch.int16, 4: torch.int32}
-    sums = [int(p.detach().view(bits[p.element_size()]).sum(dtype=torch.int64)) for p in frozen]
+    numbers = (p.detach().view(bits[p.element_size()]).flatten() for p in frozen)
+    # In parts: a sum in another type first casts all of what it adds up.
+    sums = (int(part.sum(dtype=torch.int64)) for one in numbers for part in one.split(_SUMMED_AT_ONCE))
     model.frozen_checksum = torch.tensor(sum(sums) % 2**62)
     for parameter in frozen:  # now, since PEFT makes factors of the type of the weights
         parameter.requires_grad_(False).data = parameter.to(dtype)

@@ -92,10 +92,15 @@ class MemoryEstimate:
     state: Mapping[str, int]
     sampling: int
     training: Mapping[str, int]
+    packed: int = 0
+    """Weights that are packed for sampling, on CPUs, and given back for the update."""
+    renewal: int = 0
+    """Of sharded weights: what gathering them for the copy that samples takes after each step."""
 
     @property
     def total(self) -> int:
-        return sum(self.state.values()) + max(self.sampling, sum(self.training.values()))
+        most = max(self.sampling + self.packed, self.renewal, sum(self.training.values()))
+        return sum(self.state.values()) + most
 
 
 def parameters(shape: DecoderShape) -> int:
@@ -127,7 +132,12 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     rows = min(work.answers_per_step, Sampler.max_rows)
     samples_itself = work.engine_bytes is None
     cast = c < _FLOAT32 and work.native and work.lora_rank is None
-    copied = samples_itself and (cast or _packs(shape, work))
+    copied = samples_itself and (cast or _packs(shape, work) or work.shards > 1)
+    embedding = c * shape.vocab_size * shape.hidden_size
+    copy, packed = c * all_weights if copied else 0, 0
+    if copied and _packs(shape, work) and work.shards == 1:  # the input embedding is not packed
+        packed = copy - (0 if shape.tied_embeddings else embedding)
+        copy = embedding if cast else 0
     if work.native:
         room = CACHE_BYTES["cpu"] if work.fused_attention else CACHE_BYTES["cuda"] // 2
         rows = min(rows, max(1, room // _cache_bytes(shape, work.completion_tokens, c)))
@@ -139,8 +149,8 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         "weights": (_FLOAT32 * trained * (1 + work.copies) + c * (all_weights - trained)) // work.shards,
         "adapter": _FLOAT32 * adapter,
         "optimizer": 2 * _FLOAT32 * (learnt + work.imitates * (trained + adapter)) // work.shards,
-        "reference": frozen // work.shards,
-        "weights for sampling": c * all_weights if copied else 0,
+        "reference": frozen,
+        "weights for sampling": copy,
         "keys and values": cache if samples_itself else 0,
         "other engine": work.engine_bytes or 0,
     }
@@ -149,6 +159,8 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         {name: size for name, size in state.items() if size},
         _sampling(shape, work, rows) if samples_itself else 0,
         {"gradients": gradients, "activations and logits": _training(shape, work, gradients)},
+        packed,
+        _FLOAT32 * all_weights if work.shards > 1 else 0,
     )
 
 
@@ -229,11 +241,12 @@ def _training(shape: DecoderShape, work: Workload, gradients: int) -> int:
     attended = shape.heads * shape.head_dim
     prompts, M, scored = _micro_batch(work)
     kept = activations(shape, work)
-    embedding = _FLOAT32 * V * E
+    embedding = _FLOAT32 * V * E if work.lora_rank is None else 0  # of the gradient of both embeddings
     if work.native:
         numbers = min(scored * V, max(CHUNK_NUMBERS, V))
         kept_logits = scored * V if scored * V <= KEPT_NUMBERS else 0
-        head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding + c * V * E
+        head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding
+        head += c * V * E if work.lora_rank is None else 0
     else:
         whole = M * V
         head = (c + 2 * _FLOAT32) * whole + 3 * _FLOAT32 * scored * V + embedding
@@ -310,10 +323,13 @@ GPUS: Mapping[str, GpuModel] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes on each GPU, with whole copies and with all split; seconds of the fastest and slowest step."""
+    """Bytes on each GPU, with whole copies and with all split; seconds of the fastest and slowest step.
+
+    `sharded` is None for adapters, which are trained with whole copies.
+    """
 
     memory: MemoryEstimate
-    sharded: MemoryEstimate
+    sharded: MemoryEstimate | None
     sampling_seconds: tuple[float, float]
     training_seconds: tuple[float, float]
 
@@ -336,8 +352,8 @@ def find_gpu(name: str) -> GpuModel:
 
 def make_plan(shape: DecoderShape, work: Workload, gpu: GpuModel, gpus: int) -> Plan:
     """The plan of one step on `gpus` GPUs that share its answers evenly; communication is not counted."""
-    answers = math.ceil(work.answers_per_step / gpus)
-    each = replace(work, answers_per_step=answers, fused_attention=False)
+    each = _of_each(work, gpus)
+    answers = each.answers_per_step
     weights, c = parameters(shape), work.dtype_bytes
     prompts = math.ceil(answers / work.answers_per_prompt)
     tokens = prompts * work.prompt_tokens + answers * work.completion_tokens
@@ -349,10 +365,16 @@ def make_plan(shape: DecoderShape, work: Workload, gpu: GpuModel, gpus: int) -> 
     prefill = 2 * weights * prompts * work.prompt_tokens / (gpu.tflops * 1e12)
     return Plan(
         estimate(shape, each),
-        estimate(shape, replace(each, shards=gpus)),
+        estimate(shape, replace(each, shards=gpus)) if work.lora_rank is None else None,
         _over_utilisation(work.completion_tokens * token + prefill, SAMPLING_UTILISATION),
         _over_utilisation(training, TRAINING_UTILISATION),
     )
+
+
+def _of_each(work: Workload, gpus: int) -> Workload:
+    """The part of one of several GPUs that share the answers of a step."""
+    answers = math.ceil(work.answers_per_step / gpus)
+    return replace(work, answers_per_step=answers, fused_attention=False)
 
 
 def _over_utilisation(seconds: float, utilisation: tuple[float, float]) -> tuple[float, float]:
@@ -360,6 +382,8 @@ def _over_utilisation(seconds: float, utilisation: tuple[float, float]) -> tuple
     return seconds / high, seconds / low
 
 
+ESTIMATE_ERROR = 0.15
+"""By how much of itself the estimate may be too low: the tests hold it to that on two models."""
 PROMPT_TOKENS = 512
 """The length that is assumed of a pretrained model's prompts."""
 _GIB = 2**30
@@ -372,25 +396,54 @@ _QWEN = {
     "14": (48, 5120, 40, 8, 13824, 152064),
     "32": (64, 5120, 40, 8, 27648, 152064),
 }
+_QWEN_3 = {
+    "0.6": (28, 1024, 16, 8, 3072, 151936),
+    "1.7": (28, 2048, 16, 8, 6144, 151936),
+    "4": (36, 2560, 32, 8, 9728, 151936),
+    "8": (36, 4096, 32, 8, 12288, 151936),
+    "14": (40, 5120, 40, 8, 17408, 151936),
+    "32": (64, 5120, 64, 8, 25600, 151936),
+}
 
 
 def model_shape(recipe: ModelRecipe) -> tuple[DecoderShape, bool] | None:
     """The shape of a recipe's model, and whether the native decoder computes it; None if it cannot be told.
 
-    Nothing is fetched: of a model on the hub it is known once it is in the cache, and of Qwen2.5 before.
+    Nothing is fetched: of a model on the hub it is known once it is in the cache, and of Qwen2.5 and Qwen3
+    before.
     """
     if recipe.model.id is None:
         sizes = recipe.model.shape
         return DecoderShape(head_dim=sizes.hidden_size // sizes.heads, **sizes.model_dump()), True
-    qwen = re.fullmatch(r"Qwen/Qwen2\.5-(?:Coder-)?([\d.]+)B(?:-Instruct)?", recipe.model.id)
-    if qwen and qwen[1] in _QWEN:
-        layers, hidden, heads, kv_heads, intermediate, vocab = _QWEN[qwen[1]]
-        numbers = (vocab, hidden, layers, heads, kv_heads, hidden // heads, intermediate, 32768)
-        return DecoderShape(*numbers, qkv_bias=True, tied_embeddings=hidden < 3584), True
+    if (published := _published_shape(recipe.model.id)) is not None:
+        return published, True
     try:
         return shape_in(resolve(recipe.model.id, recipe.model.cache_dir, offline=True))
     except GreenwardError:
         return None
+
+
+def _published_shape(name: str) -> DecoderShape | None:
+    """The shape of a model of Qwen2.5, Qwen2.5-Coder or Qwen3 by its name on the hub."""
+    named = re.fullmatch(r"Qwen/Qwen(2\.5|3)-(?:Coder-)?([\d.]+)B(?:-Instruct|-Base)?", name)
+    if named is None or (sizes := {"2.5": _QWEN, "3": _QWEN_3}[named[1]].get(named[2])) is None:
+        return None
+    layers, hidden, heads, kv_heads, intermediate, vocab = sizes
+    is_third = named[1] == "3"
+    head_dim = 128 if is_third else hidden // heads
+    return DecoderShape(
+        vocab,
+        hidden,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        intermediate,
+        40960 if is_third else 32768,
+        qkv_bias=not is_third,
+        qk_norm=is_third,
+        tied_embeddings=hidden < (4096 if is_third else 3584),
+    )
 
 
 def shape_in(folder: Path) -> tuple[DecoderShape, bool] | None:
@@ -423,7 +476,7 @@ def workload(
         micro_batch=1,
         prompt_tokens=prompt_tokens,
         completion_tokens=length,
-        gradient_checkpointing=recipe.model.gradient_checkpointing,
+        gradient_checkpointing=recipe.model.gradient_checkpointing is True,
         fused_attention=gpu_bytes is None,
         native=native,
     )
@@ -443,10 +496,31 @@ def workload(
         answers_per_prompt=training.num_generations,
         micro_batch=training.micro_batch_sequences,
         engine_bytes={"native": None, "vllm": taken, "server": 0}[rollouts.engine],
-        reference=kl is not None and kl.coefficient > 0,
+        reference=kl is not None and (kl.coefficient > 0 or kl.measure),
         copies=int(isinstance(recipe, PPORecipe) and recipe.algorithm.critic.trunk == "separate"),
         imitates=getattr(algorithm, "self_imitation", None) is not None,
     )
+
+
+def checkpoints(recipe: ModelRecipe, shape: DecoderShape, work: Workload, limit: int) -> bool:
+    """Whether a recipe's training in `limit` bytes uses gradient checkpointing.
+
+    Where the recipe leaves that to the memory (`auto`), it does if it would not fit without, by an estimate
+    that may be too low by `ESTIMATE_ERROR`.
+    """
+    asked = recipe.model.gradient_checkpointing
+    if asked != "auto":
+        return asked
+    whole = estimate(shape, replace(work, gradient_checkpointing=False)).total
+    return whole * (1 + ESTIMATE_ERROR) > limit
+
+
+def checkpoints_here(recipe: ModelRecipe) -> bool:
+    """As `checkpoints`, with what this machine has left; on a GPU also where the shape cannot be told."""
+    if (known := _workload_here(recipe)) is None:
+        asked, device = recipe.model.gradient_checkpointing, resolve_device(recipe.model.device)
+        return device.type != "cpu" if asked == "auto" else asked
+    return known[1].gradient_checkpointing
 
 
 def memory_lines(shape: DecoderShape, work: Workload, found: MemoryEstimate) -> list[str]:
@@ -454,7 +528,11 @@ def memory_lines(shape: DecoderShape, work: Workload, found: MemoryEstimate) -> 
     lines = [
         f"{parameters(shape) / 1e6:,.1f} M parameters; estimated memory at the peak {_gib(found.total)}:"
     ]
-    parts = {**found.state, **found.training, "while sampling, in place of the two": found.sampling}
+    parts = {
+        **found.state,
+        **found.training,
+        "while sampling, in place of the two": found.sampling + found.packed,
+    }
     lines += [f"  {name}: {_gib(size)}" for name, size in parts.items()]
     return [*lines, f"  for prompts of {work.prompt_tokens} and answers of {work.completion_tokens} tokens"]
 
@@ -493,6 +571,12 @@ def estimated_mb(recipe: ModelRecipe) -> float | None:
 
 def _estimate_here(recipe: ModelRecipe) -> tuple[DecoderShape, Workload, MemoryEstimate] | None:
     """The estimate for this machine, with what it follows from; None if the shape cannot be told."""
+    known = _workload_here(recipe)
+    return known and (*known, estimate(*known))
+
+
+def _workload_here(recipe: ModelRecipe) -> tuple[DecoderShape, Workload] | None:
+    """A recipe's shape and what it asks of the memory of this machine; None if the shape cannot be told."""
     if (known := model_shape(recipe)) is None:
         return None
     shape, native = known
@@ -504,7 +588,7 @@ def _estimate_here(recipe: ModelRecipe) -> tuple[DecoderShape, Workload, MemoryE
     )
     if "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED")):
         work = replace(work, shards=int(os.environ.get("WORLD_SIZE", "1")))
-    return shape, work, estimate(shape, work)
+    return shape, replace(work, gradient_checkpointing=checkpoints(recipe, shape, work, free_bytes(device)))
 
 
 def check_sampling_memory(
@@ -594,16 +678,19 @@ def plan_lines(
     size = 4 if recipe.model.dtype == "float32" else 2
     limit = model.memory * _GIB
     work = workload(recipe, dtype_bytes=size, gpu_bytes=limit, native=native, prompt_tokens=prompt_tokens)
+    checkpointed = checkpoints(recipe, shape, _of_each(work, gpus), limit)
+    work = replace(work, gradient_checkpointing=checkpointed)
     found = make_plan(shape, work, model, gpus)
     lines = [
         f"{recipe.name} on {gpus} × {gpu} ({model.memory} GiB each): unmeasured, from data sheets",
         *memory_lines(shape, work, found.memory),
     ]
     for kind, memory in {"whole copies": found.memory, "sharded": found.sharded}.items():
-        if kind == "whole copies" or gpus > 1:
+        if memory is not None and (kind == "whole copies" or gpus > 1):
             fits = "fits" if memory.total <= limit else "does NOT fit"
             lines.append(f"memory of each GPU, {kind}: {_gib(memory.total)} of {_gib(limit)}: {fits}")
-    if found.memory.total > limit and (smaller := advice(shape, work, limit)):
+    lines.append(f"gradient checkpointing: {'on' if checkpointed else 'off'}")
+    if found.memory.total > limit and (smaller := advice(shape, _of_each(work, gpus), limit)):
         lines.append(f"what fits: {smaller}")
     steps = recipe.training.max_steps if isinstance(recipe, ReinforcementRecipe) else 1
     sampling, training = found.sampling_seconds, found.training_seconds

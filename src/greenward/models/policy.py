@@ -167,7 +167,7 @@ class Policy(Sampler):
             checkpoint.resolve(config.id, config.cache_dir, offline=config.offline),
             dtype=config.dtype,
             device=config.device,
-            gradient_checkpointing=config.gradient_checkpointing,
+            gradient_checkpointing=config.gradient_checkpointing is True,
             frozen=config.lora is not None,
         )
 
@@ -413,6 +413,13 @@ class Policy(Sampler):
             )
 
         return self.model(batch.token_ids_M, self._attention(batch), read, batch.predicting_U)
+
+
+def release_sampling(policy: object) -> None:
+    """Give back the weights that only sampling needs, until the policy samples again (`NativeDecoding`)."""
+    decoding = vars(policy).get("_decoding") if isinstance(policy, Policy) else None
+    if isinstance(decoding, NativeDecoding):
+        decoding.release()
 
 
 class TransformersPolicy(Policy):

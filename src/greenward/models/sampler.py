@@ -802,6 +802,7 @@ class NativeDecoding:
         elif not decoder.is_packed and decoder.compute_dtype != torch.float32:
             self.decoder = decoder.in_compute_dtype()
         self._memory = torch.empty(0)
+        self._is_released = False
         self._attention: DecodeAttention | KernelDecodeAttention
         self._graph = StepGraph(decoder.embedding.device)
 
@@ -872,8 +873,12 @@ class NativeDecoding:
         Whether they have changed cannot be told cheaply: fused optimizers leave a tensor's version
         counter as it is.
         """
+        if self._is_released:
+            _return_free_pages()  # of the update, which are not contiguous enough for packed weights
         if is_adapted(self._source):
             fix_factors(self._source, self.decoder)
+            if self._is_released:
+                self.decoder.pack(self._source)
         elif self.decoder is not self._source:
             weights = dict(self._source.named_parameters())
             for name, ours in self.decoder.named_parameters():
@@ -881,6 +886,18 @@ class NativeDecoding:
                     ours.copy_(weights[name])
             if self._source.packs:
                 self.decoder.pack(self._source)
+        self._is_released = False
+
+    def release(self) -> None:
+        """Give back the packed weights, as large as the model, until the next batch packs them again.
+
+        Weights that are trained are packed anew for every batch in any case; the frozen ones of an adapted
+        model need it after a release only.
+        """
+        if self.decoder is not self._source and self.decoder.is_packed:
+            self.decoder.unpack()
+            self._is_released = True
+            _return_free_pages()
 
 
 def _return_free_pages() -> None:

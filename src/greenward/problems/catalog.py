@@ -19,10 +19,11 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -347,6 +348,8 @@ GENERATED = (FAMILIES, MODULES, *SOURCES)
 
 
 _SHOWN_FORMATS = 3  # that are equally near to a row
+_SHOWN_FOLDERS = 5
+_DATA_FILES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
 
 
 @cache
@@ -363,7 +366,8 @@ def supported() -> str:
     """What files can be read, for a message."""
     named = "; ".join(f"{one.name} (fields {one.fields_text})" for one in formats())
     files = f"JSON and JSON Lines files (also .gz) and parquet files of {named}"
-    return f"Supported are {files}; and the folders of QuixBugs and APPS. FORMAT:FILE names the format."
+    folders = "folders of such files, and the folders of QuixBugs and APPS"
+    return f"Supported are {files}; {folders}. FORMAT:FILE names the format."
 
 
 def chosen_format(source: str) -> tuple[Format | None, str]:
@@ -412,13 +416,23 @@ def load_problems(
     return load_suite(source, skip_bad_rows=skip_bad_rows, known=(*GENERATED, *NAMED))
 
 
+def sources_in(source: str) -> tuple[str, ...]:
+    """The sources of a list that is separated by commas; the name of a file that is there may hold commas."""
+    return (source,) if Path(source).exists() else tuple(map(str.strip, source.split(",")))
+
+
 def check_source(
     source: str, known: tuple[str, ...] = (*GENERATED, *NAMED), path: str | Path | None = None
 ) -> None:
     """Raises `ProblemError` for an unknown name or a missing file, before anything is read.
 
     It names the nearest of `known`, or of the files beside a missing one. `path` is the file of a suite.
+    Of a list (`sources_in`), each one is checked.
     """
+    if len(parts := sources_in(source.removeprefix(BUGS))) > 1:
+        for part in parts:
+            check_source(part, known)
+        return
     source = source.removeprefix(BUGS)
     if source.startswith(PLANTED) and not Path(source.removeprefix(PLANTED)).is_dir():
         raise ProblemError(f"{source}: there is no such folder of a package.")
@@ -453,10 +467,14 @@ def load_suite(
     """The problems of a suite, in its order.
 
     `source` is the name of a public suite (or of one part of it, as in `mbpp:test`), of a set that greenward
-    ships, or a file of a known format, which `KEY:` before it may name (`Format.key`). `path` is the file of
-    a public suite; without it, `find_file` looks for the file. With `skip_bad_rows`, rows that cannot be used
-    are left out and listed in `ProblemSet.skipped`. Raises `ProblemError` that names the nearest of `known`.
+    ships, a file of a known format, which `KEY:` before it may name (`Format.key`), a folder of such files,
+    or several of these, separated by commas. `path` is the file of a public suite; without it, `find_file`
+    looks for the file. With `skip_bad_rows`, rows that cannot be used are left out and listed in
+    `ProblemSet.skipped`. Raises `ProblemError` that names the nearest of `known`, also for an id that two of
+    several sources have.
     """
+    if len(parts := sources_in(source)) > 1:
+        return _joined([load_suite(part, skip_bad_rows=skip_bad_rows, known=known) for part in parts], source)
     name, _, part = source.partition(":")
     if source == REPOSITORIES:
         return shipped_repositories()
@@ -483,6 +501,9 @@ def load_suite(
 def load_file(path: str | Path, chosen: Format | None = None, *, skip_bad_rows: bool = False) -> ProblemSet:
     """The problems of a file or folder, in the format that was chosen or that the fields of its rows tell.
 
+    A folder is one of QuixBugs or APPS, or holds files of a known format, which are read in the order of
+    their names; folders in it are not read.
+
     Raises `ProblemError`; for a file of no known format it names the nearest one, the fields that are
     missing, and the known formats. A row that fits several formats is a bad row unless one was chosen.
     """
@@ -490,13 +511,25 @@ def load_file(path: str | Path, chosen: Format | None = None, *, skip_bad_rows: 
     if path.is_dir():
         if (path / BUGGY).is_dir():
             return load_quixbugs(path)
-        if not any(path.glob("*/question.txt")):
-            raise ProblemError(f"{path}: not a folder of QuixBugs or APPS.", remedy=supported())
-        return read_problems(path, APPS, rows=apps_rows(path), skip_bad_rows=skip_bad_rows)
+        if any(path.glob("*/question.txt")):
+            return read_problems(path, APPS, rows=apps_rows(path), skip_bad_rows=skip_bad_rows)
+        files = sorted(one for one in path.iterdir() if one.is_file() and one.name.endswith(_DATA_FILES))
+        if files:
+            read = [load_file(one, chosen, skip_bad_rows=skip_bad_rows) for one in files]
+            return _joined(read, path.name)
+        inside = [str(one) for one in sorted(path.iterdir()) if one.is_dir()]
+        found = f" Its folders: {', '.join(inside[:_SHOWN_FOLDERS])}." if inside else ""
+        none = f"not a folder of QuixBugs or APPS, and no {', '.join(_DATA_FILES)} file is in it.{found}"
+        raise ProblemError(f"{path}: {none}", remedy=supported())
     form = chosen or _format_of(path)
     if chosen is None:
         form = replace(form, problem=partial(_problem_of_format, form))
     return read_problems(path, form, skip_bad_rows=skip_bad_rows)
+
+
+def _joined(sets: Sequence[ProblemSet], name: str) -> ProblemSet:
+    skipped = tuple(chain.from_iterable(one.skipped for one in sets))
+    return ProblemSet(chain.from_iterable(sets), name=name, skipped=skipped)
 
 
 def _problem_of_format(form: Format, row: Row) -> Problem | tuple[Problem, ...]:

@@ -449,7 +449,7 @@ DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 
 _OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test", "path", "context")
 _TESTS = {kind.plural: kind for kind in (Assertion, Doctest, InProcess)}
-_FILES = ("files", "test_files")
+_FILES = ("files", "test_files", "reference_files")
 _KEYS = (
     "function_name", "docstring", "test_cases", "starter_code", "task_id", "tags", "comparison", "columns",
     "hidden_test_cases", *_TESTS, *_FILES, *_OPTIONAL_TEXTS,

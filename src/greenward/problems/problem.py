@@ -170,7 +170,8 @@ class Problem:
 
     `setup_code` runs after the answer and before the tests. `preamble` runs before the answer, in the
     same namespace; a program with a preamble may end with a top-level `return` and with any exit status,
-    as the judges of contest suites allow. `reference` is a whole program that passes. In a repair problem,
+    as the judges of contest suites allow. `reference` is a whole program that passes, together with
+    `reference_files`, the texts of the other files that it changes or adds, by path. In a repair problem,
     `buggy_code` is the whole program with the bug, and `failing_test` says, if known, what its first failing
     test called, expected and got.
 
@@ -206,6 +207,7 @@ class Problem:
     tests_left_out: int = 0
     columns: Mapping[str, Any] | None = None
     hidden_cases: tuple[Case, ...] = ()
+    reference_files: Mapping[str, str] | None = None
     cpu_seconds: float = field(default=0.0, compare=False)
     test_seconds: float = 0.0
     reference_seconds: tuple[float, ...] = field(default=(), compare=False)
@@ -214,7 +216,12 @@ class Problem:
         """Raises `ProblemError` for text that is no text, and for tests that are none."""
         _demand(self, _TEXTS, str, "text")
         _demand(self, _TUPLES, (tuple, list), "a tuple")
-        _demand(self, ("files", "test_files"), (Mapping, type(None)), "a mapping of paths to texts")
+        _demand(
+            self,
+            ("files", "test_files", "reference_files"),
+            (Mapping, type(None)),
+            "a mapping of paths to texts",
+        )
         for name, (kinds, what) in _TUPLES.items():
             for position, one in enumerate(getattr(self, name)):
                 if not isinstance(one, kinds):

@@ -25,7 +25,6 @@ from greenward.sandbox.inside.files import check_files, module_name
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
 PLANTED = "planted:"
 FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first ones, the bug breaks
-FIXED_FILES = "fixed_files"  # a column: what the reference changes beside `path`
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
 _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
@@ -108,9 +107,10 @@ def _row_problem(row: Row) -> Problem:
         files={path: text for path, text in base.items() if path != own},
         test_files={**tests, RUNNER: sandboxed(RUNNER)},
         reference=fixed.pop(own),
+        reference_files=fixed or None,
         buggy_code=base[own],
         tags=(REPOSITORY_TAG,),
-        columns={FAILING_TESTS: len(failing), FIXED_FILES: fixed, "repo": repo, "base_commit": commit},
+        columns={FAILING_TESTS: len(failing), "repo": repo, "base_commit": commit},
     )
 
 

@@ -551,7 +551,7 @@ def _policy_gradient(
     kl = algorithm.kl
     kl_coefficient = KLCoefficient(kl.coefficient, target=kl.target, horizon=kl.horizon)
     reference = None
-    if kl.coefficient > 0:
+    if kl.coefficient > 0 or kl.measure:
         reference = frozen if frozen and not kl.refresh_every else policy.frozen_copy()
     make: Callable[..., RLTrainer] = RLTrainer
     critics: tuple[torch.nn.Module, ...] = ()

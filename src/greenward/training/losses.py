@@ -259,7 +259,7 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
     token was drawn from, and needed for an entropy coefficient above 0. All terms are averaged alike. The
     mismatch of sampler and trainer is measured whether or not it is corrected. The KL estimate is weighted by
     the ratio of each token, also where the surrogate's ratio is of the sequence; a KL coefficient above 0
-    needs `batch.ref_logprobs_BT`.
+    needs `batch.ref_logprobs_BT`, with which the KL is measured in any case.
     """
     parts = BESIDE_OWN if objective.own else LOSSES[objective.loss]
     mask_BT = batch.mask_BT
@@ -296,11 +296,14 @@ def policy_loss(scores: TokenScores, batch: MicroBatch, objective: Objective) ->
             batch = replace(batch, advantages_BT=batch.advantages_BT * weights_BT)
             sums["importance/outside"] = outside_BT.float()
             sums["importance/mean_corrected"] = weights_BT
-    if objective.kl_coefficient > 0:
-        assert batch.ref_logprobs_BT is not None, "a KL coefficient above 0 needs ref_logprobs_BT"
+    assert objective.kl_coefficient == 0 or batch.ref_logprobs_BT is not None, (
+        "a KL term needs ref_logprobs_BT"
+    )
+    if batch.ref_logprobs_BT is not None:
         log_ratio_BT = logprobs_BT - within(batch.ref_logprobs_BT)
         kl_BT = KL_ESTIMATORS[objective.kl_estimator](log_ratio_BT, token_log_ratio_BT.exp())
-        values_BT = values_BT + objective.kl_coefficient * kl_BT
+        if objective.kl_coefficient > 0:
+            values_BT = values_BT + objective.kl_coefficient * kl_BT
         sums["kl"] = kl_BT
     if objective.entropy_coefficient > 0:
         assert scores.entropy_BT is not None, "an entropy coefficient above 0 needs entropies"

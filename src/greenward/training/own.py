@@ -124,7 +124,7 @@ class OwnLoss:
         the batch is divided.
         """
         objective = Objective.of(algorithm, kl_coefficient=0.0, entropy_coefficient=0.0, own=self)
-        groups = _made_up_rows(with_reference=algorithm.kl.coefficient > 0)
+        groups = _made_up_rows(with_reference=algorithm.kl.coefficient > 0 or algorithm.kl.measure)
         policy = {row: torch.tensor(row.turn.logprobs_T).requires_grad_() for rows in groups for row in rows}
 
         def gradients(parts: Sequence[MicroBatch], place: str = "") -> tuple[Tensor, Tensor]:

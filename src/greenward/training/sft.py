@@ -22,7 +22,7 @@ from torch import Tensor
 
 from greenward.common.seeding import shuffled_index, step_seed
 from greenward.config.sections import AcceptedAnswersConfig, SupervisedConfig, TrainingConfig
-from greenward.models.policy import Policy
+from greenward.models.policy import Policy, release_sampling
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import Episode
 from greenward.training import distributed, optim
@@ -308,6 +308,7 @@ class RejectionTrainer:
     def train_step(self, step: int) -> StepRecord:
         self.collector.sync(self.policy)
         episodes, metrics = self.collector.collect(step)
+        release_sampling(self.policy)
         started = time.perf_counter()
         metrics |= self.update(episodes, step)
         return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from greenward.common.errors import ConfigError
 from greenward.config.sections import PolicyGradientConfig, TrainingConfig
-from greenward.models.policy import Policy
+from greenward.models.policy import Policy, release_sampling
 from greenward.models.scoring import TokenScores
 from greenward.rollouts.protocols import Episode
 from greenward.training import distributed
@@ -46,9 +46,9 @@ class RLTrainer(Stateful):
 
     Works with any estimator of advantages and any loss (`algorithm.loss`, or the user's `own_loss` in its
     place). `max_completion_tokens` is the sampler's limit, by which Dr. GRPO divides. `reference` is read for
-    a KL term in the loss (`kl_in_loss`) and becomes `reference_source`, which is `policy` unless set, every
-    `algorithm.kl.refresh_every` steps; `kl_coefficient` is shared with an estimator that has the KL in its
-    rewards. `seed` orders minibatches.
+    a KL term in the loss (`kl_in_loss`), or to measure the KL where its coefficient is 0, and becomes
+    `reference_source`, which is `policy` unless set, every `algorithm.kl.refresh_every` steps;
+    `kl_coefficient` is shared with an estimator that has the KL in its rewards. `seed` orders minibatches.
 
     With `imitation` each update is followed by supervised steps on the policy's own right answers, by an
     optimizer of their own: the moments of the two gradients differ in scale.
@@ -89,7 +89,7 @@ class RLTrainer(Stateful):
                 remedy="Give the trainer a reference, or set algorithm.kl.coefficient to 0.",
             )
         self.reference_source = policy
-        self._kl_in_loss = self.reference is not None and self.kl_in_loss
+        self._kl_in_loss = self.reference is not None and self.kl_in_loss and kl.coefficient > 0
         self._kl_coefficient = self.kl_coefficient or KLCoefficient(
             kl.coefficient, target=kl.target, horizon=kl.horizon
         )
@@ -105,6 +105,7 @@ class RLTrainer(Stateful):
     def train_step(self, step: int) -> StepRecord:
         self.collector.sync(self.policy)
         episodes, metrics = self.collector.collect(step)
+        release_sampling(self.policy)
         advantages = self.estimator(episodes)
         started = time.perf_counter()
         version = self.policy.version
@@ -144,7 +145,7 @@ class RLTrainer(Stateful):
         )
         if off_policy and any(row.old_logprobs_T is None for row in batch.rows):
             self._add_logprobs("old_logprobs_T", self.policy, batch)
-        if self._kl_in_loss and self.reference is not None:
+        if self.kl_in_loss and self.reference is not None:
             self._add_logprobs("ref_logprobs_T", self.reference, batch)
         self._estimate_entropy(batch.left_out, statistics)
         stopped_early = False

@@ -8,12 +8,17 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ProblemError
+from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.evaluate import Sample
 from greenward.grading.answers import Extracted
 from greenward.grading.edits import written_edits
 from greenward.grading.judge import Grader
+from greenward.grading.reward_terms import make_reward
+from greenward.grading.rewards import GradedAnswer, combine
 from greenward.grading.verdict import Status
+from greenward.grading.verification import failing_references
+from greenward.problems.formats import load_json, save_json
 from greenward.problems.problem import Case, InProcess, Problem, ProblemSet
 from tiny_model import CharacterTokenizer
 
@@ -86,6 +91,40 @@ def test_edits_of_several_files_are_judged_together(grader):
     assert "No module named 'shop.rates'" in found.error_message
 
 
+BOTH = replace(
+    SHOP,
+    reference=SHOP.buggy_code.replace("return price", "return price + price"),
+    reference_files={"shop/rates.py": "RATE = 0.5\n", "shop/notes.py": "NOTE = 1\n"},
+)
+
+
+@pytest.mark.parametrize("form", ["search_replace", "diff"])
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_reference_of_several_files_passes_and_is_the_known_edit(grader, form, chat, tmp_path):
+    save_json([BOTH], tmp_path / "both.json")
+    assert list(load_json(tmp_path / "both.json")) == [BOTH]
+    assert failing_references([BOTH], grader) == []
+    alone = replace(BOTH, reference_files=None)
+    assert "failed" in failing_references([alone], grader)[0]
+    prompts = renderer(form, chat)
+    text = prompts.written(BOTH, BOTH.reference)
+    assert "shop/rates.py" in text and "shop/prices.py" in text and "NOTE = 1" in text
+    assert verdict(grader, BOTH, text, answer=form, chat=chat).passed
+    terms = [make_reward(RewardTermConfig(name=name)) for name in ("edit_similarity", "swe_rl")]
+    terms[1] = make_reward(RewardTermConfig(name="swe_rl", options={"tags": False}))
+
+    def similarities(answer):
+        found = prompts.extracted(BOTH, answer)
+        graded = GradedAnswer(BOTH, "", answer, found.code, verdict(grader, BOTH, answer, answer=form, chat=chat),
+                              files=found.files)  # fmt: skip
+        return combine(terms, [graded], grader)[0].terms
+
+    assert similarities(text) == {"edit_similarity": 1.0, "swe_rl": 1.0}
+    partial = prompts.written(alone, alone.reference)
+    assert 0 < similarities(partial)["edit_similarity"] < 0.5  # one of three files
+    assert similarities(partial)["swe_rl"] == pytest.approx(1 / 3)
+
+
 def test_edits_of_the_tests_make_no_difference(grader):
     weaker = block("assert taxed(100) == 150\n", "\n", "tests/test_prices.py")
     assert verdict(grader, SHOP, weaker).status is Status.FAILED
@@ -150,6 +189,17 @@ def test_the_prompt_shows_the_files_and_the_form():
         replace(DOUBLE, failing_test="double(3): 9")
     )
     assert text == f"# Wrong:\n{BUGGY}# double(3): 9\n# Edit:\n"
+
+
+def test_the_completion_prompt_shows_paths_and_the_other_files():
+    text = renderer(chat=False).prompt_text(SHOP)
+    assert text == (
+        "# Add the tax.\n# File: shop/rates.py\nRATE = 0.25\n# File: shop/__init__.py\n\n"
+        f"# Wrong: shop/prices.py\n{SHOP.buggy_code}# Edit:\n"
+    )
+    large = replace(SHOP, files={"a.py": "a\n", "b.py": "b" * 20_000})
+    shown = renderer(chat=False).prompt_text(large)
+    assert "# File: a.py" in shown and "b.py" not in shown
 
 
 def test_a_problem_without_a_program_to_edit_is_refused():
