@@ -33,11 +33,12 @@ from greenward.problems.catalog import load_file
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.reports.document import Report
 from greenward.reports.render import print_report
-from greenward.reports.rollouts import RolloutFilter, Rollouts
+from greenward.reports.rollouts import Rollouts
 from greenward.reports.training import overlay_report
 from greenward.reports.write import render, report_of
 from greenward.runs.directory import StepFile
 from greenward.runs.publish import model_card
+from greenward.runs.selection import parse_query
 
 OLD = Path(__file__).parent / "old_formats"
 HOSTILE = (
@@ -98,7 +99,7 @@ def monitored(run: Path) -> None:
 
 
 def rollouts(run: Path) -> None:
-    found = Rollouts(run, RolloutFilter(reward_min=0.0), 5)
+    found = Rollouts(run, parse_query("reward>=0"), 5)
     shown(found.report(1))
 
 

@@ -40,6 +40,7 @@ from greenward.cli.tools import (
     sandbox,
 )
 from greenward.cli.train import config, demo, launch, slurm, sweep, train, validate_model
+from greenward.cli.ui import ui
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -85,7 +86,7 @@ LEARNING = (
 )
 PROVING = (check_determinism, replay, bisect, diff_ckpt)
 DIAGNOSING = (diagnose, reward_health, evals, diff, monitor, watch, *PROVING)
-REPORTING = (report, rollouts, problems, push, export)
+REPORTING = (ui, report, rollouts, problems, push, export)
 MACHINE = (config, sandbox, doctor, selftest, plan, kernels, completion)
 for command in (*LEARNING, *DIAGNOSING, *REPORTING, *MACHINE):
     cli.add_command(command)
