@@ -17,6 +17,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -106,6 +107,7 @@ class Metrics:
         self.tail = b""
         self.dropped = self.broken = self.non_finite = 0
         self.saved = 0
+        self._before = 0  # rows that were known of a file that is being read again
 
     @property
     def share(self) -> float:
@@ -125,14 +127,14 @@ class Metrics:
             opened.seek(max(0, self.offset - _TAIL))
             before = opened.read(min(_TAIL, self.offset))
             if status.st_ino != self.inode or status.st_size < self.offset or before != self.tail:
-                rows = len(self.steps)
+                before_rows = len(self.steps)
                 self.__init__()  # type: ignore[misc]
-                self.dropped, self.inode = rows, status.st_ino
+                self._before, self.inode = before_rows, status.st_ino
             self.size = status.st_size
             opened.seek(self.offset)
             self._read(opened, until)
-            if self.dropped:
-                self.dropped = max(0, self.dropped - len(self.steps)) if self.share == 1.0 else self.dropped
+            if self._before and self.share == 1.0:
+                self.dropped, self._before = max(0, self._before - len(self.steps)), 0
             opened.seek(max(0, self.offset - _TAIL))
             self.tail = opened.read(min(_TAIL, self.offset))
 
@@ -248,7 +250,9 @@ class Answers:
                 self._drop_changed({**self.files, newest: stamp(file)})
                 self.waiting = [(newest, file)]
         found_rows = []
-        while self.waiting and (time.monotonic() < until or not self.files):
+        is_first = True
+        while self.waiting and (is_first or time.monotonic() < until):
+            is_first = False
             step, file = self.waiting.pop(0)
             status = stamp(file)
             for one in rows_of_file(file, step, place.root):
@@ -359,7 +363,7 @@ class Store:
             if found is None:
                 found = kind()
                 if file is not None and file.is_file():
-                    with suppress(OSError, ValueError, KeyError, TypeError):
+                    with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
                         found.load(file)
             found.update(place, time.monotonic() + SECONDS_AT_ONCE)
             done = found.offset if isinstance(found, Metrics) else found.read_bytes

@@ -47,7 +47,7 @@ SECONDS_OF_SEARCH = 1.5
 SECTIONS = (
     ("Reward", re.compile(r"(reward|terms?|advantage|return)(/|s?$|_|/mean)")),
     ("Success", re.compile(r"pass_rate|status/|pass@|games/|quality")),
-    ("Policy", re.compile(r"entropy|kl|approx_kl|clip/|ratio/|importance/|loss|grad_norm|learning_rate|update")),
+    ("Policy", re.compile(r"entropy|kl|approx_kl|clip/|ratio/|importance/|loss|grad_norm|learning_rate")),
     ("Answers", re.compile(r"completion/|tokens/|length|episodes/")),
     ("Groups", re.compile(r"groups/")),
     ("Speed and memory", re.compile(r"time/|perf/|sandbox")),
@@ -331,7 +331,9 @@ class Pages:
                 if isinstance(turn, dict)
             ],
             "terms": self._weighed(place, numbers_in(content, "terms")),
-            "rewards": numbers_in(content, "rewards"),
+            "rewards": [
+                [_text(name, 200), _number(value)] for name, value in numbers_in(content, "rewards").items()
+            ],
             "siblings": [_listed(columns, int(one), {}) for one in siblings[:64]],
             "group_size": len(siblings),
             "same_hash": f"{int(columns.same[at]):016x}",

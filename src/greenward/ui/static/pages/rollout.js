@@ -61,7 +61,7 @@ export class RolloutPage {
   reward(one) {
     const weighed = one.terms.every((term) => term.weight !== null);
     const sum = one.terms.reduce((total, term) => total + (term.value ?? 0) * (term.weight ?? 1), 0);
-    const roles = Object.entries(one.rewards);
+    const roles = one.rewards;
     return html`<section class="card stack"><h2>Reward ${number(one.reward, 4)}</h2>${one.terms.length ? html`<table><thead><tr><th scope="col">Term</th><th scope="col" class="right">Value</th>${weighed ? html`<th scope="col" class="right">× weight</th><th scope="col" class="right">= part</th>` : nothing}</tr></thead>
       <tbody>${one.terms.map((term) => html`<tr><td><a href=${this.where(`term.${encodeURIComponent(term.name)}<=${term.value}&sort=-reward`)} title="Answers with this value or less">${term.name}</a></td><td class="num right">${number(term.value)}</td>${weighed ? html`<td class="num right">${number(term.weight)}</td><td class="num right">${number(term.value * term.weight)}</td>` : nothing}</tr>`)}</tbody>
       ${weighed ? html`<tfoot><tr><td colspan="3">Sum</td><td class="num right">${number(sum, 4)}</td></tr></tfoot>` : nothing}</table>` : nothing}

@@ -101,7 +101,7 @@ export class RolloutsPage {
     const chosen = name === "task" ? this.query.all("problem") : this.query.get(name).split(",").filter(Boolean);
     const open = this.open[name];
     const shown = open ? values : values.slice(0, MORE);
-    return html`<div class="facet"><h3>${title}</h3>${shown.map(([value, times]) => html`<button aria-pressed=${chosen.includes(value)} title=${value} @click=${() => this.choose(name, value, chosen)}><span>${words(value)}</span><span>${count(times)}</span></button>`)}
+    return html`<div class="facet"><h3>${title}</h3>${shown.map(([value, times]) => html`<button aria-pressed=${chosen.includes(value)} title=${value} @click=${() => this.choose(name, value, chosen)}><span>${name === "status" ? words(value) : value}</span><span>${count(times)}</span></button>`)}
       ${values.length > MORE ? html`<button @click=${() => { this.open[name] = !open; this.update(); }}><span class="soft">${open ? "fewer" : `${values.length - MORE} more`}</span></button>` : nothing}</div>`;
   }
   choose(name, value, chosen) {
@@ -143,7 +143,7 @@ export class RolloutsPage {
   }
 
   table(total, range) {
-    const head = [["step", "Step", "a-step"], ["", "Status", "a-status"], ["", "Problem", "a-task"], ["reward", "Reward", "a-num"], ["advantage", "Adv.", "a-adv a-num"], ["tokens", "Tokens", "a-tokens a-num"], ["", "Answer, or what failed", "a-text"]];
+    const head = [["step", "Step", "a-step"], ["", "Status", "a-status"], ["", "Problem", "a-task"], ["reward", "Reward", "a-num"], ...(this.data.histograms.advantage ? [["advantage", "Advantage", "a-adv a-num"]] : []), ["tokens", "Tokens", "a-tokens a-num"], ["", "Answer, or what failed", "a-text"]];
     const sort = this.query.get("sort");
     return html`<div><table class="grid-table answers" aria-rowcount=${total + 1}><thead><tr>${head.map(([name, title, kind]) => {
       const order = name && sort === name ? "ascending" : name && sort === "-" + name ? "descending" : "none";
@@ -156,10 +156,10 @@ export class RolloutsPage {
     const row = this.rows.get(place);
     if (!row) return html`<tr class="row"><td colspan="7" class="soft">…</td></tr>`;
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
-      <td class="a-step num"><a class="name" href=${this.answer(row)} aria-label=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
+      <td class="a-step num"><a class="name" href=${this.answer(row)} title=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
       <td class="a-status">${statusBadge(row.status)}</td>
       <td class="a-task" title=${row.task}>${row.task}${row.times > 1 ? html`<span class="times">×${count(row.times)}</span>` : nothing}</td>
-      <td class="a-num num">${number(row.reward)}</td><td class="a-adv num">${number(row.advantage)}</td>
+      <td class="a-num num">${number(row.reward)}</td>${this.data.histograms.advantage ? html`<td class="a-adv num">${number(row.advantage)}</td>` : nothing}
       <td class="a-tokens num">${number(row.tokens)}${row.stop === "length" ? html` <span class="warn" title="cut off at the token limit">✂</span>` : nothing}</td>
       <td class="a-text peek" title=${row.failure || row.preview}>${row.failure || row.preview}</td></tr>`;
   }

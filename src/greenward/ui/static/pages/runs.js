@@ -91,15 +91,16 @@ export class RunsPage {
     const sick = runs.filter((run) => sickness(run)).sort((a, b) => sickness(b) - sickness(a));
     const critical = sick.filter((run) => run.verdict.critical).length;
     const waiting = runs.filter((run) => !run.verdict).length;
+    const untold = runs.filter((run) => run.verdict && !sickness(run) && run.verdict.verdict !== "healthy").length;
     const active = runs.filter((run) => run.state === "running" || run.state === "waiting");
     const failed = runs.filter((run) => run.state === "failed" || run.state === "stale");
     return html`<section class="tiles" aria-label="Summary">
       <div class="card tile"><h2>Best on held-out problems</h2>${best
         ? html`<p class="figure">${percent(best.after.value)}</p><p><a href=${runLink(best.id)}>${best.name}</a> <span class="soft">${best.after.name}, 95 % ${percent(best.after.low)} to ${percent(best.after.high)}${close ? `; ${close} other${close > 1 ? "s" : ""} within it` : ""}</span></p>`
         : html`<p class="figure">–</p><p class="soft">No run was evaluated yet.</p>`}</div>
-      <div class="card tile"><h2>Sick</h2><p class="figure ${critical ? "bad" : sick.length ? "warn" : waiting ? "" : "good"}">${sick.length ? `${sick.length} of ${runs.length}` : waiting ? "…" : "none"}</p>
+      <div class="card tile"><h2>Sick</h2><p class="figure ${critical ? "bad" : sick.length ? "warn" : waiting || untold ? "" : "good"}">${sick.length ? `${sick.length} of ${runs.length}` : waiting ? "…" : "none"}</p>
         ${sick.slice(0, 2).map((run) => html`<p class="cut" title=${run.verdict.headline}><a href=${runLink(run.id)}>${run.name}</a> <span class="soft">${run.verdict.headline}</span></p>`)}
-        ${waiting ? html`<p class="soft">${waiting} still to be diagnosed</p>` : sick.length ? nothing : html`<p class="soft">Nothing wrong was found in what could be checked.</p>`}</div>
+        ${waiting ? html`<p class="soft">${waiting} still to be diagnosed</p>` : sick.length ? nothing : html`<p class="soft">Nothing wrong was found in what could be checked${untold ? `; ${untold} ${untold > 1 ? "are" : "is"} too short or lack${untold > 1 ? "" : "s"} signals` : ""}.</p>`}</div>
       <div class="card tile"><h2>Running</h2><p class="figure">${active.length}</p>${active.slice(0, 2).map((run) => html`<p class="cut"><a href=${runLink(run.id)}>${run.name}</a> <span class="soft">${doing(run)}</span></p>`)}
         ${failed.length ? html`<p><span class="soft">${failed.length} failed or left unfinished:</span> <a href=${runLink(failed[0].id)}>${failed[0].name}</a></p>` : active.length ? nothing : html`<p class="soft">${count(runs.length)} run${runs.length > 1 ? "s" : ""} in all</p>`}</div>
     </section>`;
