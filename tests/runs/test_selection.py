@@ -76,8 +76,8 @@ CASES = {
     "groups=constant": lambda step, row, every: (
         len({round(reward(other), 6) for _, other in every if other["group"] == row["group"]}) == 1
     ),
-    "groups=all_fail": lambda step, row, every: not any(
-        other["status"] == "passed" for _, other in every if other["group"] == row["group"]
+    "groups=all_fail": lambda step, row, every: (
+        not any(other["status"] == "passed" for _, other in every if other["group"] == row["group"])
     ),
     "mixed=1": lambda step, row, every: (
         len(

@@ -31,12 +31,13 @@ STATUSES = ("passed", "failed", "timeout", "error")
 
 def answer(step: int, index: int, rng: np.random.Generator) -> dict[str, Any]:
     """A row as a training writes it; what it holds follows from its step and place."""
-    status = STATUSES[int(rng.integers(4))]
+    value = int(rng.integers(6))
+    status = STATUSES[(value + index % 7) % 4]  # what the text and the problem decide
     late = step > 60
     return {
         "problem": f"families/task_{index % 7}",
         "group": step * 4 + index // 4,
-        "answer": f"def solve(x):\n    return x + {int(rng.integers(6))}\n",
+        "answer": f"def solve(x):\n    return x + {value}\n",
         "status": status,
         "first_failure": "" if status == "passed" else f"solve({index}): expected {index + 1}, got {index}",
         "error_class": "NameError" if status == "error" else None,
@@ -90,7 +91,11 @@ def write_run(
             ]  # fmt: skip
             estimate = {"value": value, "low": value - 0.1, "high": value + 0.1, "problems": 40}
             run.write_evaluation(at, {"step": at, "metrics": {"pass@1": estimate}, "rows": rows})
-        summary = {"status": "finished", "steps": steps, "before": {"pass@1": {"value": 0.35, "low": 0.25, "high": 0.45, "problems": 40}}}
+        summary = {
+            "status": "finished",
+            "steps": steps,
+            "before": {"pass@1": {"value": 0.35, "low": 0.25, "high": 0.45, "problems": 40}},
+        }
         summary["after"] = {"pass@1": {"value": (low + high) / 2, "low": low, "high": high, "problems": 40}}
         (path / "summary.json").write_text(json.dumps(summary))
     return kept

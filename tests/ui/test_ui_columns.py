@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from conftest import answer, write_run
 
+from conftest import answer, write_run
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.reading import read_metrics
 from greenward.ui import columns

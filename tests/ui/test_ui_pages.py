@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import write_run
 
 AXE = "axe-core@4.14.1"
+
+
+def until(page: Any, script: str, seconds: float = 15.0) -> None:
+    """Wait until a script gives true. Playwright's own waiting makes code of text, which the policy refuses."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(script):
+        assert time.monotonic() < end, script
+        page.wait_for_timeout(50)
 
 
 class Watched:
@@ -64,15 +73,15 @@ def hostile(served) -> str:
 
 def test_the_list_says_what_is_best_and_what_is_sick_without_a_click(watched):
     page = watched.open("/")
-    page.wait_for_function("document.querySelector('.tiles').textContent.includes('1 of 3')", timeout=60_000)
+    until(page, "document.querySelector('.tiles').textContent.includes('2 of 3')", 60)
     tiles = page.locator(".tile").all_inner_texts()
     assert "70.0 %" in tiles[0] and "good" in tiles[0]
-    assert "study/sick" in tiles[1]
+    assert "study/sick" in tiles[1] and "hostile" in tiles[1] and "good" not in tiles[1]
     row = page.locator("tr.row", has_text="sick").inner_text()
     assert "critical" in row or "warning" in row
     assert page.locator("tr.row").count() == 3
     page.get_by_label("Filter runs").fill("seed:1 sick")
-    page.wait_for_function("document.querySelectorAll('tr.row').length === 1")
+    until(page, "document.querySelectorAll('tr.row').length === 1")
     assert "q=" in page.url
     page.reload()
     page.wait_for_selector("tr.row")
@@ -117,13 +126,13 @@ def test_answers_are_filtered_by_facets_text_and_conditions(watched, served):
     page.locator(".facet button", has_text="failed").click()
     page.wait_for_url("**status=failed*")
     number = sum(row["status"] == "failed" for _, row in kept)
-    page.wait_for_function(f"document.querySelector('p[role=status]').textContent.startsWith('{number} of')")
+    until(page, f"document.querySelector('p[role=status]').textContent.startsWith('{number} of')")
     where = page.get_by_label("Conditions, as of greenward rollouts --where")
     where.fill("step=70-&stop=length&nonsense=1")
     where.press("Enter")
     page.wait_for_selector(".note:has-text('nonsense=1')")
     number = sum(step >= 70 and row["stop"] == "length" for step, row in kept)
-    page.wait_for_function(f"document.querySelector('p[role=status]').textContent.startsWith('{number} of')")
+    until(page, f"document.querySelector('p[role=status]').textContent.startsWith('{number} of')")
     page.locator(".answers tr.row a").first.click()
     page.wait_for_selector(".lines li")
     assert "def solve" in page.locator(".lines").inner_text()
@@ -143,7 +152,7 @@ def test_everything_can_be_reached_without_a_mouse(watched):
     page.wait_for_selector(".plot canvas")
     page.locator(".plot").first.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#said').textContent.startsWith('step ')")
+    until(page, "document.querySelector('#said').textContent.startsWith('step ')")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.type") == "search"
     page.keyboard.press("Escape")
@@ -157,7 +166,14 @@ def test_everything_can_be_reached_without_a_mouse(watched):
 
 def test_what_a_model_wrote_is_text_in_every_place(watched, served):
     run = hostile(served)
-    for path in ("/", f"/r/{run}", f"/r/{run}/curves", f"/r/{run}/config", f"/r/{run}/rollouts", f"/r/{run}/rollouts/1/0"):
+    for path in (
+        "/",
+        f"/r/{run}",
+        f"/r/{run}/curves",
+        f"/r/{run}/config",
+        f"/r/{run}/rollouts",
+        f"/r/{run}/rollouts/1/0",
+    ):
         page = watched.open(path)
         page.wait_for_timeout(150)
         assert page.evaluate("window.owned") is None
@@ -184,7 +200,7 @@ def test_a_running_run_is_followed_and_a_deleted_one_stays_on_the_page(watched, 
             page.wait_for_selector("text=row(s) that were here are gone", timeout=15_000)
             page.wait_for_selector(".dot.on", state="attached")
             run.metrics.append(77, {"reward/mean": 0.5})
-            page.wait_for_function("document.querySelector('.facts').textContent.includes('77')", timeout=5_000)
+            until(page, "document.querySelector('.facts').textContent.includes('77')", 10)
     finally:
         shutil.rmtree(path)
     page.wait_for_selector(".note:has-text('Deleted or moved')", timeout=15_000)
@@ -226,7 +242,9 @@ PAGES = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(browser, served, axe, scheme):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme, bypass_csp=True)
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
     page = context.new_page()
     wrong = []
     for path, wait in PAGES.items():
@@ -237,7 +255,10 @@ def test_pages_are_accessible_and_fit_a_phone(browser, served, axe, scheme):
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(100)
             if width == 1280 or path == "/":
-                page.evaluate("(text) => { window.axe || eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text)) }", axe)
+                page.evaluate(
+                    "(text) => { window.axe || eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text)) }",
+                    axe,
+                )
                 tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
                 found = page.evaluate("(tags) => axe.run({runOnly: tags})", tags)
                 wrong += [

@@ -39,7 +39,9 @@ def test_no_script_makes_code_of_text_or_loads_from_elsewhere():
     for path in own:
         text = path.read_text()
         assert not re.search(r"https?://(?!www\.w3\.org)", text), path
-        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|unsafeHTML|\sstyle=\"", text), path
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|unsafeHTML|\sstyle=\"", text), (
+            path
+        )
 
 
 def test_the_page_is_small():

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -45,9 +44,8 @@ FORMS = get_args(Form)
     "--format",
     "form",
     type=click.Choice(FORMS),
-    help="How the report is shown.  [default: terminal; html with --follow]",
+    help="How the report is shown.  [default: terminal]",
 )
-@flag("--follow", help="Write the page of a running RUN anew until it ends.")
 @folder_option(
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
 )
@@ -57,7 +55,6 @@ def report(
     runs: tuple[Path, ...],
     *,
     form: Form | None,
-    follow: bool,
     output: Path | None,
     export: Path | None,
     overwrite: bool,
@@ -65,31 +62,21 @@ def report(
     """Show the report of RUN: a run directory, a study, a sweep, or the folder of an evaluation.
 
     Several runs are overlaid in one report. terminal, markdown and json are printed. html writes report.html,
-    report.md and report.json, not into RUN, and prints the path of the page. --follow keeps report.html up to
-    date, which the browser reloads by itself; of a run that is not running it writes the page once. --export
-    prints the names of the files that it wrote, and the report only with --format.
+    report.md and report.json, not into RUN, and prints the path of the page. --export prints the names of the
+    files that it wrote, and the report only with --format. `greenward ui` shows runs while they train.
 
     \b
     greenward report runs/mine
     greenward report runs/one runs/two --format html
-    greenward report runs/mine --follow
     greenward report runs/mine --export figures
     """
     from greenward.reports.export import write_export
     from greenward.reports.render import print_report
-    from greenward.reports.write import follow as follow_run
     from greenward.reports.write import render, report_of, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
     if overwrite and export is None:
         raise click.UsageError("--overwrite concerns --export: give its folder.")
-    if follow:
-        if len(runs) > 1 or form not in (None, "html") or export is not None:
-            raise click.UsageError(
-                "--follow writes the page of one RUN: give one, without --format and --export."
-            )
-        click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
-        return
     made = report_of(*runs)
     if export is not None:
         click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite))))

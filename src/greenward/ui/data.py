@@ -196,6 +196,8 @@ class Pages:
                 sound = np.isfinite(found.mean) & ((found.mean > 0) | (not log))
                 shown = zip(found.x[sound].tolist(), found.mean[sound].tolist(), strict=True)
                 lines.append(Series(key, role, tuple(shown)))
+        if not any(line.points for line in lines):
+            raise RunError("there is no finite value to draw in these steps")
         marks = [
             Marker(mark["step"], mark["title"])
             for mark in self.marks(place)
