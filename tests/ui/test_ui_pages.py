@@ -100,6 +100,32 @@ def test_a_finding_is_marked_in_its_curve_and_leads_to_the_answers(watched):
     assert int(first.split("/")[0].replace(",", "")) >= 50
 
 
+def test_two_ticked_runs_lead_to_the_answers_that_one_broke(watched):
+    page = watched.open("/", "tr.row")
+    page.get_by_label("Compare good").check()
+    page.get_by_label("Compare study/sick").check()
+    page.get_by_role("button", name="Compare 2").click()
+    page.wait_for_selector("text=problems broken")
+    assert "worse than the first" in page.locator("main").inner_text()
+    page.locator(".chip").first.click()
+    page.wait_for_selector("#answers .lines")
+    assert [badge.split()[-1] for badge in page.locator("#answers .badge").all_inner_texts()] == [
+        "passed",
+        "failed",
+    ]
+    page.reload()
+    page.wait_for_selector("#answers .lines")
+
+
+def test_a_diagnosis_counts_the_answers_behind_each_finding(watched, served):
+    page = watched.open("/r/study~sick/diagnosis", "text=answers behind this")
+    link = page.get_by_role("link", name=re.compile("answers behind this")).first
+    number = int(re.match(r"[\d,]+", link.inner_text())[0].replace(",", ""))
+    link.click()
+    page.wait_for_selector(".answers tr.row")
+    until(page, f"document.querySelector('p[role=status]').textContent.startsWith('{number} of')")
+
+
 def test_curves_zoom_smooth_and_come_back(watched):
     page = watched.open("/r/good/curves", ".plot canvas")
     box = page.locator(".plot").first.bounding_box()
@@ -237,6 +263,11 @@ PAGES = {
     "/r/good/config": "main table",
     "/r/good/rollouts?status=failed": ".answers tr.row",
     "/r/good/rollouts/60/1": ".lines li",
+    "/r/study~sick/diagnosis": ".plot canvas",
+    "/r/good/evaluation": ".cell",
+    "/r/good/groups/60/240": ".lines li",
+    "/r/good/problems/families%2Ftask_3": ".lines li",
+    "/compare?runs=good,study~sick": ".plot canvas",
 }
 
 

@@ -9,8 +9,9 @@ A query is a list of conditions that must all hold, joined by `&` and percent-en
     same=8f0c…&sort=-tokens                one text, the longest first
 
 Names take `=`, with several values after commas; `task=` takes a part of the id, `problem=` the whole.
-Numbers take `=`, `>=`, `<=`, `>` and `<`; `p90` stands for a percentile over the run. `sort=reward` puts the
-smallest first, `sort=-reward` the largest. `text=` looks into the texts, in any case.
+Numbers take `=`, `>=`, `<=`, `>` and `<`; `times` is how many answers of the run have the same text, and
+`p90` stands for a percentile over the run. `sort=reward` puts the smallest first, `sort=-reward` the largest.
+`text=` looks into the texts, in any case.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from greenward.runs.answers import NUMBERS, ROLE, TERM, AnswerColumns
 Group = Literal["constant", "all_pass", "all_fail", "mixed"]
 GROUPS: tuple[Group, ...] = ("constant", "all_pass", "all_fail", "mixed")
 _NAMED = {"status": "status", "stop": "stop", "error": "error", "group": "group", "problem": "task"}
-SORTABLE = ("step", *NUMBERS)
+SORTABLE = ("step", "times", *NUMBERS)
 MAX_QUERY_CHARS = 4096
 _PART = re.compile(r"([^<>=]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _STEPS = re.compile(r"(\d{1,12})|(\d{0,12})-(\d{0,12})")
@@ -178,6 +179,10 @@ def step_range(text: str) -> tuple[int | None, int | None]:
 def _values(columns: AnswerColumns, name: str) -> np.ndarray:
     if name == "step":
         return columns.steps
+    if name == "times":
+        _, numbers, counts = np.unique(columns.same, return_inverse=True, return_counts=True)
+        times: np.ndarray = counts[numbers.reshape(-1)]
+        return times
     found = columns.numbers.get(name)
     return np.full(len(columns), np.nan) if found is None else found
 

@@ -28,7 +28,7 @@ from greenward.runs.answers import (
     read_rows_at,
     text_hash,
 )
-from greenward.runs.files import to_json
+from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened
 from greenward.runs.selection import Selection, group_numbers
 from greenward.ui.catalog import Catalog, Place
@@ -135,7 +135,7 @@ class Pages:
         """Step, suite and metrics of each evaluation, oldest first; damaged files are left out."""
         found = []
         for step, suite, file in evaluation_files(place.path)[-400:]:
-            record = _evaluation(file, place.root)
+            record = evaluation_record(file, place.root)
             metrics = record.get("metrics")
             if isinstance(metrics, dict):
                 found.append({"step": step, "suite": suite, "metrics": to_json(metrics)})
@@ -261,7 +261,7 @@ class Pages:
             "dropped": found.dropped,
             "columns": {"terms": columns.terms, "roles": columns.roles},
             "rows": [
-                {**_listed(columns, int(one), contents.get(int(one), {})), "times": times.get(int(one), 1)}
+                {**listed(columns, int(one), contents.get(int(one), {})), "times": times.get(int(one), 1)}
                 for one in ordered
             ],
             "facets": _facets(columns, selection, mask if selection.text else None),
@@ -286,9 +286,9 @@ class Pages:
             for one in map(int, block):
                 row = contents.get(one, {})
                 if form == "csv":
-                    listed = _listed(columns, one, row)
-                    numbers = (_number(columns.numbers[name][one]) for name in own)
-                    cells = [listed[name] for name in fields]
+                    shown = listed(columns, one, row)
+                    numbers = (shown_number(columns.numbers[name][one]) for name in own)
+                    cells = [shown[name] for name in fields]
                     yield _csv_line([*cells, *numbers, str(row.get("answer", ""))])
                 else:
                     yield json.dumps({"step": int(columns.steps[one]), **row}) + "\n"
@@ -313,12 +313,11 @@ class Pages:
         task = columns.names["task"][at]
         same = (columns.same == columns.same[at]) & (columns.names["task"] == task)
         order = np.flatnonzero(columns.names["task"] == task)
-        listed = _listed(columns, at, content)
         failure = str(content.get("first_failure") or "")
         return {
-            **listed,
+            **listed(columns, at, content),
             "answer": _text(answer),
-            "code": _highlighted(answer),
+            "code": highlighted(answer),
             "marked_line": _failing_line(content, answer),
             "rest": max(0, len(answer) - MAX_TEXT),
             "failure": _text(failure),
@@ -334,14 +333,15 @@ class Pages:
             ],
             "terms": self._weighed(place, numbers_in(content, "terms")),
             "rewards": [
-                [_text(name, 200), _number(value)] for name, value in numbers_in(content, "rewards").items()
+                [_text(name, 200), shown_number(value)]
+                for name, value in numbers_in(content, "rewards").items()
             ],
-            "siblings": [_listed(columns, int(one), {}) for one in siblings[:64]],
+            "siblings": [listed(columns, int(one), {}) for one in siblings[:64]],
             "group_size": len(siblings),
             "same_hash": f"{int(columns.same[at]):016x}",
             "same_count": int(same.sum()),
             "same_steps": [int(columns.steps[same].min()), int(columns.steps[same].max())],
-            "history": _history(columns, order),
+            "history": history(columns, order),
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }
@@ -354,7 +354,7 @@ class Pages:
             if isinstance(one, dict) and is_number(one.get("weight")):
                 weights[str(one.get("name"))] = float(one["weight"])
         return [
-            {"name": _text(name, 200), "value": _number(value), "weight": weights.get(name)}
+            {"name": _text(name, 200), "value": shown_number(value), "weight": weights.get(name)}
             for name, value in terms.items()
         ]
 
@@ -389,16 +389,16 @@ def _said(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
 
 
-def _evaluation(file: Path, root: Path) -> dict[str, Any]:
-    from greenward.runs.files import read_json
-
+def evaluation_record(file: Path, root: Path) -> dict[str, Any]:
+    """What a file of an evaluation holds; empty where it cannot be read."""
     try:
         return read_json(file, within=root) or {}
     except (OSError, RunError, *UNEXPECTED):
         return {}
 
 
-def _number(value: Any) -> float | None:
+def shown_number(value: Any) -> float | None:
+    """A number with seven digits; None for NaN and infinity, which JSON does not have."""
     return float(f"{float(value):.7g}") if np.isfinite(value) else None
 
 
@@ -406,14 +406,14 @@ def _text(text: str, most: int = MAX_TEXT) -> str:
     return visible(text, most)
 
 
-def _listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[str, Any]:
+def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a table shows of an answer."""
     names = {
         name: _text(columns.codes[name].names[columns.names[name][at]], 200)
         for name in ("status", "task", "stop", "error", "group")
     }
     numbers = {
-        name: _number(columns.numbers[name][at]) for name in ("reward", "advantage", "tokens", "length")
+        name: shown_number(columns.numbers[name][at]) for name in ("reward", "advantage", "tokens", "length")
     }
     failure = content.get("first_failure") or content.get("error_message") or ""
     return {
@@ -482,7 +482,7 @@ def _histograms(columns: AnswerColumns, mask: np.ndarray) -> dict[str, dict[str,
                 "counts": counts.tolist(),
                 "low": low,
                 "high": high,
-                "edges": [_number(e) for e in edges],
+                "edges": [shown_number(e) for e in edges],
             }
     return found
 
@@ -498,14 +498,14 @@ def _step_bars(columns: AnswerColumns, mask: np.ndarray) -> dict[str, Any]:
     return {"counts": counts.tolist(), "passed": passed.tolist(), "edges": edges.tolist()}
 
 
-def _history(columns: AnswerColumns, places: np.ndarray) -> list[list[Any]]:
+def history(columns: AnswerColumns, places: np.ndarray) -> list[list[Any]]:
     """[step, answers, passed, mean reward] of one problem at each step that asked it, oldest first."""
     found = []
     for step in np.unique(columns.steps[places])[-400:]:
         there = places[columns.steps[places] == step]
         rewards = columns.numbers["reward"][there]
         known = rewards[np.isfinite(rewards)]
-        mean = _number(known.mean()) if len(known) else None
+        mean = shown_number(known.mean()) if len(known) else None
         found.append([int(step), len(there), int(columns.numbers["passed"][there].sum()), mean])
     return found
 
@@ -547,9 +547,9 @@ def _failing_line(content: Mapping[str, Any], answer: str) -> int | None:
     return None
 
 
-def _highlighted(code: str) -> list[list[Any]]:
+def highlighted(code: str) -> list[list[Any]]:
     """The lines of a program, each as (class, text) pairs."""
-    from pygments.lexers import PythonLexer
+    from pygments.lexers.python import PythonLexer  # the package finds it by a table, which threads race for
     from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
     kinds = (

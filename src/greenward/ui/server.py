@@ -30,6 +30,7 @@ from starlette.routing import Route
 from greenward.common.errors import GreenwardError, RunError
 from greenward.reports.svg import standalone
 from greenward.runs.selection import Selection, parse_query
+from greenward.ui import comparing
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.columns import Cache, Store
 from greenward.ui.data import MAX_ROWS, Pages
@@ -175,12 +176,40 @@ def make_app(
             raise HTTPException(404, "There is no such answer: its file was cut or deleted.")
         return found
 
+    def compare(request: Request) -> Any:
+        names = [name for name in request.query_params.get("runs", "").split(",") if name]
+        places = [found for name in names if (found := pages.catalog.get(name)) is not None]
+        missing = [name for name in names if pages.catalog.get(name) is None]
+        if not places:
+            raise HTTPException(404, "None of these runs is here.")
+        return {**comparing.compared(pages, places[: comparing.MAX_RUNS]), "missing": missing}
+
+    def evaluation(request: Request) -> Any:
+        asked = request.query_params
+        step = _whole(asked.get("step"), -1, 1 << 60)
+        place, at, suite = place_of(request), None if step < 0 else step, asked.get("suite") or None
+        if (task := asked.get("task")) is not None:
+            return comparing.evaluated_answers(place, task, at, suite)
+        return comparing.evaluated(place, at, suite)
+
+    def group(request: Request) -> Any:
+        asked = request.query_params
+        step = _whole(asked.get("step"), 0, 1 << 60)
+        return comparing.group(pages, place_of(request), step, asked.get("group", ""))
+
+    def problem(request: Request) -> Any:
+        return comparing.problem(pages, place_of(request), request.query_params.get("task", ""))
+
     run = "/api/v1/runs/{run}"
     routes = {
         "/api/v1/runs": lambda request: pages.runs(),
         "/api/v1/changes": changes,
         run: lambda request: pages.run(place_of(request)),
         f"{run}/marks": lambda request: pages.marks(place_of(request)),
+        "/api/v1/compare": compare,
+        f"{run}/evaluation": evaluation,
+        f"{run}/group": group,
+        f"{run}/problem": problem,
         f"{run}/series": series,
         f"{run}/series.csv": series_csv,
         f"{run}/series.svg": series_svg,

@@ -18,6 +18,7 @@ import numpy as np
 from greenward.common.errors import GreenwardError
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.finding import Diagnosis
+from greenward.diagnostics.findings import answers_behind
 from greenward.reports.document import Occurrence
 from greenward.runs.files import to_json
 from greenward.ui.series import curve
@@ -65,6 +66,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
 def record_of(found: Diagnosis) -> dict[str, Any]:
     """What the pages show of a diagnosis."""
     findings = [one for one in found.findings if one.severity != "info"]
+    task = (found.run.config or {}).get("task")
     signal = next((name for name in SPARK if len(found.run.series(name)[1])), "")
     drawn = curve(*found.run.series(signal), SPARK_POINTS) if signal else None
     return {
@@ -77,12 +79,12 @@ def record_of(found: Diagnosis) -> dict[str, Any]:
             {
                 "headline": cause.headline,
                 "severity": cause.severity,
-                "finding": _finding(cause.finding),
-                "consequences": [_finding(one) for one in cause.consequences],
+                "finding": _finding(cause.finding, task),
+                "consequences": [_finding(one, task) for one in cause.consequences],
             }
             for cause in found.causes
         ],
-        "remarks": [_finding(one) for one in found.findings if one.severity == "info"],
+        "remarks": [_finding(one, task) for one in found.findings if one.severity == "info"],
         "gaps": [vars(gap) for gap in found.gaps],
         "notes": list(found.run.notes),
         "spark": [] if drawn is None else [float(f"{y:.4g}") for y in np.nan_to_num(drawn.mean)],
@@ -90,7 +92,7 @@ def record_of(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _finding(one: Occurrence) -> dict[str, Any]:
+def _finding(one: Occurrence, task: object) -> dict[str, Any]:
     onset = one.onset
     return {
         "name": one.name,
@@ -104,6 +106,7 @@ def _finding(one: Occurrence) -> dict[str, Any]:
         "p_value": one.p_value,
         "signals": list(one.signals),
         "docs": one.docs,
+        "selection": answers_behind(one, task),
     }
 
 

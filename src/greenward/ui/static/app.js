@@ -5,13 +5,19 @@ import { RunsPage } from "/static/pages/runs.js";
 import { RunPage } from "/static/pages/run.js";
 import { RolloutsPage } from "/static/pages/rollouts.js";
 import { RolloutPage } from "/static/pages/rollout.js";
+import { ComparePage } from "/static/pages/compare.js";
+import { EvaluationPage, GroupPage, ProblemPage } from "/static/pages/detail.js";
 
 const root = document.getElementById("app");
 const ROUTES = [
   [/^\/$/, RunsPage, []],
   [/^\/r\/([^/]+)$/, RunPage, ["id"]],
-  [/^\/r\/([^/]+)\/(curves|config)$/, RunPage, ["id", "tab"]],
+  [/^\/compare$/, ComparePage, []],
+  [/^\/r\/([^/]+)\/(curves|diagnosis|config)$/, RunPage, ["id", "tab"]],
   [/^\/r\/([^/]+)\/rollouts$/, RolloutsPage, ["id"]],
+  [/^\/r\/([^/]+)\/evaluation$/, EvaluationPage, ["id"]],
+  [/^\/r\/([^/]+)\/groups\/(\d+)\/([^/]+)$/, GroupPage, ["id", "step", "group"]],
+  [/^\/r\/([^/]+)\/problems\/([^/]+)$/, ProblemPage, ["id", "task"]],
   [/^\/r\/([^/]+)\/rollouts\/(\d+)\/(\d+)$/, RolloutPage, ["id", "step", "row"]],
 ];
 let page = null, failure = "", loading = null, cursor = "", gone = 0, timer = 0, frame = 0;
@@ -139,7 +145,7 @@ function view() {
 const KEYS = [
   [["/"], "search"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["Esc"], "up"],
   [["J", "K"], "next, previous answer"], [["x"], "tick the run"], [["c"], "compare the ticked runs"], [["f"], "failing answers only"],
-  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"],
+  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"], [["g", "d"], "diagnosis"], [["d"], "difference to the best of a group"],
   [["y"], "copy the address"], [["?"], "this list"],
 ];
 const help = () => document.getElementById("help").showModal();
@@ -162,6 +168,7 @@ addEventListener("keydown", (event) => {
   if (two === "gr") return go("/");
   if (two === "gc" && id) return go(runLink(id, "curves"));
   if (two === "go" && id) return go(runLink(id, "rollouts"));
+  if (two === "gd" && id) return go(runLink(id, "diagnosis"));
   if (event.key === "?") return help();
   if (event.key === "y") return navigator.clipboard?.writeText(location.href);
   if (event.key === "/") {

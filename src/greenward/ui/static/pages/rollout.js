@@ -27,7 +27,7 @@ export class RolloutPage {
       <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${statusBadge(one.status)}</div>
         <dl class="facts"><div><dt>reward</dt><dd>${number(one.reward, 4)}</dd></div>${one.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(one.advantage, 4)}</dd></div>`}<div><dt>step</dt><dd>${count(one.step)}</dd></div>${one.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(one.tokens, 6)}</dd></div>`}${one.stop ? html`<div><dt>ended by</dt><dd>${one.stop}</dd></div>` : nothing}</dl>
         <div class="bar">${one.previous ? html`<a class="button" href=${this.at(one.previous)}><span aria-hidden="true">←</span> Previous</a>` : nothing}${one.next ? html`<a class="button" href=${this.at(one.next)}>Next <span aria-hidden="true">→</span></a>` : nothing}
-          <a class="button" href=${this.where(`problem=${encodeURIComponent(one.task)}`)}>All answers to this problem</a>
+          <a class="button" href=${runLink(this.params.id, "problems", one.task)}>This problem over the run</a>
           ${one.same_count > 1 ? html`<a class="button" href=${this.where(`same=${one.same_hash}`)}>The same text ×${count(one.same_count)}</a>` : nothing}</div></div>
       <div class="two">
         <div class="stack">
@@ -40,7 +40,7 @@ export class RolloutPage {
         </div>
         <aside class="stack">
           ${this.reward(one)}
-          ${one.group_size > 1 ? html`<section class="card stack"><h2>Its group <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}><span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span> ${number(other.reward)}<span class="unseen"> ${other.status}</span></a>`)}</div></section>` : nothing}
+          ${one.group_size > 1 ? html`<section class="card stack"><h2><a href=${runLink(this.params.id, "groups", one.step, one.group)}>Its group</a> <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}><span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span> ${number(other.reward)}<span class="unseen"> ${other.status}</span></a>`)}</div></section>` : nothing}
           ${this.history(one)}
           <section class="card stack"><h2>In files</h2><p class="small soft">Line ${one.row + 1} of <code>rollouts/step_${String(one.step).padStart(6, "0")}.jsonl</code>. The same on the command line:</p><pre>greenward rollouts RUN --where 'step=${one.step}&amp;same=${one.same_hash}'</pre></section>
         </aside>

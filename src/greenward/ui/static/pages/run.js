@@ -3,7 +3,7 @@ import { age, api, count, getJson, go, html, link, nothing, number, percent, rep
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
 export const tabs = (id, here) => html`<nav class="tabs" aria-label="Views of the run">${[
-  ["", "Overview"], ["curves", "Curves"], ["rollouts", "Rollouts"], ["config", "Config"],
+  ["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["config", "Config"],
 ].map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
 
 export const runHead = (run, here) => html`
@@ -89,7 +89,7 @@ export class RunPage {
 
   view() {
     const { run, tab } = this;
-    return html`${runHead(run, tab)}${tab === "config" ? this.config() : tab === "curves" ? this.allCurves() : this.overview()}`;
+    return html`${runHead(run, tab)}${tab === "config" ? this.config() : tab === "diagnosis" ? this.diagnosis() : tab === "curves" ? this.allCurves() : this.overview()}`;
   }
 
   overview() {
@@ -107,10 +107,49 @@ export class RunPage {
         <p><b class=${cause.severity === "critical" ? "bad" : "warn"}>${cause.severity}</b> ${cause.finding.title}. ${cause.finding.measured}</p>
         ${cause.consequences.length ? html`<p class="soft">Followed by: ${cause.consequences.map((one) => one.brief || one.title).join("; ")}.</p>` : nothing}
         ${cause.finding.actions.length ? html`<p><span class="soft">First:</span> ${cause.finding.actions[0]}</p>` : nothing}
+        ${cause.finding.selection ? html`<p><a href=${link(runLink(this.params.id, "rollouts"), cause.finding.selection)}>Answers behind this</a> · <a href=${runLink(this.params.id, "diagnosis")}>Diagnosis</a></p>` : nothing}
       </div>`)}
       ${verdict.gaps?.length ? html`<details><summary class="soft">${verdict.gaps.length} check${verdict.gaps.length > 1 ? "s" : ""} could not be made</summary><ul>${verdict.gaps.map((gap) => html`<li>${gap.subject}: ${gap.reason}. <span class="soft">${gap.enable}</span></li>`)}</ul></details>` : nothing}
     </section>`;
   }
+
+  diagnosis() {
+    const { verdict } = this.run;
+    if (!verdict) return html`<p class="empty">The run is being diagnosed …</p>`;
+    this.countAnswers();
+    return html`<section class="stack"><h2>${verdict.headline}</h2><p class="soft">${verdict.checks ? `${count(verdict.checks)} checks were made.` : ""} ${(verdict.notes ?? []).join(" ")}</p></section>
+      ${(verdict.causes ?? []).map((cause) => html`<section class="card stack">${this.finding(cause.finding, true)}${cause.consequences.length ? html`<h3 class="soft">What followed from it</h3>${cause.consequences.map((one) => this.finding(one, false))}` : nothing}</section>`)}
+      ${verdict.remarks?.length ? html`<section class="stack"><h2>Remarks</h2>${verdict.remarks.map((one) => html`<p>${one.title}. <span class="soft">${one.measured}</span></p>`)}</section>` : nothing}
+      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2><div class="scroll"><table><thead><tr><th scope="col">Check</th><th scope="col">Why</th><th scope="col">What would allow it</th></tr></thead><tbody>${verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
+  }
+
+  finding(one, isCause) {
+    const number_ = this.counts.get(one.selection);
+    const known = one.signals.filter((key) => this.run.keys.some((section) => section.keys.includes(key))).slice(0, 2);
+    return html`<article class="stack"><div class="headline"><span class="badge ${one.severity === "critical" ? "bad" : "warn"}"><span aria-hidden="true">${one.severity === "critical" ? "✕" : "!"}</span>${one.severity}</span><h3>${one.title}</h3></div>
+      <p>${one.measured}</p>
+      <p class="soft small">${one.onset ? `from step ${count(Math.round(one.onset.step))}, between ${count(Math.round(one.onset.low))} and ${count(Math.round(one.onset.high))}` : "of the run as a whole"}${one.p_value === null ? "" : ` · adjusted p ${number(one.p_value, 2)}`} · ${one.docs}</p>
+      ${one.selection ? html`<p><a class="button" href=${link(runLink(this.params.id, "rollouts"), one.selection)}>${number_ === undefined ? "Answers behind this" : number_ ? `${count(number_)} answers behind this` : "No kept answer shows this"}</a></p>` : nothing}
+      ${known.length && isCause ? html`<div class="charts">${this.charts(known)}</div>` : nothing}
+      ${isCause && one.actions.length ? html`<div><h3>What to do</h3><ol>${one.actions.map((text) => html`<li>${text}</li>`)}</ol><p class="soft small">What would confirm it: ${one.confirm}</p></div>` : nothing}</article>`;
+  }
+
+  // How many kept answers each selection holds, asked once for each verdict.
+  async countAnswers() {
+    if (this.counted === this.run.verdict.headline) return;
+    this.counted = this.run.verdict.headline;
+    const selections = new Set((this.run.verdict.causes ?? []).flatMap((cause) => [cause.finding, ...cause.consequences]).map((one) => one.selection).filter(Boolean));
+    for (const selection of selections) {
+      try {
+        const found = await getJson(`${api("runs", this.params.id, "rollouts")}?${selection}&count=1`, this.signal);
+        if (found.share === 1) this.counts.set(selection, found.matching);
+      } catch {
+        return void (this.counted = "");
+      }
+    }
+    this.update();
+  }
+  counts = new Map();
 
   evaluations() {
     const last = [...this.run.evaluations].reverse();
@@ -147,7 +186,7 @@ export class RunPage {
       const file = (form) => `${api("runs", this.params.id)}/series.${form}?${query}${this.query.get("log") ? "&log=1" : ""}`;
       return html`<figure class="card chart" data-key=${key}><header><h3 title=${key}>${key}</h3><span class="read" data-read></span></header>
         <div class="plot" tabindex="0" role="img" aria-label=${this.describe(key, own)} @keydown=${(event) => steer(event.currentTarget, event)}></div>
-        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${link(runLink(this.params.id, "rollouts"), `step=${Math.max(0, Math.floor(mark.onset.step))}-`)} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
+        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${link(runLink(this.params.id, "rollouts"), mark.selection)} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
           <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
           <details><summary class="soft">table</summary>${this.table(key)}</details></footer></figure>`;
     });

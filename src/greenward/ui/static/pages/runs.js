@@ -2,7 +2,7 @@
 import { age, count, getJson, go, html, link, nothing, number, percent, rangeBar, runLink, spark, stateBadge, verdictBadge, Window } from "/static/core.js";
 
 const COLUMNS = [
-  ["name", "Run"], ["state", "State"], ["held", "Held-out"], ["reward", "Reward"], ["spark", "Curve"], ["verdict", "Diagnosis"], ["step", "Step"], ["changed", "Changed"],
+  ["tick", ""], ["name", "Run"], ["state", "State"], ["held", "Held-out"], ["reward", "Reward"], ["spark", "Curve"], ["verdict", "Diagnosis"], ["step", "Step"], ["changed", "Changed"],
 ];
 const ORDER = { running: 0, waiting: 1, failed: 2, stale: 3, stopped: 4, finished: 5 };
 const sickness = (run) => (run.verdict?.critical ?? 0) * 1000 + (run.verdict?.warnings ?? 0);
@@ -62,11 +62,12 @@ export class RunsPage {
         <input class="field grow" data-search type="search" placeholder="Filter: name, algorithm:grpo, state:running, seed:1 …" aria-label="Filter runs" .value=${this.query.get("q")} @input=${(event) => go(link("/", this.query.with("q", event.target.value)), { replace: true })}>
         ${arms ? html`<button class="button" aria-pressed=${this.query.get("arms") === "1"} @click=${() => go(link("/", this.query.with("arms", this.query.get("arms") ? "" : "1")))}>Arms and warm starts (${arms})</button>` : nothing}
         <a class="button" href="/api/v1/runs" download="runs.json">JSON</a>
+        <button class="button" ?disabled=${ticked.length < 2} @click=${() => this.compare()}>Compare${ticked.length ? ` ${ticked.length}` : ""}</button>
         <span class="soft small num">${count(rows.length)} of ${count(runs.length - (this.query.get("arms") === "1" ? 0 : arms))}</span>
       </div>
       <div><table class="grid-table runs" aria-rowcount=${rows.length + 1}>
-        <colgroup class="only-wide"><col class="c-name">${COLUMNS.slice(1).map(([name]) => html`<col class="c-${name}">`)}</colgroup>
-        <thead><tr>${COLUMNS.map(([name, title]) => html`<th class="c-${name}" scope="col" aria-sort=${this.sorted(name)}>${VALUES[name] ? html`<button @click=${() => this.sort(name)}>${title}${{ ascending: " ↑", descending: " ↓", none: "" }[this.sorted(name)]}</button>` : title}</th>`)}</tr></thead>
+        <colgroup class="only-wide">${COLUMNS.map(([name]) => html`<col class="c-${name}">`)}</colgroup>
+        <thead><tr>${COLUMNS.map(([name, title]) => html`<th class="c-${name}" scope="col" aria-sort=${this.sorted(name)}>${VALUES[name] ? html`<button @click=${() => this.sort(name)}>${title}${{ ascending: " ↑", descending: " ↓", none: "" }[this.sorted(name)]}</button>` : title || html`<span class="unseen">Compare</span>`}</th>`)}</tr></thead>
         <tbody>${this.window.rows(rows.length, this.window.range(document.querySelector(".runs tbody"), rows.length), (place) => this.row(rows[place], place, ticked), COLUMNS.length)}</tbody>
       </table>${rows.length ? nothing : html`<p class="empty">No run matches.</p>`}</div>`;
   }
@@ -112,6 +113,7 @@ export class RunsPage {
     const share = run.step && run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
     const active = run.state === "running" || run.state === "waiting";
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
+      <td class="c-tick"><input type="checkbox" aria-label=${`Compare ${run.name}`} .checked=${ticked.includes(run.id)} @change=${() => this.tick(run.id)}></td>
       <td class="c-name"><a class="name cut" href=${runLink(run.id)} title=${run.name}><span class="soft">${folder}</span>${run.name.slice(folder.length)}</a><span class="soft small cut">${run.problems.length ? html`<span class="warn">${run.problems[0]}</span>` : facts.join(" · ")}</span></td>
       <td class="c-state">${stateBadge(run.state)}${active ? html`<span class="soft small cut" title=${doing(run)}>${doing(run)}</span>` : nothing}</td>
       <td class="c-held num">${run.after ? html`${rangeBar(run.after, run.before)}<span class="small" title=${`${run.after.name}: ${percent(run.after.low)} to ${percent(run.after.high)}`}>${run.before ? html`<span class="soft">${percent(run.before.value)} →</span> ` : nothing}${percent(run.after.value)}</span>` : html`<span class="soft">–</span>`}</td>
@@ -119,11 +121,15 @@ export class RunsPage {
       <td class="c-spark">${spark(run.verdict?.spark, `${run.verdict?.spark_of} over the run`)}</td>
       <td class="c-verdict" title=${run.verdict?.headline ?? ""}>${run.parent ? nothing : verdictBadge(run.verdict)}</td>
       <td class="c-step num">${run.step === null ? "–" : count(run.step)}${run.max_steps && run.step !== run.max_steps ? html`<span class="soft">/${count(run.max_steps)}</span>` : nothing}${active && share ? html`<div class="meter"><i .style=${`width:${100 * share}%`}></i></div>` : nothing}</td>
-      <td class="c-age num soft" title=${run.changed ? new Date(run.changed * 1000).toLocaleString() : ""}>${age(run.changed)}</td>
+      <td class="c-changed num soft" title=${run.changed ? new Date(run.changed * 1000).toLocaleString() : ""}>${age(run.changed)}</td>
     </tr>`;
   }
 
+  compare = () => go("/compare?runs=" + this.ticked().map(encodeURIComponent).join(","));
+
   key(event) {
+    if (event.key === "x" && this.rows?.[this.at]) return this.tick(this.rows[this.at].id), true;
+    if (event.key === "c" && this.ticked().length > 1) return this.compare(), true;
     const by = { j: 1, k: -1 }[event.key];
     if (by) {
       this.at = Math.max(0, Math.min(this.rows.length - 1, this.at + by));
