@@ -8,10 +8,11 @@ once and asks again. Nothing is ever written into the folder of a run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -160,21 +161,27 @@ class Metrics:
         if not rows:
             return
         before, count = len(self.steps), len(rows)
-        new: dict[str, np.ndarray] = {}
+        lists: dict[str, list[float]] = {}
+        given: Counter[str] = Counter()
         for place, row in enumerate(rows):
             for key, value in row.items():
-                number = from_json_number(value)
-                if type(number) not in (float, int) or key == "step":
-                    continue
-                column = new.get(key)
-                if column is None:
-                    if key not in self.values and len(self.values) + len(new) >= MAX_KEYS:
+                if type(value) is not float:
+                    value = from_json_number(value)
+                    if type(value) not in (float, int):
                         continue
-                    column = new[key] = np.full(count, np.nan, np.float32)
-                with np.errstate(over="ignore"):
-                    column[place] = number if abs(number) < 1e300 or number != number else np.inf
-                if not np.isfinite(column[place]):
-                    self.non_finite += 1
+                    value = float(value) if abs(value) < 1e300 or value != value else math.inf
+                column = lists.get(key)
+                if column is None:
+                    if key == "step" or (
+                        key not in self.values and len(self.values) + len(lists) >= MAX_KEYS
+                    ):
+                        continue
+                    column = lists[key] = [math.nan] * count
+                column[place] = value
+                given[key] += 1
+        with np.errstate(over="ignore"):  # beyond single precision is infinite
+            new = {key: np.array(column).astype(np.float32) for key, column in lists.items()}
+        self.non_finite += sum(given[key] - int(np.isfinite(column).sum()) for key, column in new.items())
         empty = np.full(count, np.nan, np.float32)
         for key in self.values.keys() | new.keys():
             earlier = self.values.get(key)

@@ -312,7 +312,7 @@ def serve(
     url = f"http://{shown}:{opened.getsockname()[1]}/" + (f"?token={token}" if token else "")
     settings = uvicorn.Config(
         app,
-        log_level="warning",
+        log_level="critical",
         access_log=False,
         server_header=False,
         proxy_headers=False,
