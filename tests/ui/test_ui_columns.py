@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -138,10 +139,21 @@ def test_the_cache_is_bounded(tmp_path, monkeypatch):
 def test_reading_stops_in_between_and_goes_on(run, monkeypatch):
     monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
     monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
+    os.utime(run / "rollouts", (1e9, 1e9))  # as of a run that was made long ago
     place, store = place_of(run), Store(Cache(None))
     shares = [store.metrics(place).share for _ in range(7)]
     assert 0 < shares[0] < 1 and shares[-1] == 1.0 and shares == sorted(shares)
     same_metrics(store, place)
-    while store.answers(place).share < 1.0:
-        pass
+    shares = [store.answers(place).share for _ in range(4)]
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+    same_answers(store, place)
+
+
+def test_answers_are_followed_in_a_folder_that_did_not_change(run):
+    place, store = place_of(run), Store(Cache(None))
+    same_answers(store, place)
+    folder = run / "rollouts"
+    with (folder / "step_000040.jsonl").open("a") as opened:
+        opened.write(json.dumps(answer(40, 8, np.random.default_rng(1))) + "\n")
+    os.utime(folder, ns=(0, store.answers(place).folder[2]))
     same_answers(store, place)

@@ -25,7 +25,7 @@ import numpy as np
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, leads_out, lines, open_file
 from greenward.runs.answers import NAMES, AnswerColumns, Codes, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
-from greenward.runs.reading import METRICS, ROLLOUTS, is_step, steps_in
+from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
 from greenward.ui.catalog import Place, stamp
 
 FORMAT = 1
@@ -251,9 +251,11 @@ class Answers:
             self._drop_changed({step: stamp(file) for step, file in listed})
             self.waiting = [(step, file) for step, file in listed if step not in self.files]
             self.folder = found
-        elif newest is not None:  # appended to by a recorder, which does not change the folder
-            (_, file) = next(((s, f) for s, f in steps_in(folder)[-1:]), (0, folder))
-            if stamp(file) != self.files[newest]:
+        elif newest is not None and not self.waiting:
+            file = folder / f"{step_name(newest)}.jsonl"
+            if (
+                stamp(file) != self.files[newest]
+            ):  # a recorder appends to it, which does not change the folder
                 self._drop_changed({**self.files, newest: stamp(file)})
                 self.waiting = [(newest, file)]
         found_rows = []
@@ -280,7 +282,8 @@ class Answers:
         The columns stay in the order of the steps.
         """
         changed = [step for step, status in self.files.items() if listed.get(step) != status]
-        late = [step for step in listed if step not in self.files and step < max(self.files, default=0)]
+        last = max(self.files, default=0)
+        late = [step for step in listed if step not in self.files and step < last]
         if not changed and not late:
             return
         first = min(changed + late)

@@ -20,7 +20,7 @@ const ROUTES = [
   [/^\/r\/([^/]+)\/problems\/([^/]+)$/, ProblemPage, ["id", "task"]],
   [/^\/r\/([^/]+)\/rollouts\/(\d+)\/(\d+)$/, RolloutPage, ["id", "step", "row"]],
 ];
-let page = null, failure = "", loading = null, cursor = "", gone = 0, timer = 0, frame = 0;
+let page = null, failure = "", loading = null, cursor = "", gone = 0, timer = 0, frame = 0, shownTab = null;
 
 export function update() {
   cancelAnimationFrame(frame);
@@ -31,6 +31,9 @@ function draw() {
   render(view(), root);
   document.title = (page?.title ? page.title + " · " : "") + "greenward";
   if (page?.loaded) page.after?.(root);
+  const tab = root.querySelector(".tabs [aria-current]");
+  if (tab && tab !== shownTab) tab.parentElement.scrollLeft = tab.offsetLeft - 80;
+  shownTab = tab;
 }
 
 function route() {

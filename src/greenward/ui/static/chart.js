@@ -104,7 +104,7 @@ export function draw(host, { lines, marks = [], log = false, from, to, read, onR
   chart = new (uPlot())({
     width: Math.max(host.clientWidth, 120),
     height: host.clientHeight || 190,
-    padding: [10, 8, 0, 0],
+    padding: [10, 14, 0, 0],
     legend: { show: false },
     cursor: { sync, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
     scales: {
