@@ -368,6 +368,41 @@ def test_nothing_is_written_below_the_folders(tmp_path):
     assert state() == before
 
 
+def test_files_of_any_other_form_hide_no_other_run(tmp_path):
+    folder = tmp_path / "runs"
+    write_run(folder / "sound", 20, seed=0)
+    odd = {
+        "config.yaml": "seed: 2026-01-01\nalgorithm: [1]\nmodel: {name: {a: 1}}\ntraining: 3\nrewards: {a: 1}\n",
+        "summary.json": '{"status": [1], "after": {"pass@1": [1]}, "before": 7, "wall_seconds": {"a": 1}}',
+        "progress.json": '{"phase": ["x"], "done": {}, "at": "now"}',
+        "metrics.jsonl": '{"step": true}\n{"step": 1, "a": [1], "b": {"c": 1}, "d": 1e999, "e": true}\n[]\n7\n',
+        "evaluations/step_000000.json": '{"step": 0, "metrics": [1], "rows": [{"success": true}]}',
+        "evaluations/step_000001.json": '{"step": 1, "metrics": {"pass@1": "x"}, "rows": 7, "rates": 3}',
+        "rollouts/step_000001.jsonl": '{"answer": {"a": [1]}, "rewards": [1], "terms": 7, "transcript": {"a": 1},'
+        ' "status": ["x"], "tokens": "many", "group": {"a": 1}, "stop": 1e400}\n',
+    }  # fmt: skip
+    for name, text in odd.items():
+        file = folder / "odd" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (folder / "nested").mkdir()
+    (folder / "nested" / "metrics.jsonl").write_text(
+        "[" * 200_000 + "\n" + '{"step": 1, "a": ' + "[" * 5000 + "\n"
+    )
+    opened = make_app([folder], cache=None)
+    pages = opened[1]
+    try:
+        runs = {run["id"]: run for run in pages.runs()["runs"]}
+        assert runs.keys() == {"sound", "odd", "nested"} and runs["sound"]["step"] == 20
+        for place in pages.catalog.places().values():
+            json.dumps(pages.run(place))
+            found = pages.answers(place, parse_query("groups=constant"), first=0, count=10, fold=True)
+            json.dumps(found)
+        assert json.dumps(pages.answer(pages.catalog.get("odd"), 1, 0))
+    finally:
+        pages.verdicts.close()
+
+
 def test_a_run_that_is_deleted_or_grows_is_noticed(tmp_path):
     folder = tmp_path / "runs"
     write_run(folder / "one", 30, seed=0)

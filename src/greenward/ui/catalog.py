@@ -21,7 +21,7 @@ from typing import Any
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
-from greenward.runs.files import from_json_number
+from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
 from greenward.runs.progress import PROGRESS
 from greenward.runs.reading import (
@@ -157,7 +157,11 @@ class Catalog:
         if known is not None and known[0] == (revision, with_config):
             card = known[1]
         else:
-            card = self._read_card(place, revision[-1], with_config)
+            try:
+                card = self._read_card(place, with_config)
+            except UNEXPECTED as error:  # one strange file must not hide the other runs
+                card = {**_EMPTY, "id": place.id, "name": place.name, "parent": place.parent}
+                card["problems"] = [f"A file has another form than a run writes ({type(error).__name__})."]
             self._cards[place.id] = ((revision, with_config), card)
         return {**card, "state": _state(card, revision[-1])}
 
@@ -175,7 +179,7 @@ class Catalog:
         self._configs[place.id] = (found, config)
         return config
 
-    def _read_card(self, place: Place, is_running: bool, with_config: bool) -> dict[str, Any]:
+    def _read_card(self, place: Place, with_config: bool) -> dict[str, Any]:
         problems: list[str] = []
         summary = read_small(place, SUMMARY, problems)
         progress = read_small(place, PROGRESS, problems)
@@ -209,7 +213,7 @@ class Catalog:
             "task": str(config.get("task") or ""),
             "algorithm": algorithm_of(config) or "",
             "model": name,
-            "seed": flat.get("seed", flat.get("training.seed")),
+            "seed": plain_value(flat.get("seed", flat.get("training.seed"))),
             "step": step if type(step) is int else None,
             "max_steps": _whole(flat.get("training.max_steps")),
             "reward": _finite(last.get("reward/mean")),
@@ -226,6 +230,23 @@ class Catalog:
             "problems": problems,
             "wall_seconds": _finite(summary.get("wall_seconds")),
         }
+
+
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("recipe", "task", "algorithm", "model", "status", "failure"), ""),
+    **dict.fromkeys(("seed", "step", "max_steps", "reward", "pass_rate", "before", "after", "wall_seconds")),
+    "progress": {},
+    "changed": 0.0,
+    "bytes": 0,
+}
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a config as JSON has it; a date, which YAML knows, as text."""
+    try:
+        return to_json(value)
+    except TypeError:
+        return str(value)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -211,7 +211,7 @@ def _no_signal(rewards: np.ndarray, passed: int, size: int) -> str:
 def line_changes(before: str, after: str) -> list[list[str]]:
     """The lines of a comparison, each with " ", "-" or "+"."""
     a, b = visible(before, MAX_TEXT).split("\n"), visible(after, MAX_TEXT).split("\n")
-    if len(a) + len(b) > 2000:
+    if len(a) + len(b) > 600:
         return []
     found = []
     for tag, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -31,13 +32,14 @@ from greenward.runs.answers import (
 from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened
 from greenward.runs.selection import Selection, group_numbers
-from greenward.ui.catalog import Catalog, Place
+from greenward.ui.catalog import Catalog, Place, plain_value
 from greenward.ui.columns import Metrics, Store
 from greenward.ui.series import MAX_POINTS, curve, smoothed
 from greenward.ui.verdicts import Verdicts
 
 MAX_ROWS = 512
 MAX_TEXT = 64 << 10
+MAX_COMPARED = 1500  # characters of a failure, since comparing takes time that grows faster than the text
 PREVIEW_CHARS = 240
 FACETS = ("status", "error", "stop", "task")
 MAX_FACET_VALUES = 60
@@ -125,7 +127,7 @@ class Pages:
             "share": metrics.share,
             "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
             "last_step": int(metrics.steps[-1]) if len(metrics.steps) else None,
-            "config": {key: to_json(value) for key, value in flattened(self.catalog.config(place))},
+            "config": {key: plain_value(value) for key, value in flattened(self.catalog.config(place))},
             "evaluations": self.evaluations(place),
             "arms": [one.id for one in self.catalog.places().values() if one.parent == place.id],
             "verdict": verdict,
@@ -308,6 +310,7 @@ class Pages:
         at = int(places[0])
         content = next((one for _, one in read_rows_at(place.path, columns, [at], within=place.root)), {})
         answer = str(content.get("answer", ""))
+        turns = found_turns if isinstance(found_turns := content.get("transcript"), list) else []
         numbers, _ = group_numbers(columns)
         siblings = np.flatnonzero(numbers == numbers[at]) if content.get("group") is not None else places
         task = columns.names["task"][at]
@@ -328,7 +331,7 @@ class Pages:
             "prompt": _text(str(content.get("prompt") or "")),
             "transcript": [
                 {"role": _text(str(turn.get("role")), 60), "text": _text(str(turn.get("text")))}
-                for turn in (content.get("transcript") or ())[:64]
+                for turn in turns[:64]
                 if isinstance(turn, dict)
             ],
             "terms": self._weighed(place, numbers_in(content, "terms")),
@@ -519,7 +522,7 @@ _EXPECTED = re.compile(r"(?P<call>.*?): expected (?P<expected>.*), got (?P<got>.
 
 def _difference(failure: str) -> dict[str, Any] | None:
     """The call, what was expected and what came, in pieces that are equal or not; None if not told."""
-    found = _EXPECTED.fullmatch(failure[:4000])
+    found = _EXPECTED.fullmatch(failure) if len(failure) <= MAX_COMPARED else None
     if found is None:
         return None
     expected, got = found["expected"], found["got"]
@@ -539,7 +542,7 @@ def _failing_line(content: Mapping[str, Any], answer: str) -> int | None:
     if content.get("status") != "syntax_error":
         return None
     try:
-        compile(answer[:MAX_TEXT], "answer", "exec", dont_inherit=True)
+        compile(answer[:MAX_TEXT], "answer", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
         return error.lineno
     except (ValueError, RecursionError, MemoryError):

@@ -28,6 +28,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from greenward.common.errors import GreenwardError, RunError
+from greenward.common.files import UNEXPECTED
 from greenward.reports.svg import standalone
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import comparing
@@ -119,6 +120,9 @@ def make_app(
             except (GreenwardError, OSError) as error:
                 said = getattr(error, "strerror", None) or str(error)
                 return PlainTextResponse(said.partition("\n")[0], 422, headers=NO_STORE)
+            except UNEXPECTED as error:
+                said = f"A file has another form than a run writes ({type(error).__name__})."
+                return PlainTextResponse(said, 422, headers=NO_STORE)
             return found if isinstance(found, Response) else _json(request, found)
 
         return route
