@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -106,6 +108,25 @@ def test_texts_are_found_in_any_case_and_only_in_texts(made):
     found = [holds_text(row, "X & Y") for _, row in rows]
     assert found == ["x & y" in row["answer"] for _, row in every]
     assert not any(holds_text(row, "advantage") for _, row in every)
+
+
+def test_bytes_leave_out_no_row_that_holds_a_text(tmp_path):
+    texts = ['say "a/b"', "Grüße", "tab\there", "SLASH a/b", "plain", "\ud800 half"]
+    folder = tmp_path / "run" / "rollouts"
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}):
+        folder.mkdir(exist_ok=True)
+        lines = [json.dumps({"answer": text, "status": "passed"}) for text in texts]
+        lines += [line.replace("/", "\\/") for line in lines]  # as some writers of JSON escape it
+        lines += [json.dumps({"answer": text}, ensure_ascii=False) for text in texts[:5]]
+        (folder / "step_000001.jsonl").write_text("\n".join(lines) + "\n")
+    columns = read_answer_columns(tmp_path / "run")
+    every = list(read_rows_at(tmp_path / "run", columns, np.arange(len(columns))))
+    assert len(every) == len(lines)
+    for wanted in ("a/b", "A/B", '"a', "grüße", "GRÜSSE", "b\there"[1:], "half", "plain", "answer", "zzz"):
+        found = read_rows_at(tmp_path / "run", columns, np.arange(len(columns)), texts=[wanted])
+        assert [p for p, row in found if holds_text(row, wanted)] == [
+            p for p, row in every if holds_text(row, wanted)
+        ]
 
 
 @pytest.mark.parametrize("most", [None, 1, 7, 399])

@@ -8,8 +8,8 @@ import os
 
 import numpy as np
 import pytest
+from made_runs import answer, write_run
 
-from conftest import answer, write_run
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.reading import read_metrics
 from greenward.ui import columns

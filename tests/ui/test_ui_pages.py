@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from conftest import write_run
+from made_runs import write_run
 
 AXE = "axe-core@4.14.1"
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from made_runs import HOSTILE, write_run
 
-from conftest import HOSTILE, write_run
 from greenward.runs.directory import RunDirectory
 from greenward.runs.reading import read_metrics
 from greenward.runs.selection import parse_query

@@ -64,7 +64,7 @@ class Rollouts:
                 places = np.array(
                     [
                         place
-                        for place, row in read_rows_at(path, columns, places)
+                        for place, row in read_rows_at(path, columns, places, texts=wanted.text)
                         if all(holds_text(row, text) for text in wanted.text)
                     ],
                     np.int64,

@@ -6,6 +6,7 @@ lacks is NaN in a column of numbers, and "" in a column of names. N is the numbe
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -231,19 +232,32 @@ def read_answer_columns(path: Path) -> AnswerColumns:
 
 
 def read_rows_at(
-    path: Path, columns: AnswerColumns, places: Sequence[int] | np.ndarray, within: Path | None = None
+    path: Path,
+    columns: AnswerColumns,
+    places: Sequence[int] | np.ndarray,
+    within: Path | None = None,
+    texts: Sequence[str] = (),
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(place, row) of the answers at these places of the columns, read from the run at `path`.
 
     Each file is opened once if the places are sorted. No link may lead out of `within`, which is the run
-    unless it is given. A row that is no longer where it was is left out.
+    unless it is given. A row that is no longer where it was is left out, and so is one that cannot hold all
+    `texts` in any case: most of those are told from their bytes (`holds_text` decides).
     """
+    wanted = [json.dumps(text)[1:-1].lower().encode() for text in texts if text.isascii()]
     for step, group in groupby(map(int, places), key=lambda place: int(columns.steps[place])):
         file = path / ROLLOUTS / f"{step_name(step)}.jsonl"
         with reading(file), open_file(file, MAX_LOG_BYTES, within=within or path) as opened:
             for place in group:
                 opened.seek(int(columns.offsets[place]))
-                row = parsed_row(opened.read(min(int(columns.sizes[place]), MAX_LINE_BYTES)))
+                line = opened.read(min(int(columns.sizes[place]), MAX_LINE_BYTES))
+                if (
+                    wanted and b"\\u" not in line and b"\\/" not in line
+                ):  # which may stand for a letter or a slash
+                    lower = line.lower()
+                    if not all(text in lower for text in wanted):
+                        continue
+                row = parsed_row(line)
                 if row is not None:
                     yield place, row
 

@@ -249,10 +249,15 @@ def _in_groups(columns: AnswerColumns, kind: str) -> np.ndarray:
     return told[kind][numbers]
 
 
+def text_and_task(columns: AnswerColumns) -> np.ndarray:
+    """A number [N] of 64 bits that answers with equal text to one problem share."""
+    spread: np.ndarray = columns.names["task"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return columns.same ^ spread
+
+
 def mixed(columns: AnswerColumns) -> np.ndarray:
     """Which answers [N] have a text that both passed and did not pass, for one problem."""
-    both = columns.same ^ (columns.names["task"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    names, numbers = np.unique(both, return_inverse=True)
+    names, numbers = np.unique(text_and_task(columns), return_inverse=True)
     passed, every = np.zeros(len(names)), np.zeros(len(names))
     np.add.at(passed, numbers.reshape(-1), columns.numbers["passed"])
     np.add.at(every, numbers.reshape(-1), 1)

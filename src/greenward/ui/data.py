@@ -31,7 +31,7 @@ from greenward.runs.answers import (
 )
 from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened
-from greenward.runs.selection import Selection, group_numbers
+from greenward.runs.selection import Selection, group_numbers, text_and_task
 from greenward.ui.catalog import Catalog, Place, plain_value
 from greenward.ui.columns import Metrics, Store
 from greenward.ui.series import MAX_POINTS, curve, smoothed
@@ -46,6 +46,7 @@ MAX_FACET_VALUES = 60
 HISTOGRAMS = ("reward", "advantage", "tokens")
 BINS, STEP_BINS = 28, 80
 SECONDS_OF_SEARCH = 1.5
+_SEARCHED_AT_ONCE = 5000
 SECTIONS = (
     ("Reward", re.compile(r"(reward|terms?|advantage|return)(/|s?$|_|/mean)")),
     ("Success", re.compile(r"pass_rate|status/|pass@|games/|quality")),
@@ -240,8 +241,8 @@ class Pages:
         number = len(matching)
         times: dict[int, int] = {}
         if fold and number:
-            both = np.stack([columns.same[matching], columns.names["task"][matching].astype(np.uint64)])
-            _, places, counts = np.unique(both, axis=1, return_index=True, return_counts=True)
+            both = text_and_task(columns)[matching]
+            _, places, counts = np.unique(both, return_index=True, return_counts=True)
             shown = matching[np.sort(places)]
             times = dict(zip(matching[places].tolist(), counts.tolist(), strict=True))
         else:
@@ -447,12 +448,13 @@ def _with_text(
     until = time.monotonic() + seconds
     found: list[int] = []
     done = 0
-    for done, (at, row) in enumerate(read_rows_at(place.path, columns, places, within=place.root), 1):
-        if all(holds_text(row, text) for text in texts):
-            found.append(at)
-        if done % 64 == 0 and time.monotonic() > until:
-            break
-    return np.array(found, np.int64), done / len(places) if len(places) and done < len(places) else 1.0
+    while done < len(places) and (done == 0 or time.monotonic() < until):
+        block = places[done : done + _SEARCHED_AT_ONCE]
+        for at, row in read_rows_at(place.path, columns, block, within=place.root, texts=texts):
+            if all(holds_text(row, text) for text in texts):
+                found.append(at)
+        done += len(block)
+    return np.array(found, np.int64), done / len(places) if len(places) else 1.0
 
 
 def _facets(
