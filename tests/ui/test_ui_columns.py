@@ -12,9 +12,10 @@ from made_runs import answer, write_run
 
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.reading import read_metrics
-from greenward.ui import columns
+from greenward.ui import cache, columns
+from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.columns import Cache, Store
+from greenward.ui.columns import Store
 
 
 @pytest.fixture
@@ -128,12 +129,25 @@ def test_a_damaged_index_is_made_again(run, tmp_path, monkeypatch):
 
 
 def test_the_cache_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns, "MAX_CACHE_BYTES", 2500)
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
     for index in range(5):
         (tmp_path / f"{index}.metrics").write_bytes(bytes(1000))
         (tmp_path / f"{index}.metrics").touch()
     Cache(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_settings_are_kept_until_their_file_changes(run, tmp_path, monkeypatch):
+    first = Catalog([run.parent], Cache(tmp_path / "cache"))
+    (place,) = first.places().values()
+    assert not first.knows_config(place)
+    config = first.config(place)
+    assert config["seed"] == 0
+    second = Catalog([run.parent], Cache(tmp_path / "cache"))
+    assert second.knows_config(place) and second.config(place) == config
+    (run / "config.yaml").write_text("seed: 5\nbegun: 2026-01-01\n")
+    assert not second.knows_config(place)
+    assert second.config(place) == {"seed": 5, "begun": "2026-01-01"}
 
 
 def test_reading_stops_in_between_and_goes_on(run, monkeypatch):

@@ -35,7 +35,7 @@ def ui(
     greenward ui runs/mine other/runs --port 7200
     """
     try:
-        from greenward.ui.columns import cache_folder
+        from greenward.ui.cache import cache_folder
         from greenward.ui.server import serve
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("starlette", "uvicorn"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from pydantic_core import from_json
@@ -31,6 +31,7 @@ TERM, ROLE = "term.", "reward."
 """What comes before the name of a term of the reward, or of a role, in the name of its column."""
 MAX_OWN_COLUMNS = 64  # of terms and roles, whose names an answer's file gives
 _NAME_CHARS = 200
+_MAX_BLOCK = 8 << 20
 _TEXTS = ("answer", "first_failure", "error_message", "prompt")
 
 Row = Mapping[str, Any]
@@ -245,12 +246,15 @@ def read_rows_at(
     `texts` in any case: most of those are told from their bytes (`holds_text` decides).
     """
     wanted = [json.dumps(text)[1:-1].lower().encode() for text in texts if text.isascii()]
-    for step, group in groupby(map(int, places), key=lambda place: int(columns.steps[place])):
+    chosen = np.asarray(places, np.int64)
+    steps, offsets, sizes = (
+        column[chosen].tolist() for column in (columns.steps, columns.offsets, columns.sizes)
+    )
+    for step, group in groupby(range(len(chosen)), key=steps.__getitem__):
         file = path / ROLLOUTS / f"{step_name(step)}.jsonl"
+        members = list(group)
         with reading(file), open_file(file, MAX_LOG_BYTES, within=within or path) as opened:
-            for place in group:
-                opened.seek(int(columns.offsets[place]))
-                line = opened.read(min(int(columns.sizes[place]), MAX_LINE_BYTES))
+            for number, line in zip(members, _lines_at(opened, offsets, sizes, members), strict=True):
                 if (
                     wanted and b"\\u" not in line and b"\\/" not in line
                 ):  # which may stand for a letter or a slash
@@ -259,7 +263,24 @@ def read_rows_at(
                         continue
                 row = parsed_row(line)
                 if row is not None:
-                    yield place, row
+                    yield int(chosen[number]), row
+
+
+def _lines_at(
+    opened: BinaryIO, offsets: Sequence[int], sizes: Sequence[int], members: Sequence[int]
+) -> Iterator[bytes]:
+    """The lines at some offsets; those that lie close to each other are read at once."""
+    begin = min(offsets[one] for one in members)
+    end = max(offsets[one] + sizes[one] for one in members)
+    if end - begin <= min(_MAX_BLOCK, 4 * sum(sizes[one] for one in members)):
+        opened.seek(begin)
+        block = opened.read(end - begin)
+        for one in members:
+            yield block[offsets[one] - begin : offsets[one] - begin + sizes[one]]
+        return
+    for one in members:
+        opened.seek(offsets[one])
+        yield opened.read(min(sizes[one], MAX_LINE_BYTES))
 
 
 def holds_text(row: Row, text: str) -> bool:

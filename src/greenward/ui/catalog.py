@@ -7,6 +7,7 @@ folder. Metrics are never parsed for the list: what it shows of them is in the l
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -38,6 +39,7 @@ from greenward.runs.reading import (
     flattened,
     read_config,
 )
+from greenward.ui.cache import Cache
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
@@ -75,7 +77,8 @@ def stamp(path: Path) -> Stamp:
 class Catalog:
     """The runs below `folders`. Raises nothing for what cannot be read: `problems` names it."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
+        self._cache = cache or Cache(None)
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
         self.problems: list[str] = []
         self._places: dict[str, Place] = {}
@@ -134,7 +137,7 @@ class Catalog:
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in _INSIDE and not entry.name.startswith("."):
                                 inner.append(entry.name)
-                        elif entry.name in (CONFIG, METRICS):
+                        elif entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
                             is_run = is_run or entry.is_file(follow_symlinks=False)
             except OSError as error:
                 self.problems.append(f"{path}: {error.strerror or error}")
@@ -165,18 +168,37 @@ class Catalog:
             self._cards[place.id] = ((revision, with_config), card)
         return {**card, "state": _state(card, revision[-1])}
 
-    def config(self, place: Place) -> dict[str, Any]:
-        """The config by dotted keys; empty where it cannot be read."""
-        file = place.path / CONFIG
-        found = stamp(file)
+    def knows_config(self, place: Place) -> bool:
+        """Whether the config is at hand: parsing one takes a hundred times as long as looking it up."""
+        found = stamp(place.path / CONFIG)
         known = self._configs.get(place.id)
         if known is not None and known[0] == found:
-            return known[1]
+            return True
+        file = self._cache.file(place.path, "config")
+        if file is None or not file.is_file():
+            return False
         try:
-            config = read_config(place.path)
+            kept = json.loads(read_file(file, _MAX_SMALL))
+            if tuple(kept["stamp"]) == found and isinstance(kept["config"], dict):
+                self._configs[place.id] = (found, kept["config"])
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return False
+
+    def config(self, place: Place) -> dict[str, Any]:
+        """The config as JSON has it; empty where it cannot be read."""
+        file = place.path / CONFIG
+        found = stamp(file)
+        if self.knows_config(place):
+            return self._configs[place.id][1]
+        try:
+            config = plain_value(read_config(place.path))
         except (GreenwardError, OSError, *UNEXPECTED):
             config = {}
         self._configs[place.id] = (found, config)
+        kept = json.dumps({"stamp": found, "config": config}).encode()
+        self._cache.write(self._cache.file(place.path, "config"), kept)
         return config
 
     def _read_card(self, place: Place, with_config: bool) -> dict[str, Any]:
@@ -209,6 +231,7 @@ class Catalog:
             "id": place.id,
             "name": place.name,
             "parent": place.parent,
+            "config_known": with_config,
             "recipe": str(config.get("name") or ""),
             "task": str(config.get("task") or ""),
             "algorithm": algorithm_of(config) or "",
@@ -236,6 +259,7 @@ _EMPTY: dict[str, Any] = {
     **dict.fromkeys(("recipe", "task", "algorithm", "model", "status", "failure"), ""),
     **dict.fromkeys(("seed", "step", "max_steps", "reward", "pass_rate", "before", "after", "wall_seconds")),
     "progress": {},
+    "config_known": True,
     "changed": 0.0,
     "bytes": 0,
 }
@@ -243,6 +267,10 @@ _EMPTY: dict[str, Any] = {
 
 def plain_value(value: Any) -> Any:
     """A value of a config as JSON has it; a date, which YAML knows, as text."""
+    if isinstance(value, dict):
+        return {str(key): plain_value(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain_value(one) for one in value]
     try:
         return to_json(value)
     except TypeError:

@@ -13,9 +13,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -26,70 +24,16 @@ from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, leads_out, lin
 from greenward.runs.answers import NAMES, AnswerColumns, Codes, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
 from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
+from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
 
 FORMAT = 1
 SECONDS_AT_ONCE = 0.6
-MAX_CACHE_BYTES = 2 << 30
 MAX_HELD_BYTES = 250 << 20  # in memory, of all runs
 MAX_KEYS = 4000
 _TAIL = 64
 _ROWS_AT_ONCE = 4000
 _WORTH_KEEPING = 1 << 20  # bytes of files, below which they are simply read again
-
-
-def cache_folder() -> Path:
-    """Where indexes lie: `$XDG_CACHE_HOME/greenward/ui`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "greenward" / "ui"
-
-
-class Cache:
-    """Files in the user's cache folder, by run; None as the folder keeps nothing."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        if folder is not None:
-            with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._drop_oldest(folder)
-
-    def _drop_oldest(self, folder: Path) -> None:
-        found = [one for one in os.scandir(folder) if one.is_file(follow_symlinks=False)]
-        newest_first = sorted(((one.stat(follow_symlinks=False), one.path) for one in found), key=_age)
-        total = 0
-        for status, path in newest_first:
-            total += status.st_size
-            if total > MAX_CACHE_BYTES:
-                os.unlink(path)
-
-    def file(self, place: Place, what: str) -> Path | None:
-        """The file for what is kept of a run."""
-        if self.folder is None:
-            return None
-        digest = blake2b(os.fsencode(place.path), digest_size=16).hexdigest()
-        return self.folder / f"{digest}.{what}"
-
-    def write(self, file: Path | None, content: bytes | Callable[[BinaryIO], object]) -> None:
-        """Write a file whole or not at all; a full disk or missing rights cost only time."""
-        if file is None:
-            return
-        temporary = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "wb") as opened:
-                if isinstance(content, bytes):
-                    opened.write(content)
-                else:
-                    content(opened)
-            os.replace(temporary, file)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-
-
-def _age(found: tuple[os.stat_result, str]) -> float:
-    return -found[0].st_mtime
 
 
 class Metrics:
@@ -368,7 +312,7 @@ class Store:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            file = self._cache.file(place, what)
+            file = self._cache.file(place.path, what)
             found = self._held.get(key)
             if found is None:
                 found = kind()

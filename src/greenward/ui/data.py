@@ -46,6 +46,7 @@ MAX_FACET_VALUES = 60
 HISTOGRAMS = ("reward", "advantage", "tokens")
 BINS, STEP_BINS = 28, 80
 SECONDS_OF_SEARCH = 1.5
+SECONDS_OF_CONFIGS = 0.4  # for those that are not at hand, when the list is asked for
 _SEARCHED_AT_ONCE = 5000
 SECTIONS = (
     ("Reward", re.compile(r"(reward|terms?|advantage|return)(/|s?$|_|/mean)")),
@@ -75,7 +76,7 @@ class Pages:
         places = self.catalog.places()
         complete = True
         for place in places.values():
-            known = place.id in self.catalog._configs or time.monotonic() - started < 0.4
+            known = self.catalog.knows_config(place) or time.monotonic() - started < SECONDS_OF_CONFIGS
             complete = complete and known
             rows.append(self.catalog.card(place, with_config=known))
         rows.sort(key=lambda card: -card["changed"])

@@ -32,8 +32,9 @@ from greenward.common.files import UNEXPECTED
 from greenward.reports.svg import standalone
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import comparing
+from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.columns import Cache, Store
+from greenward.ui.columns import Store
 from greenward.ui.data import MAX_ROWS, Pages
 from greenward.ui.security import LOOPBACK, Guard
 from greenward.ui.verdicts import Verdicts
@@ -95,7 +96,7 @@ def make_app(
 ) -> tuple[Guard, Pages]:
     """The ASGI application for some folders, and what it shows; close `pages.verdicts` at the end."""
     kept = Cache(cache)
-    pages = Pages(Catalog(folders), Store(kept), Verdicts(kept))
+    pages = Pages(Catalog(folders, kept), Store(kept), Verdicts(kept))
     page_files = {name: _Asset(*found) for name, found in assets().items()}
 
     async def page(request: Request) -> Response:

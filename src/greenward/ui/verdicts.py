@@ -17,8 +17,8 @@ from typing import Any
 from greenward import __version__
 from greenward.common.files import open_file, read_file
 from greenward.runs.reading import EVALUATIONS, METRICS
+from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
-from greenward.ui.columns import Cache
 
 SECONDS_FOR_ONE = 600.0  # of a worker that does not answer; on a busy machine it may wait long
 SECONDS_BETWEEN = 60.0
@@ -48,6 +48,8 @@ class Verdicts:
         With `first` it is made before all others, whatever the size of the log.
         """
         key = _key(place)
+        if not key[0][1]:
+            return {"verdict": "no step yet", "headline": "No step is logged yet."}
         known = self._found.get(place.id)
         if known is None and (kept := self._kept(place)) is not None:
             known = self._found[place.id] = kept
@@ -71,7 +73,7 @@ class Verdicts:
             self._lock.notify()
 
     def _kept(self, place: Place) -> tuple[list[Any], float, dict[str, Any]] | None:
-        file = self._cache.file(place, "diagnosis")
+        file = self._cache.file(place.path, "diagnosis")
         if file is None or not file.is_file():
             return None
         try:
@@ -92,7 +94,7 @@ class Verdicts:
             self.revision += 1
             if not found.get("error"):  # another version, or a quieter machine, may do better
                 text = json.dumps({"version": __version__, "key": key, "found": found}).encode()
-                self._cache.write(self._cache.file(place, "diagnosis"), text)
+                self._cache.write(self._cache.file(place.path, "diagnosis"), text)
 
     def _next(self) -> Place | None:
         """The next run to be diagnosed, once there is one; None at the end."""

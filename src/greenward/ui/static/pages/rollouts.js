@@ -133,7 +133,7 @@ export class RolloutsPage {
         ${counts.map((value, i) => svg`<rect x=${i * width + 0.1} width=${width - 0.2} y=${50 - (48 * value) / most} height=${(48 * value) / most}></rect><rect class="passed" x=${i * width + 0.1} width=${width - 0.2} y=${50 - (48 * passed[i]) / most} height=${(48 * passed[i]) / most}></rect>`)}
         ${low === null ? nothing : svg`<rect class="chosen" x=${x(low)} width=${Math.max(0.5, x(Math.min(high + 1, edges.at(-1))) - x(low))} y="0" height="52"></rect>`}
         ${counts.map((value, i) => svg`<rect class="hit" x=${i * width} width=${width} y="0" height="52" @pointerdown=${() => { this.from = i; }} @pointerup=${() => this.brush(i, edges)}><title>steps ${edges[i]} to ${edges[i + 1] - 1}: ${count(value)} answers, ${count(passed[i])} passed</title></rect>`)}</svg>
-      <div class="axis"><span>step ${count(edges[0])}</span><span>answers by step, passed ones in green; drag to choose steps</span><span>${count(edges.at(-1) - 1)}</span></div>
+      <div class="axis"><span>step ${count(edges[0])}</span><span class="only-wide">answers by step, passed ones in green; drag to choose steps</span><span>${count(edges.at(-1) - 1)}</span></div>
       <div class="bar only-narrow"><label class="grow small">Up to step <input type="range" .min=${edges[0]} .max=${edges.at(-1) - 1} .value=${Number.isFinite(high ?? NaN) ? high : edges.at(-1) - 1} @change=${(event) => this.show(this.query.with("step", `-${event.target.value}`))}></label></div></div>`;
   }
   brush(to, edges) {

@@ -28,7 +28,7 @@ function progress(run) {
   const { phase, done, total, unit, eta, numbers } = run.progress;
   if (!phase || !(run.state === "running" || run.state === "waiting")) return nothing;
   const share = total ? Math.min(1, (done ?? 0) / total) : 0;
-  return html`<div><p class="small"><b>${phase}</b> ${total ? `${count(done ?? 0)} of ${count(total)} ${unit}s` : ""} <span class="soft">${[numbers, eta].filter(Boolean).join(" · ")}</span></p><div class="meter" role="progressbar" aria-label=${phase} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(100 * share)}><i .style=${`width:${100 * share}%`}></i></div></div>`;
+  return html`<div><p class="small"><b>${phase}</b> ${total ? `${count(done ?? 0)} of ${count(total)} ${unit}s` : ""} <span class="soft">${[numbers, eta].filter(Boolean).join(" · ")}</span></p>${total ? html`<div class="meter" role="progressbar" aria-label=${phase} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(100 * share)}><i .style=${`width:${100 * share}%`}></i></div>` : nothing}</div>`;
 }
 
 export const marksOf = (run) =>
@@ -95,7 +95,7 @@ export class RunPage {
   overview() {
     const { run } = this;
     return html`${this.verdict()}
-      <section class="stack"><h2>Curves</h2><div class="charts">${this.charts(run.curated)}</div></section>
+      <section class="stack"><h2>Curves</h2>${run.curated.length ? html`<div class="charts">${this.charts(run.curated)}</div>` : html`<p class="soft">No step is logged yet: curves appear here by themselves.</p>`}</section>
       ${run.evaluations.length ? this.evaluations() : nothing}`;
   }
 

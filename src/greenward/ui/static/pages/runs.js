@@ -89,14 +89,15 @@ export class RunsPage {
     const alike = measured.filter((run) => `${run.task}|${run.after.name}|${run.after.problems}` === usual);
     const best = alike.reduce((top, run) => (!top || run.after.value > top.after.value ? run : top), null);
     const close = best ? alike.filter((run) => run !== best && run.after.high >= best.after.low).length : 0;
+    const unread = runs.some((run) => !run.config_known);
     const sick = runs.filter((run) => sickness(run)).sort((a, b) => sickness(b) - sickness(a));
     const critical = sick.filter((run) => run.verdict.critical).length;
     const waiting = runs.filter((run) => !run.verdict).length;
-    const untold = runs.filter((run) => run.verdict && !sickness(run) && run.verdict.verdict !== "healthy").length;
+    const untold = runs.filter((run) => run.verdict && !sickness(run) && !["healthy", "no step yet"].includes(run.verdict.verdict)).length;
     const active = runs.filter((run) => run.state === "running" || run.state === "waiting");
     const failed = runs.filter((run) => run.state === "failed" || run.state === "stale");
     return html`<section class="tiles" aria-label="Summary">
-      <div class="card tile"><h2>Best on held-out problems</h2>${best
+      <div class="card tile"><h2>Best on held-out problems</h2>${unread ? html`<p class="figure">…</p><p class="soft">Reading the settings of the runs</p>` : best
         ? html`<p class="figure">${percent(best.after.value)}</p><p><a href=${runLink(best.id)}>${best.name}</a> <span class="soft">${best.after.name}, 95 % ${percent(best.after.low)} to ${percent(best.after.high)}${close ? `; ${close} other${close > 1 ? "s" : ""} within it` : ""}</span></p>`
         : html`<p class="figure">–</p><p class="soft">No run was evaluated yet.</p>`}</div>
       <div class="card tile"><h2>Sick</h2><p class="figure ${critical ? "bad" : sick.length ? "warn" : waiting || untold ? "" : "good"}">${sick.length ? `${sick.length} of ${runs.length}` : waiting ? "…" : "none"}</p>
