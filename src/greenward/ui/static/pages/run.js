@@ -103,6 +103,7 @@ export class RunPage {
     const { verdict } = this.run;
     if (!verdict) return html`<section class="card"><p class="soft">The run is being diagnosed …</p></section>`;
     return html`<section class="card stack"><h2>${verdict.headline}</h2>
+      ${verdict.outdated ? html`<p class="soft">Of an earlier state of the log; the run is diagnosed again within a minute.</p>` : nothing}
       ${(verdict.causes ?? []).slice(0, 4).map((cause) => html`<div class="cause">
         <p><b class=${cause.severity === "critical" ? "bad" : "warn"}>${cause.severity}</b> ${cause.finding.title}. ${cause.finding.measured}</p>
         ${cause.consequences.length ? html`<p class="soft">Followed by: ${cause.consequences.map((one) => one.brief || one.title).join("; ")}.</p>` : nothing}
