@@ -9,12 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from made_runs import Served, write_hostile, write_run
-
-pytest.importorskip("starlette", reason="the extra `ui` is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="the extra `ui` is not installed")
-
-from greenward.ui.server import make_app  # noqa: E402
+from made_runs import Served, make_app, write_hostile, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
@@ -22,6 +17,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    uvicorn = pytest.importorskip("uvicorn", reason="the extra `ui` is not installed")
     base = tmp_path_factory.mktemp("ui")
     folder = base / "runs"
     answers = {

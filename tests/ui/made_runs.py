@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from greenward.runs.directory import RunDirectory
 
@@ -116,3 +118,33 @@ class Served:
     def __init__(self, folder: Path, port: int, answers: dict[str, list[tuple[int, dict[str, Any]]]]) -> None:
         self.folder, self.port, self.answers = folder, port, answers
         self.url = f"http://127.0.0.1:{port}"
+
+
+def make_app(folders: list[Path], *, cache: Path | None) -> tuple[Any, Any]:
+    """As that of the server; where the extra is missing the test is skipped."""
+    server = pytest.importorskip("greenward.ui.server", reason="the extra `ui` is not installed")
+    app, pages = server.make_app(folders, cache=cache)
+    return app, pages
+
+
+def request(
+    served, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in {"Host": f"127.0.0.1:{served.port}", **(headers or {})}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+    connection.close()
+    return found
+
+
+def get(served, path: str) -> Any:
+    for _ in range(40):
+        status, _, body = request(served, path)
+        if status != 422 or b"are being read" not in body:
+            break
+    assert status == 200, (status, body[:300])
+    return json.loads(body)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from test_ui_requests import get, request
+from made_runs import get, request
 
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings import FINDINGS, answers_behind

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import csv
-import http.client
 import io
 import json
 import math
 import os
 import socket
 import xml.etree.ElementTree as ElementTree
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from made_runs import HOSTILE, write_run
+from made_runs import HOSTILE, get, make_app, request, write_run
 
 from greenward.runs.directory import RunDirectory
 from greenward.runs.reading import read_metrics
 from greenward.runs.selection import parse_query
 from greenward.ui.security import COOKIE, Guard, host_name
-from greenward.ui.server import make_app
-
-
-def request(
-    served, path: str, method: str = "GET", headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
-    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-    for name, value in {"Host": f"127.0.0.1:{served.port}", **(headers or {})}.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    answer = connection.getresponse()
-    found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-    connection.close()
-    return found
-
-
-def get(served, path: str) -> Any:
-    for _ in range(40):
-        status, _, body = request(served, path)
-        if status != 422 or b"are being read" not in body:
-            break
-    assert status == 200, (status, body[:300])
-    return json.loads(body)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +318,26 @@ def test_a_link_out_of_the_folder_is_refused_wherever_it_stands(tmp_path):
                 assert "link" in str(error)
             else:
                 assert "secret" not in json.dumps(found)
+    finally:
+        pages.verdicts.close()
+
+
+def test_a_run_whose_folder_becomes_a_link_is_gone(tmp_path):
+    folder, outside = tmp_path / "runs", tmp_path / "outside"
+    write_run(folder / "one", 20, seed=0)
+    write_run(outside, 20, seed=1)
+    (outside / "config.yaml").write_text("name: secret\nseed: 77\n")
+    _, pages = make_app([folder], cache=None)
+    try:
+        place = pages.catalog.get("one")
+        assert place is not None
+        os.replace(folder / "one", tmp_path / "moved")
+        (folder / "one").symlink_to(outside)
+        assert pages.catalog.get("one") is None  # at once, before the folder is looked through again
+        assert pages.catalog.config(place) == {}
+        assert "secret" not in json.dumps(pages.run(place)) and pages.run(place)["rows"] == 0
+        with pytest.raises(OSError, match="link"):
+            pages.answers(place, parse_query(""), first=0, count=10, fold=False)
     finally:
         pages.verdicts.close()
 

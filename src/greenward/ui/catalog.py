@@ -97,8 +97,8 @@ class Catalog:
 
     def get(self, identifier: str) -> Place | None:
         """The run with an identifier, None for any other text."""
-        found = self._places.get(identifier)
-        return found if found is not None else self.places().get(identifier)
+        found = self._places.get(identifier) or self.places().get(identifier)
+        return found if found is not None and _is_itself(found) else None
 
     def _scan(self) -> None:
         found: dict[str, Place] = {}
@@ -193,7 +193,7 @@ class Catalog:
         if self.knows_config(place):
             return self._configs[place.id][1]
         try:
-            config = plain_value(read_config(place.path))
+            config = plain_value(read_config(place.path)) if _is_itself(place) else {}
         except (GreenwardError, OSError, *UNEXPECTED):
             config = {}
         self._configs[place.id] = (found, config)
@@ -263,6 +263,11 @@ _EMPTY: dict[str, Any] = {
     "changed": 0.0,
     "bytes": 0,
 }
+
+
+def _is_itself(place: Place) -> bool:
+    """Whether the folder of a run still is no link, by which files elsewhere would be its own."""
+    return os.path.realpath(place.path) == os.fspath(place.path)
 
 
 def plain_value(value: Any) -> Any:
