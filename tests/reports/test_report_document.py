@@ -196,12 +196,6 @@ def test_the_policy_of_the_page_allows_exactly_its_style_sheet():
     assert "url(" not in html and "@import" not in html
 
 
-def test_only_the_page_of_a_running_run_refreshes_itself():
-    assert "refresh" not in {a.get("http-equiv") for _, a in Page(render_html(report_of("the"))).tags}
-    page = Page(render_html(report_of("the"), refresh_seconds=5))
-    assert [a["content"] for _, a in page.tags if a.get("http-equiv") == "refresh"] == ["5"]
-
-
 def test_json_has_the_data_and_leaves_out_charts_that_a_file_of_the_run_has():
     report = report_of("the")
     record = json.loads(render_json(report))

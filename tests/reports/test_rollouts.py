@@ -12,8 +12,9 @@ from greenward.cli.main import main
 from greenward.common.errors import RunError
 from greenward.reports.document import Answers
 from greenward.reports.render import render_html
-from greenward.reports.rollouts import MAX_PAGES, RolloutFilter, Rollouts, steps_around
+from greenward.reports.rollouts import Rollouts, steps_around
 from greenward.runs.directory import RunDirectory
+from greenward.runs.selection import Selection, parse_query
 
 STATUSES = ("passed", "failed", "timeout")
 
@@ -42,10 +43,10 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-EVERY = RolloutFilter()
+EVERY = Selection()
 
 
-def shown(path, wanted: RolloutFilter = EVERY, page: int = 1, size: int = 100):
+def shown(path, wanted: Selection = EVERY, page: int = 1, size: int = 100):
     report = Rollouts(path, wanted, size).report(page)
     found = [block for block in report.sections[1].blocks if isinstance(block, Answers)]
     return [
@@ -65,14 +66,14 @@ def test_without_a_filter_every_answer_is_shown_in_the_order_of_training(run):
 @pytest.mark.parametrize(
     ("wanted", "matches"),
     [
-        (RolloutFilter(first_step=2), lambda step, i: step >= 2),
-        (RolloutFilter(2, 2), lambda step, i: step == 2),
-        (RolloutFilter(last_step=2), lambda step, i: step <= 2),
-        (RolloutFilter(statuses=("failed", "timeout")), lambda step, i: i % 3 > 0),
-        (RolloutFilter(reward_min=0.5), lambda step, i: i >= 5),
-        (RolloutFilter(reward_min=0.2, reward_max=0.3), lambda step, i: i in (2, 3)),
-        (RolloutFilter(task="task_007"), lambda step, i: i == 7),
-        (RolloutFilter(1, 1, ("passed",), "", 0.3), lambda step, i: step == 1 and i in (3, 6, 9)),
+        (parse_query("step=2-"), lambda step, i: step >= 2),
+        (parse_query("step=2"), lambda step, i: step == 2),
+        (parse_query("step=-2"), lambda step, i: step <= 2),
+        (parse_query("status=failed,timeout"), lambda step, i: i % 3 > 0),
+        (parse_query("reward>=0.5"), lambda step, i: i >= 5),
+        (parse_query("reward>=0.2&reward<=0.3"), lambda step, i: i in (2, 3)),
+        (parse_query("task=task_007"), lambda step, i: i == 7),
+        (parse_query("step=1&status=passed&reward>=0.3"), lambda step, i: step == 1 and i in (3, 6, 9)),
     ],
 )
 def test_a_filter_lets_through_exactly_what_matches(run, wanted, matches):
@@ -111,19 +112,20 @@ def test_answers_are_sorted_over_all_pages_and_those_without_a_value_come_last(t
     with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         for step in range(4):
             directory.write_rollouts(step, rows[10 * step : 10 * step + 10])
+    sort = f"sort={'' if smallest else '-'}{by}"
     found = []
     for page in range(1, 7):
-        blocks = Rollouts(tmp_path / "run", EVERY, 7, by, smallest=smallest).report(page).sections[1].blocks
+        blocks = Rollouts(tmp_path / "run", parse_query(sort), 7).report(page).sections[1].blocks
         found += [task.task_id for block in blocks if isinstance(block, Answers) for task in block.tasks]
     assert found == sorted(values, key=lambda name: values[name] * (1 if smallest else -1))
-    report = Rollouts(tmp_path / "run", RolloutFilter(1, 2), 7, by, smallest=smallest).report()
+    report = Rollouts(tmp_path / "run", parse_query(f"step=1-2&{sort}"), 7).report()
     assert f"20 of 20 answers of step 1 to 2, {'smallest' if smallest else 'largest'} {by}" in report.headline
 
 
 def test_a_value_that_no_answer_has_is_refused_and_the_prompt_of_an_answer_is_shown(run, tmp_path):
     with pytest.raises(RunError, match="'advantage'"):
-        Rollouts(run, EVERY, 7, "advantage")
-    assert Rollouts(run, RolloutFilter(task="nowhere"), 7, "advantage").matching == 0
+        Rollouts(run, parse_query("sort=-advantage"), 7)
+    assert Rollouts(run, parse_query("task=nowhere&sort=-advantage"), 7).matching == 0
     with RunDirectory.create(tmp_path / "asked", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, [answer(0) | {"prompt": "How many?", "advantage": -0.5}])
     text = terminal(Rollouts(tmp_path / "asked", EVERY, 7).report())
@@ -143,32 +145,6 @@ def test_options_that_contradict_each_other_are_refused(run, capsys):
         with pytest.raises(SystemExit) as ended:
             main(["rollouts", str(run), *wrong])
         assert ended.value.code == 2
-
-
-def test_html_pages_link_to_each_other_and_replace_those_of_an_earlier_filter(run):
-    assert Rollouts(run, EVERY, 7).write_html(run) == run / "rollouts.html"
-    names = ["rollouts.html", *(f"rollouts-{page}.html" for page in range(2, 6))]
-    assert sorted(path.name for path in run.glob("rollouts*.html")) == sorted(names)
-    for name in names:
-        targets = {
-            attributes["href"] for tag, attributes in Page((run / name).read_text()).tags if tag == "a"
-        }
-        assert targets <= set(names) - {name} and targets
-    (run / "rollouts-of-mine.html").write_text("mine")
-    (run / "rollouts-2024.html").write_text("mine")
-    Rollouts(run, RolloutFilter(1, 1), 7).write_html(run)
-    left = ["rollouts-2.html", "rollouts-2024.html", "rollouts-of-mine.html", "rollouts.html"]
-    assert sorted(path.name for path in run.glob("rollouts*.html")) == left
-
-
-def test_a_big_run_gets_a_bounded_number_of_pages_and_says_so(tmp_path):
-    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
-        directory.write_rollouts(1, (answer(index) for index in range(MAX_PAGES + 2)))
-    rollouts = Rollouts(tmp_path / "run", EVERY, 1)
-    page = rollouts.write_html(tmp_path / "run")
-    assert len(list((tmp_path / "run").glob("rollouts*.html"))) == MAX_PAGES
-    assert "Narrow the filter" in page.read_text()
-    assert "Narrow the filter" not in terminal(rollouts.report())
 
 
 def test_what_a_model_wrote_is_shown_and_never_acts(tmp_path):
@@ -192,14 +168,14 @@ def test_the_turns_of_a_dialogue_are_shown_with_its_last_answer(tmp_path):
 
 
 def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
-    report = Rollouts(run, RolloutFilter(statuses=("cheating",)), 10).report()
+    report = Rollouts(run, parse_query("status=cheating"), 10).report()
     assert report.headline == "0 of 30 answers of status cheating."
     assert len(report.notes) == 1 and report.notes[0].startswith("The statuses of these steps are: ")
     assert "passed" in report.notes[0] and "cheating" not in report.notes[0]
 
 
 def test_a_step_that_is_not_kept_names_those_that_are(run):
-    report = Rollouts(run, RolloutFilter(first_step=5, last_step=5), 10).report()
+    report = Rollouts(run, parse_query("step=5"), 10).report()
     assert report.headline == "0 of 0 answers of step 5."
     assert report.notes == ("Answers of 3 steps are kept, the first 1, the last 10.",)
 
@@ -218,15 +194,15 @@ def command(*arguments: object) -> int:
     return int(caught.value.code or 0)
 
 
-def test_the_command_filters_pages_and_writes_html(run, capsys, tmp_path):
+def test_the_command_filters_and_pages(run, capsys):
     assert command("rollouts", run, "--step", "1-2", "--status", "failed", "--page-size", 2) == 0
     out = capsys.readouterr().out
     assert "6 of 20 answers of step 1 to 2, status failed; 1 to 2 are shown." in " ".join(out.split())
     assert "Page 1 of 3; the next one: --page 2" in out
-    assert (
-        command("rollouts", run, "--reward-min", 0.5, "--format", "html", "--output", tmp_path / "new") == 0
-    )
-    assert capsys.readouterr().out.strip() == str(tmp_path / "new/rollouts.html")
+    assert command("rollouts", run, "--where", "step=1-2&status=failed", "--page-size", 2) == 0
+    assert capsys.readouterr().out == out
+    assert command("rollouts", run, "--where", "step=1-2&stutus=failed") == 2
+    assert "stutus=failed" in capsys.readouterr().err
     assert command("rollouts", run, "--step", "some") == 2
     assert command("rollouts", run, "--step", "20-10") == 2
     assert command("rollouts", run, "--page", 99) == 2
@@ -257,4 +233,4 @@ def test_a_reward_that_no_float_can_hold_is_left_out(tmp_path):
     with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
         directory.write_rollouts(1, rows)
     assert len(shown(tmp_path / "run")) == 2
-    assert len(shown(tmp_path / "run", RolloutFilter(reward_min=0.0))) == 1
+    assert len(shown(tmp_path / "run", parse_query("reward>=0"))) == 1

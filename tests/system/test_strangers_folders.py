@@ -37,12 +37,13 @@ from greenward.reports.comparison import comparison_report
 from greenward.reports.document import Report
 from greenward.reports.listing import listing_report
 from greenward.reports.render import print_report
-from greenward.reports.rollouts import RolloutFilter, Rollouts
+from greenward.reports.rollouts import Rollouts
 from greenward.reports.training import overlay_report
 from greenward.reports.write import render, report_of
 from greenward.runs.directory import StepFile
 from greenward.runs.listing import list_runs
 from greenward.runs.publish import model_card
+from greenward.runs.selection import parse_query
 
 OLD = Path(__file__).parent / "old_formats"
 HOSTILE = (
@@ -103,7 +104,7 @@ def monitored(run: Path) -> None:
 
 
 def rollouts(run: Path) -> None:
-    found = Rollouts(run, RolloutFilter(reward_min=0.0), 5)
+    found = Rollouts(run, parse_query("reward>=0"), 5)
     shown(found.report(1))
 
 

@@ -43,6 +43,7 @@ from greenward.cli.tools import (
     sandbox,
 )
 from greenward.cli.train import config, demo, import_, init, launch, slurm, sweep, train, validate_model
+from greenward.cli.ui import ui
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
 from greenward.common.text import visible, without_keys
@@ -86,7 +87,7 @@ SECTIONS = {
     "Evaluate": (eval_, grade, show, compare, audit),
     "Use a model": (sample, fix, play, export, push),
     "Diagnose": DIAGNOSING,
-    "Look at runs": (runs_, report, rollouts),
+    "Look at runs": (ui, runs_, report, rollouts),
     "Data": (problems,),
     "Machines": (doctor, selftest, plan, sandbox, kernels, completion),
 }

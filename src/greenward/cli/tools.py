@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,7 +27,7 @@ from greenward.cli.options import (
     recipe_argument,
     run_argument,
 )
-from greenward.common.errors import ConfigError
+from greenward.common.errors import ConfigError, RunError
 from greenward.common.text import visible
 
 if TYPE_CHECKING:
@@ -46,9 +44,8 @@ FORMS = get_args(Form)
     "--format",
     "form",
     type=click.Choice(FORMS),
-    help="How the report is shown.  [default: terminal; html with --follow]",
+    help="How the report is shown.  [default: terminal]",
 )
-@flag("--follow", help="Write the page of a running RUN anew until it ends.")
 @folder_option(
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
 )
@@ -59,7 +56,6 @@ def report(
     runs: tuple[Path, ...],
     *,
     form: Form | None,
-    follow: bool,
     output: Path | None,
     export: Path | None,
     png: bool,
@@ -69,34 +65,24 @@ def report(
 
     Several runs are overlaid in one report; several evaluations are compared with the first. terminal,
     markdown and json are printed. html writes report.html, report.md and report.json, not into RUN, and
-    prints the path of the page. --follow keeps report.html up to date, which the browser reloads by itself;
-    of a run that is not running it writes the page once. --export prints the names of the files that it
-    wrote, and the report only with --format.
+    prints the path of the page. --export prints the names of the files that it wrote, and the report only
+    with --format. `greenward ui` shows runs while they train.
 
     \b
     greenward report runs/mine
     greenward report runs/one runs/two --format html
     greenward report runs/eval/before runs/eval/after --format html
-    greenward report runs/mine --follow
     greenward report runs/mine --export figures
     """
     from greenward.reports.comparison import are_evaluations, comparison_report
     from greenward.reports.export import write_export
     from greenward.reports.render import print_report
-    from greenward.reports.write import follow as follow_run
     from greenward.reports.write import render, report_of, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
     if (overwrite or png) and export is None:
         named = "--overwrite" if overwrite else "--png"
         raise click.UsageError(f"{named} concerns --export: give its folder.")
-    if follow:
-        if len(runs) > 1 or form not in (None, "html") or export is not None:
-            raise click.UsageError(
-                "--follow writes the page of one RUN: give one, without --format and --export."
-            )
-        click.echo(follow_run(runs[0], folder, partial(click.echo, err=True)))
-        return
     if are_evaluations(runs):
         from greenward.evaluation.compare import compare, read_evaluation
 
@@ -116,28 +102,29 @@ def report(
         print_report(made)
 
 
-def _steps(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> tuple[int | None, int | None]:
-    """The first and the last step of `12`, `10-20`, `10-` or `-20`."""
-    match = re.fullmatch(r"(\d+)|(\d*)-(\d*)", text or "-")
-    if match is None or text == "-":
-        raise click.BadParameter(f"expected a step (12) or a range of steps (10-20, 10-, -20), not {text!r}")
-    first, last = (match[1], match[1]) if match[1] else (match[2], match[3])
-    if first and last and int(first) > int(last):
+def _steps(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """A text that means a step or a range of steps, whose ends are in order."""
+    from greenward.runs.selection import step_range
+
+    if text is None:
+        return None
+    try:
+        first, last = step_range(text)
+    except RunError as error:
+        raise click.BadParameter(str(error)) from None
+    if first is not None and last is not None and first > last:
         raise click.BadParameter(f"the range {text!r} ends before it begins")
-    return (int(first) if first else None, int(last) if last else None)
+    return text
 
 
 @click.command()
 @run_argument
-@click.option("--step", "steps", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
+@click.option("--where", default="", show_default=False, help="Conditions joined by &, as in the example.")
+@click.option("--step", callback=_steps, help="A step (12) or a range (10-20, 10-, -20).")
 @click.option("--status", "statuses", multiple=True, help="Such as passed, failed, timeout; may be repeated.")
 @click.option("--task", default="", show_default=False, help="A part of the task's id.")
-@click.option("--reward-min", type=float, default=float("-inf"), show_default=False, help="The least reward.")
-@click.option(
-    "--reward-max", type=float, default=float("inf"), show_default=False, help="The largest reward."
-)
+@click.option("--reward-min", type=float, help="The least reward.")
+@click.option("--reward-max", type=float, help="The largest reward.")
 @click.option(
     "--around", type=click.IntRange(0), metavar="STEP", help="The kept steps before and from STEP on."
 )
@@ -149,46 +136,49 @@ def _steps(
     help="The largest first.  [default: in the order of training]",
 )
 @flag("--smallest", help="The smallest of --sort first.")
-@click.option("--page", type=COUNT, default=1, help="html writes all pages.")
-@click.option(
-    "--page-size", type=click.IntRange(1, 1000), help="Answers on a page.  [default: 10; html: 100]"
-)
-@click.option("--format", "form", type=click.Choice(FORMS), default="terminal")
-@folder_option("--output", "The folder of the pages.  [default: reports/RUN]", "report")
+@click.option("--page", type=COUNT, default=1)
+@click.option("--page-size", type=click.IntRange(1, 1000), default=10, help="Answers on a page.")
+@click.option("--format", "form", type=click.Choice(("terminal", "markdown", "json")), default="terminal")
 def rollouts(
-    run: Path, *, steps: tuple[int | None, int | None], around: int | None, window: int, sorted_by: Any,
-    smallest: bool, statuses: tuple[str, ...], page: int, page_size: int | None, form: Form,
-    output: Path | None, **wanted: Any,
+    run: Path, *, where: str, step: str | None, around: int | None, window: int, sorted_by: str | None,
+    smallest: bool, statuses: tuple[str, ...], task: str, reward_min: float | None, reward_max: float | None,
+    page: int, page_size: int, form: Any,
 ) -> None:  # fmt: skip
     """Show the answers that RUN kept while it trained, oldest first.
 
-    html writes rollouts.html, rollouts-2.html …, not into RUN, and prints the path of the first.
+    The other options are short for conditions of --where, which are those of an address of `greenward ui`
+    (docs/ui.md): step, status, task, problem, stop, error, group, reward, advantage, tokens, length, passed,
+    term.NAME, reward.ROLE, groups, same, mixed, text, and sort.
 
     \b
     greenward rollouts runs/mine --step 12 --status failed
-    greenward rollouts runs/mine --reward-min 0.5 --format html
+    greenward rollouts runs/mine --where 'step=40-&stop=length&sort=-tokens'
     greenward rollouts runs/mine --around 120 --sort reward --smallest
     """
     from greenward.reports.render import print_report
-    from greenward.reports.rollouts import RolloutFilter, Rollouts, steps_around
-    from greenward.reports.write import render, usual_folder
+    from greenward.reports.rollouts import Rollouts, steps_around
+    from greenward.reports.write import render
+    from greenward.runs.selection import Condition, parse_query
 
-    if around is not None and steps != (None, None):
+    if around is not None and step is not None:
         raise click.UsageError("Give one of --step and --around.")
     if smallest and sorted_by is None:
         raise click.UsageError("--smallest needs --sort: the smallest of what?")
-    names = tuple(status.replace(" ", "_") for status in statuses)
-    first, last = steps if around is None else steps_around(run, around, window)
-    found = Rollouts(
-        run,
-        RolloutFilter(first, last, names, **wanted),
-        page_size or (100 if form == "html" else 10),
-        sorted_by,
-        smallest=smallest,
-    )
-    if form == "html":
-        click.echo(found.write_html(output or usual_folder(run)))
-    elif form == "terminal":
+    if around is not None:
+        step = "{}-{}".format(*steps_around(run, around, window))
+    given = {
+        ("step", "="): step,
+        ("status", "="): ",".join(status.replace(" ", "_") for status in statuses),
+        ("task", "="): task,
+        ("reward", ">="): None if reward_min is None else f"{reward_min!r}",
+        ("reward", "<="): None if reward_max is None else f"{reward_max!r}",
+    }
+    wanted = parse_query(where, strict=True)
+    wanted = wanted.with_conditions(*(Condition(*key, value) for key, value in given.items() if value))
+    if sorted_by is not None:
+        wanted = replace(wanted, sort=sorted_by if smallest else f"-{sorted_by}")
+    found = Rollouts(run, wanted, page_size)
+    if form == "terminal":
         print_report(found.report(page))
         if page < found.pages:
             click.echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")

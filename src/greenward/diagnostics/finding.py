@@ -8,11 +8,13 @@ explains is a cause; where several could explain a finding, it is the consequenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
@@ -139,6 +141,9 @@ class Finding:
     what would confirm the finding. For its page in docs/findings, `limit` says when it is found, `weight`
     what its severity depends on, and `source` where the limit comes from.
 
+    `selection` is a query for the kept answers behind it (`runs/selection.py`), in which {onset} is its step
+    and {name} the last part of its signal; without one those from the onset on are meant.
+
     `explains` are the findings that may follow from it, `by_success` says that it is a consequence of solved
     training problems, where they are (`findings/solved.py`), `live` are the changes that a monitor looks for,
     `not_for` the algorithms for which it means nothing, `suspects` the settings that a bisection tries
@@ -163,6 +168,7 @@ class Finding:
     weight: str = ""
     source: str = ""
     explains: tuple[str, ...] = ()
+    selection: str = ""
     by_success: bool = False
     live: tuple[Watched, ...] = ()
     not_for: tuple[str, ...] = ()
@@ -187,6 +193,15 @@ class Finding:
             (self.brief or self.title).format(**result.numbers),
             (signal,) if signal else (),
         )
+
+    def answers_behind(self, found: Occurrence) -> str:
+        """The query for the kept answers behind an occurrence; empty where there is no step to begin from."""
+        onset = None if found.onset is None else max(0, math.floor(found.onset.step))
+        name = (found.signals or ("",))[0].rpartition("/")[2]
+        usual = "step={onset}-"
+        if onset is None:
+            return (self.selection or usual).replace(usual, "").strip("&").format(name=quote(name))
+        return (self.selection or usual).format(onset=onset, name=quote(name))
 
 
 @dataclass(frozen=True)

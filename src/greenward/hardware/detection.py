@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "trackio": ("trackio",),
+    "ui": ("starlette", "uvicorn"),
     "mlflow": ("mlflow",),
     "games": ("pettingzoo", "textarena"),
 }

@@ -146,9 +146,9 @@ def _joined(blocks: Iterable[str]) -> str:
 _SHAPES = {"wide": (520, 290), "small": (340, 190)}
 
 
-def render_html(report: Report, *, refresh_seconds: int | None = None) -> str:
-    """The whole page. A browser loads it anew every `refresh_seconds`, for the page of a running run."""
-    return render_page("page.html.j2", style_sheet(), report=report, refresh_seconds=refresh_seconds)
+def render_html(report: Report) -> str:
+    """The whole page."""
+    return render_page("page.html.j2", style_sheet(), report=report)
 
 
 def render_page(template: str, style: str, **variables: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from greenward.diagnostics.finding import Finding, Topic
 from greenward.diagnostics.findings import answers, held_out, reward_model, rewards, solved, updates
+from greenward.reports.document import Occurrence
 from greenward.tasks import shipped_task
 
 REWARD_HEALTH = (
@@ -31,6 +32,14 @@ def topics_of(suites: Iterable[str], task: object = None) -> list[Topic]:
 
 
 FINDINGS: dict[str, Finding] = {one.name: one for topic in topics_of([]) for one in topic.findings}
+
+
+def answers_behind(found: Occurrence, task: object = None) -> str:
+    """The query for the kept answers behind an occurrence in a run of a task; empty where there is none."""
+    own = {one.name: one for topic in topics_of([], task) for one in topic.findings}
+    return own[found.name].answers_behind(found) if found.name in own else ""
+
+
 # Those that explain others, from cause to effect: of two that explain each other, or that begin at once, the
 # earlier is the cause.
 CAUSES: tuple[Finding, ...] = (

@@ -70,6 +70,7 @@ QUALITY_DROP = Finding(
         "Give the measure a weight in rewards, or a larger one.",
     ),
     confirm="The answers before and after the onset show the difference.",
+    selection="step={onset}-&passed=0&sort=reward",
     limit="pass rate, `code_score`, `correctness` or `readability` falls and does not recover",
 )
 
@@ -106,6 +107,7 @@ FAILING_ANSWERS_RISE = Finding(
         "Go on from the last checkpoint before the onset.",
     ),
     confirm="Graded again on an idle machine, the answers have the same status.",
+    selection="step={onset}-&status={name}",
     limit="syntax errors, runtime errors … rise by over 5 % of the answers and stay so for 12 steps",
     explains=WORSE,
     live=(Watched("status/syntax_error", "difference", 0.15),),
@@ -126,6 +128,7 @@ SANDBOX_TIMEOUTS = Finding(
         "If it was not: read answers with this status in rollouts/ after the onset.",
     ),
     confirm="Graded again on an idle machine, the answers pass or fail within the limit.",
+    selection="step={onset}-&status=timeout",
     limit="timeouts rise by over 5 % of the answers and stay so for 12 steps",
     explains=(*WORSE, "failing-answers-rise", "throughput-drop", "flaky-grades", "constant-reward"),
     live=(Watched("status/timeout", "difference", 0.1),),
@@ -146,6 +149,7 @@ LENGTH_COLLAPSE = Finding(
         "Pay for nothing that an empty answer gets, too: a term for brevity or for format alone.",
     ),
     confirm="The newest answers are empty or end at once.",
+    selection="step={onset}-&sort=length",
     limit="answers become shorter than 0.4 × and the pass rate does not rise meanwhile",
     explains=(*WORSE, "throughput-drop", "failing-answers-rise", "diversity-loss"),
     live=(Watched(LENGTH, "ratio", 0.4),),
@@ -164,6 +168,7 @@ LENGTH_GROWTH = Finding(
         "Set algorithm.overlong.penalty.",
     ),
     confirm="The longest of the newest answers repeat themselves.",
+    selection="step={onset}-&sort=-length",
     limit="answers become 1.8 × as long and the pass rate does not rise meanwhile",
     explains=("truncated-answers", "throughput-drop", "sandbox-timeouts"),
     live=(Watched(LENGTH, "ratio", 2.0),),
@@ -182,6 +187,7 @@ DIVERSITY_LOSS = Finding(
         "Stop earlier, if pass@k for k > 1 matters.",
     ),
     confirm="pass@8 falls towards pass@1 in the evaluations.",
+    selection="step={onset}-&sort=-times",
     limit="the share of distinct answers halves",
     weight="warning, info while the pass rate rises",
     explains=("dead-groups", "group-signal-fades", "gradient-vanished", "dominant-answer"),
@@ -214,6 +220,7 @@ CHEATING = Finding(
         "Keep sandbox.require at the strictest level that the machine has.",
     ),
     confirm="Their share falls when the problems they exploit leave the training set.",
+    selection="step={onset}-&status=cheating",
     limit="over 1 % of the answers in the last quarter",
     explains=(
         *WORSE,
@@ -337,6 +344,7 @@ LENGTH_BIAS = Finding(
         "Divide by length, or pay for it only where the answer passes.",
     ),
     confirm="The same answers with padding earn more.",
+    selection="sort=-length",
     limit=(
         "reward and log length of answers to one task that fare alike correlate by more than 0.3 (Fisher's z)"
     ),
@@ -412,6 +420,7 @@ DOMINANT_ANSWER = Finding(
         "See what the text earns: a partial reward for nothing is easily found.",
     ),
     confirm="greenward rollouts shows it under most problems.",
+    selection="step={onset}-&sort=-times",
     limit=(
         "one text answers over half of the tasks in the last quarter of the kept steps; steps of fewer than"
         " 8 tasks are pooled"
@@ -454,6 +463,7 @@ FLAKY_GRADES = Finding(
         "On a loaded machine, lower sandbox.workers or raise the time limit.",
     ),
     confirm="The same answers are graded alike on an idle machine.",
+    selection="mixed=1&sort=-times",
     limit=(
         "over 5 % of the answers that were given twice, at whatever step, got two grades, 3 or more; all "
         "kept answers are compared, of more than 64 MiB those of files spread evenly"

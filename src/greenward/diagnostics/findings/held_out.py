@@ -178,6 +178,7 @@ REWARD_HACKING = Finding(
         "Close the gap in the reward, or add a penalty for leaving the reference: algorithm.kl.coefficient.",
     ),
     confirm="Answers from after the onset that earn the full reward fail tests that they have not seen.",
+    selection="step={onset}-&sort=-reward",
     limit=(
         "training results rise from the best held-out evaluation on, while held-out results fall from it "
         "(level 1 %, divided by the number of evaluations)"

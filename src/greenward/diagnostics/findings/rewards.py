@@ -160,6 +160,7 @@ CONSTANT_REWARD = Finding(
         "See what an episode can earn: that of a hand-written policy, and one of random actions.",
     ),
     confirm="The answers of a step are of different worth with one reward.",
+    selection="step={onset}-&groups=constant",
     limit=(
         "the mean never moves, or is one value in the last third, below its best before; or all rewards of a "
         "step are equal throughout the last quarter"
@@ -194,6 +195,7 @@ REWARD_TERM_DEAD = Finding(
         "Remove it from rewards if it is not meant to count.",
     ),
     confirm="The function returns more than 0 for a hand-written answer of the best kind.",
+    selection="sort=-term.{name}",
     limit="a term with a weight is 0 at every step",
     weight="warning, info where the weights are not known and the reward rises",
     views=("reward",),
@@ -562,6 +564,7 @@ REWARD_DROP = Finding(
         "If one term fell while the total rose, change their weights in rewards.",
     ),
     confirm="Held-out evaluations before and after the onset fall, too.",
+    selection="step={onset}-&sort=reward",
     limit=(
         "the reward or a term of it falls and does not recover (change test; the reward by a fiftieth of its "
         "range at least, an agent's by a fifth); or the mean of the last sixth "
@@ -672,6 +675,7 @@ AUXILIARY_REWARD_DOMINATES = Finding(
         "Give it only to answers that pass, if it is about style.",
     ),
     confirm="With its weight at 0, the pass rate rises faster.",
+    selection="passed=0&sort=-reward",
     limit=(
         "a term other than the tests owns over half of the variance of the weighted terms over steps, of "
         "all and of the second half. Without a config the weights are those by which the terms add up to "
@@ -759,6 +763,7 @@ DEAD_GROUPS = Finding(
         "sampling.temperature.",
     ),
     confirm="groups/with_signal rises with the change in the next twenty steps.",
+    selection="step={onset}-&groups=constant",
     limit=(
         "over 75 % of the groups in the last quarter (where groups are not counted, steps at which the "
         "rewards of a prompt have a spread of exactly 0); from the third step on all of them, from the "
@@ -872,6 +877,7 @@ GROUP_SIGNAL_FADES = Finding(
         "Mix in harder problems as these are solved.",
     ),
     confirm="groups/dead_all_pass grows as groups/with_signal falls.",
+    selection="step={onset}-&groups=constant",
     limit="groups with signal fall to less than half",
     weight="warning, not with a critic",
     by_success=True,

@@ -807,6 +807,7 @@ TRUNCATED_ANSWERS = Finding(
         " supervised training masks the end token, as it does where the padding is the same token.",
     ),
     confirm="The cut answers would have been whole with twice the limit.",
+    selection="step={onset}-&stop=length",
     limit=(
         "over 20 % in the last quarter; from the third step on all of them, from the eighth on a mean above "
         "20 % by more than chance explains (99 %)"

@@ -1,0 +1,65 @@
+"""The command that serves the pages of runs to a browser on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from greenward.cli.options import PATH, flag, json_option
+from greenward.common.errors import GreenwardError
+
+
+@click.command("ui")
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=PATH)
+@click.option("--port", type=click.IntRange(1, 65535), default=7117, help="The next free one from here on.")
+@click.option(
+    "--host", default="127.0.0.1", help="Another address than this machine's needs a token, which is printed."
+)
+@flag("--no-open", help="Open no browser.")
+@flag("--no-cache", help="Keep no index in the cache folder.")
+@json_option
+def ui(
+    folders: tuple[Path, ...], *, port: int, host: str, no_open: bool, no_cache: bool, as_json: bool
+) -> None:
+    """Show the runs below each FOLDER in the browser: curves, answers and diagnoses, also while they train.
+
+    Without a FOLDER those below runs/. Nothing is written there: indexes lie in ~/.cache/greenward/ui.
+    Ctrl-C ends it.
+
+    \b
+    greenward ui
+    greenward ui runs/mine other/runs --port 7200
+    """
+    try:
+        from greenward.ui.cache import cache_folder
+        from greenward.ui.server import serve
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise GreenwardError(
+            f"the pages need {error.name}, which is not installed", remedy="pip install 'greenward[ui]'"
+        ) from None
+    shown = folders or (Path("runs"),)
+    for folder in shown:
+        if not folder.is_dir():
+            raise click.UsageError(f"{folder} is no folder. Give one with runs in it.")
+
+    def ready(url: str) -> None:
+        if as_json:
+            click.echo(json.dumps({"url": url, "pid": os.getpid()}))
+        else:
+            click.echo(f"{url}\nCtrl-C ends it.")
+            if "SSH_CONNECTION" in os.environ:
+                found = url.split("/")[2].rpartition(":")[2]
+                click.echo(f"From your own machine: ssh -L {found}:127.0.0.1:{found} THIS_HOST", err=True)
+        sys.stdout.flush()
+        if not (no_open or as_json or "SSH_CONNECTION" in os.environ):
+            import webbrowser
+
+            webbrowser.open(url)
+
+    serve(shown, host=host, port=port, cache=None if no_cache else cache_folder(), ready=ready)

@@ -1,0 +1,67 @@
+"""Files about runs in the user's cache folder: bounded, private to the user, and never needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_CACHE_BYTES = 2 << 30
+
+
+def cache_folder() -> Path:
+    """Where indexes lie: `$XDG_CACHE_HOME/greenward/ui`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "greenward" / "ui"
+
+
+class Cache:
+    """Files in the user's cache folder, by run; None as the folder keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        if folder is not None:
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._drop_oldest(folder)
+
+    def _drop_oldest(self, folder: Path) -> None:
+        found = [one for one in os.scandir(folder) if one.is_file(follow_symlinks=False)]
+        newest_first = sorted(((one.stat(follow_symlinks=False), one.path) for one in found), key=_age)
+        total = 0
+        for status, path in newest_first:
+            total += status.st_size
+            if total > MAX_CACHE_BYTES:
+                os.unlink(path)
+
+    def file(self, run: Path, what: str) -> Path | None:
+        """The file for what is kept of a run."""
+        if self.folder is None:
+            return None
+        digest = blake2b(os.fsencode(run), digest_size=16).hexdigest()
+        return self.folder / f"{digest}.{what}"
+
+    def write(self, file: Path | None, content: bytes | Callable[[BinaryIO], object]) -> None:
+        """Write a file whole or not at all; a full disk or missing rights cost only time."""
+        if file is None:
+            return
+        temporary = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "wb") as opened:
+                if isinstance(content, bytes):
+                    opened.write(content)
+                else:
+                    content(opened)
+            os.replace(temporary, file)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def _age(found: tuple[os.stat_result, str]) -> float:
+    return -found[0].st_mtime

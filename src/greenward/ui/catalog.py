@@ -1,0 +1,371 @@
+"""The runs below some folders: names, states and key numbers, by small files only.
+
+Identifiers are made here of relative paths and resolved by look-up, so that no path ever comes from a client.
+Symbolic links are not followed while looking for runs, and no file is read through one that leads out of its
+folder. Metrics are never parsed for the list: what it shows of them is in the last bytes of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from greenward.common.errors import GreenwardError
+from greenward.common.files import UNEXPECTED, open_file, read_file
+from greenward.common.parsing import parse_json_text
+from greenward.runs.files import from_json_number, to_json
+from greenward.runs.output import is_being_written
+from greenward.runs.progress import PROGRESS
+from greenward.runs.reading import (
+    ARMS,
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATIONS,
+    FAILURE,
+    METRICS,
+    ROLLOUTS,
+    SUMMARY,
+    WARM_START,
+    algorithm_of,
+    flattened,
+    read_config,
+)
+from greenward.ui.cache import Cache
+
+MAX_DEPTH = 4
+MAX_ENTRIES = 20_000
+SECONDS_BETWEEN_SCANS = 3.0
+SECONDS_UNTIL_STALE = 600.0
+_MAX_SMALL = 4 << 20
+_TAIL_BYTES = 16 << 10
+_INSIDE = frozenset({ROLLOUTS, EVALUATIONS, CHECKPOINTS})
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+Stamp = tuple[int, int, int]
+"""Inode, size and time of change of a file, in nanoseconds; zeros where there is none."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there."""
+
+    id: str
+    path: Path
+    root: Path
+    name: str
+    parent: str = ""
+
+
+def stamp(path: Path) -> Stamp:
+    """What tells whether a file has changed."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class Catalog:
+    """The runs below `folders`. Raises nothing for what cannot be read: `problems` names it."""
+
+    def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
+        self._cache = cache or Cache(None)
+        self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        self.problems: list[str] = []
+        self._places: dict[str, Place] = {}
+        self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._configs: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._scanned = float("-inf")
+        self._lock = threading.Lock()
+
+    def places(self) -> dict[str, Place]:
+        """The runs by identifier; the folders are looked through again after some seconds."""
+        with self._lock:
+            if time.monotonic() - self._scanned > SECONDS_BETWEEN_SCANS:
+                self._scan()
+                self._scanned = time.monotonic()
+            return self._places
+
+    def get(self, identifier: str) -> Place | None:
+        """The run with an identifier, None for any other text."""
+        found = self._places.get(identifier) or self.places().get(identifier)
+        return found if found is not None and _is_itself(found) else None
+
+    def _scan(self) -> None:
+        found: dict[str, Place] = {}
+        self.problems = []
+        for folder in self.folders:
+            by_path: dict[Path, str] = {}
+            for path in self._runs_below(folder):
+                relative = path.relative_to(folder)
+                name = relative.as_posix() if relative.parts else folder.name
+                if len(self.folders) > 1:
+                    name = f"{folder.name}/{name}" if relative.parts else name
+                identifier = _slug(name)
+                if identifier in found:
+                    identifier += "-" + blake2b(os.fsencode(path), digest_size=4).hexdigest()
+                parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
+                by_path[path] = identifier
+                found[identifier] = Place(identifier, path, folder, name, parent)
+        self._places = found
+
+    def _runs_below(self, folder: Path) -> Iterator[Path]:
+        """Folders with the files of a run, the outer ones first, in the order of their names."""
+        entries = 0
+        waiting = deque([(folder, 0)])
+        while waiting:
+            path, depth = waiting.popleft()
+            inner, is_run = [], False
+            try:
+                with os.scandir(path) as listing:
+                    for entry in listing:
+                        entries += 1
+                        if entries > MAX_ENTRIES:
+                            self.problems.append(
+                                f"More than {MAX_ENTRIES:,} entries: not all of {folder} was looked through."
+                            )
+                            break
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name not in _INSIDE and not entry.name.startswith("."):
+                                inner.append(entry.name)
+                        elif entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
+                            is_run = is_run or entry.is_file(follow_symlinks=False)
+            except OSError as error:
+                self.problems.append(f"{path}: {error.strerror or error}")
+            if is_run:
+                yield path
+            if entries > MAX_ENTRIES:
+                return
+            if depth < MAX_DEPTH:
+                waiting.extend((path / name, depth + 1) for name in sorted(inner, key=_natural))
+
+    def revision(self, place: Place) -> tuple[Any, ...]:
+        """What changes when anything changes that a page of the run shows."""
+        files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
+        return (*(stamp(place.path / name) for name in files), is_being_written(place.path))
+
+    def card(self, place: Place, *, with_config: bool = True) -> dict[str, Any]:
+        """What the list shows of a run, kept until a file of it changes."""
+        revision = self.revision(place)
+        known = self._cards.get(place.id)
+        if known is not None and known[0] == (revision, with_config):
+            card = known[1]
+        else:
+            try:
+                card = self._read_card(place, with_config)
+            except UNEXPECTED as error:  # one strange file must not hide the other runs
+                card = {**_EMPTY, "id": place.id, "name": place.name, "parent": place.parent}
+                card["problems"] = [f"A file has another form than a run writes ({type(error).__name__})."]
+            self._cards[place.id] = ((revision, with_config), card)
+        return {**card, "state": _state(card, revision[-1])}
+
+    def knows_config(self, place: Place) -> bool:
+        """Whether the config is at hand: parsing one takes a hundred times as long as looking it up."""
+        found = stamp(place.path / CONFIG)
+        known = self._configs.get(place.id)
+        if known is not None and known[0] == found:
+            return True
+        file = self._cache.file(place.path, "config")
+        if file is None or not file.is_file():
+            return False
+        try:
+            kept = json.loads(read_file(file, _MAX_SMALL))
+            if tuple(kept["stamp"]) == found and isinstance(kept["config"], dict):
+                self._configs[place.id] = (found, kept["config"])
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return False
+
+    def config(self, place: Place) -> dict[str, Any]:
+        """The config as JSON has it; empty where it cannot be read."""
+        file = place.path / CONFIG
+        found = stamp(file)
+        if self.knows_config(place):
+            return self._configs[place.id][1]
+        try:
+            config = plain_value(read_config(place.path)) if _is_itself(place) else {}
+        except (GreenwardError, OSError, *UNEXPECTED):
+            config = {}
+        self._configs[place.id] = (found, config)
+        kept = json.dumps({"stamp": found, "config": config}).encode()
+        self._cache.write(self._cache.file(place.path, "config"), kept)
+        return config
+
+    def _read_card(self, place: Place, with_config: bool) -> dict[str, Any]:
+        problems: list[str] = []
+        summary = read_small(place, SUMMARY, problems)
+        progress = read_small(place, PROGRESS, problems)
+        config = self.config(place) if with_config else {}
+        last = last_row(place, problems)
+        flat = dict(flattened(config))
+        stamps = [stamp(place.path / name) for name in (METRICS, SUMMARY, PROGRESS, CONFIG)]
+        failure = ""
+        if (place.path / FAILURE).is_file():
+            try:
+                failure = read_file(place.path / FAILURE, _MAX_SMALL, within=place.root).decode(
+                    "utf-8", "replace"
+                )[:2000]
+            except OSError as error:
+                problems.append(f"{FAILURE}: {error.strerror or error}")
+        model = config.get("model")
+        name = next(
+            (
+                str(model[key])
+                for key in ("name", "path", "model")
+                if isinstance(model, dict) and model.get(key)
+            ),
+            "",
+        )
+        step = last.get("step")
+        return {
+            "id": place.id,
+            "name": place.name,
+            "parent": place.parent,
+            "config_known": with_config,
+            "recipe": str(config.get("name") or ""),
+            "task": str(config.get("task") or ""),
+            "algorithm": algorithm_of(config) or "",
+            "model": name,
+            "seed": plain_value(flat.get("seed", flat.get("training.seed"))),
+            "step": step if type(step) is int else None,
+            "max_steps": _whole(flat.get("training.max_steps")),
+            "reward": _finite(last.get("reward/mean")),
+            "pass_rate": _finite(last.get("pass_rate")),
+            "before": _headline(summary.get("before")),
+            "after": _headline(summary.get("after")),
+            "status": str(summary.get("status") or ""),
+            "failure": failure,
+            "progress": {
+                key: progress.get(key) for key in ("phase", "done", "total", "unit", "eta", "numbers", "at")
+            },
+            "changed": max(time_ns for _, _, time_ns in stamps) / 1e9,
+            "bytes": stamps[0][1],
+            "problems": problems,
+            "wall_seconds": _finite(summary.get("wall_seconds")),
+        }
+
+
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("recipe", "task", "algorithm", "model", "status", "failure"), ""),
+    **dict.fromkeys(("seed", "step", "max_steps", "reward", "pass_rate", "before", "after", "wall_seconds")),
+    "progress": {},
+    "config_known": True,
+    "changed": 0.0,
+    "bytes": 0,
+}
+
+
+def _is_itself(place: Place) -> bool:
+    """Whether the folder of a run still is no link, by which files elsewhere would be its own."""
+    return os.path.realpath(place.path) == os.fspath(place.path)
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a config as JSON has it; a date, which YAML knows, as text."""
+    if isinstance(value, dict):
+        return {str(key): plain_value(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain_value(one) for one in value]
+    try:
+        return to_json(value)
+    except TypeError:
+        return str(value)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _slug(name: str) -> str:
+    parts = [_UNSAFE.sub("-", part).strip("-.") or "run" for part in name.split("/")]
+    slug = "~".join(parts)
+    if slug != name.replace("/", "~") or len(slug) > 120:
+        slug = f"{slug[:100]}-{blake2b(os.fsencode(name), digest_size=4).hexdigest()}"
+    return slug
+
+
+def _state(card: dict[str, Any], is_running: bool) -> str:
+    if is_running:
+        return "running" if card["step"] else "waiting"
+    if card["failure"]:
+        return "failed"
+    if card["status"] in ("finished", "interrupted"):
+        return "finished" if card["status"] == "finished" else "stopped"
+    return "running" if time.time() - card["changed"] < SECONDS_UNTIL_STALE / 10 else "stale"
+
+
+def _headline(metrics: Any) -> dict[str, Any] | None:
+    """The first estimate of an evaluation that has finite bounds: pass@1 where it is there."""
+    if not isinstance(metrics, dict):
+        return None
+    for name in ("pass@1", *metrics):
+        found = metrics.get(name)
+        if isinstance(found, dict):
+            bounds = {key: _finite(found.get(key)) for key in ("value", "low", "high")}
+            if all(value is not None for value in bounds.values()):
+                return {"name": str(name), **bounds, "problems": _whole(found.get("problems"))}
+    return None
+
+
+def _finite(value: Any) -> float | None:
+    value = from_json_number(value)
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 53 else None
+
+
+def read_small(place: Place, name: str, problems: list[str]) -> dict[str, Any]:
+    """A JSON object of a run; empty where there is none. What is wrong with the file goes into `problems`.
+
+    A file that is just being written is not named: it will be whole when it is asked for again.
+    """
+    file = place.path / name
+    try:
+        if not file.is_file():
+            return {}
+        found = parse_json_text(read_file(file, _MAX_SMALL, within=place.root))
+    except OSError as error:
+        problems.append(f"{name}: {error.strerror or error}")
+        return {}
+    except (ValueError, RecursionError):
+        if time.time() - os.stat(file).st_mtime > 10:
+            problems.append(f"{name} is damaged: it is no JSON")
+        return {}
+    if not isinstance(found, dict):
+        problems.append(f"{name} is damaged: it is no JSON object")
+        return {}
+    return found
+
+
+def last_row(place: Place, problems: list[str]) -> dict[str, Any]:
+    """The last whole row of the metrics, of the last bytes of the file."""
+    file = place.path / METRICS
+    try:
+        if not file.is_file():
+            return {}
+        with open_file(file, 1 << 62, within=place.root) as opened:
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - _TAIL_BYTES))
+            whole = opened.read(_TAIL_BYTES).rpartition(b"\n")[0]
+    except OSError as error:
+        problems.append(f"{METRICS}: {error.strerror or error}")
+        return {}
+    for line in reversed(whole.split(b"\n")):
+        try:
+            row = parse_json_text(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}

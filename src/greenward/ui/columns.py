@@ -1,0 +1,332 @@
+"""The numbers of a run as arrays: read once, then only what is new, and kept in the user's cache folder.
+
+A file that was only appended to is told from one that was cut or replaced by its inode, its size and the
+bytes before its old end. Reading stops after a time, so that a page shows the first part of a large file at
+once and asks again. Nothing is ever written into the folder of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
+
+import numpy as np
+
+from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, leads_out, lines, open_file
+from greenward.runs.answers import NAMES, AnswerColumns, Codes, modified, parsed_row, rows_of_file
+from greenward.runs.files import from_json_number
+from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
+from greenward.ui.cache import Cache
+from greenward.ui.catalog import Place, stamp
+
+FORMAT = 1
+SECONDS_AT_ONCE = 0.6
+MAX_HELD_BYTES = 250 << 20  # in memory, of all runs
+MAX_KEYS = 4000
+_TAIL = 64
+_ROWS_AT_ONCE = 4000
+_WORTH_KEEPING = 1 << 20  # bytes of files, below which they are simply read again
+
+
+class Metrics:
+    """The columns of metrics.jsonl: `steps` [N] and a column [N] for each key, NaN where a row lacks it.
+
+    `share` is how much of the file was read. `dropped` counts rows that a resumed run cut off while it was
+    open here, `broken` lines that are no row, `non_finite` the values that are no finite number.
+    """
+
+    def __init__(self) -> None:
+        self.steps = np.zeros(0, np.int64)
+        self.values: dict[str, np.ndarray] = {}
+        self.offset = 0
+        self.inode = 0
+        self.size = 0
+        self.tail = b""
+        self.dropped = self.broken = self.non_finite = 0
+        self.saved = 0
+        self._before = 0  # rows that were known of a file that is being read again
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.size == 0 else min(1.0, self.offset / self.size)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.steps.nbytes + sum(one.nbytes for one in self.values.values()))
+
+    def update(self, place: Place, until: float) -> None:
+        """Read what is new until a moment of `time.monotonic`. Raises `OSError`."""
+        file = place.path / METRICS
+        if not file.exists():
+            return
+        with open_file(file, MAX_LOG_BYTES, within=place.root) as opened:
+            status = os.fstat(opened.fileno())
+            opened.seek(max(0, self.offset - _TAIL))
+            before = opened.read(min(_TAIL, self.offset))
+            if status.st_ino != self.inode or status.st_size < self.offset or before != self.tail:
+                before_rows = len(self.steps)
+                self.__init__()  # type: ignore[misc]
+                self._before, self.inode = before_rows, status.st_ino
+            self.size = status.st_size
+            opened.seek(self.offset)
+            self._read(opened, until)
+            if self._before and self.share == 1.0:
+                self.dropped, self._before = max(0, self._before - len(self.steps)), 0
+            opened.seek(max(0, self.offset - _TAIL))
+            self.tail = opened.read(min(_TAIL, self.offset))
+
+    def _read(self, opened: BinaryIO, until: float) -> None:
+        rows: list[dict[str, Any]] = []
+        for line in lines(opened, MAX_LINE_BYTES):
+            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                break
+            self.offset = opened.tell()
+            row = parsed_row(line)
+            if row is None or not is_step(row.get("step")):
+                self.broken += bool(line.strip())
+                continue
+            rows.append(row)
+            if len(rows) >= _ROWS_AT_ONCE:
+                self._extend(rows)
+                rows = []
+                if time.monotonic() > until:
+                    break
+        self._extend(rows)
+
+    def _extend(self, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        before, count = len(self.steps), len(rows)
+        lists: dict[str, list[float]] = {}
+        given: Counter[str] = Counter()
+        for place, row in enumerate(rows):
+            for key, value in row.items():
+                if type(value) is not float:
+                    value = from_json_number(value)
+                    if type(value) not in (float, int):
+                        continue
+                    value = float(value) if abs(value) < 1e300 or value != value else math.inf
+                column = lists.get(key)
+                if column is None:
+                    if key == "step" or (
+                        key not in self.values and len(self.values) + len(lists) >= MAX_KEYS
+                    ):
+                        continue
+                    column = lists[key] = [math.nan] * count
+                column[place] = value
+                given[key] += 1
+        with np.errstate(over="ignore"):  # beyond single precision is infinite
+            new = {key: np.array(column).astype(np.float32) for key, column in lists.items()}
+        self.non_finite += sum(given[key] - int(np.isfinite(column).sum()) for key, column in new.items())
+        empty = np.full(count, np.nan, np.float32)
+        for key in self.values.keys() | new.keys():
+            earlier = self.values.get(key)
+            if earlier is None:
+                earlier = np.full(before, np.nan, np.float32)
+            self.values[key] = np.concatenate([earlier, new.get(key, empty)])
+        steps = np.array([row["step"] for row in rows], np.int64)
+        self.steps = np.concatenate([self.steps, steps])
+
+    def save(self, opened: BinaryIO) -> None:
+        head = {
+            "format": FORMAT,
+            "keys": list(self.values),
+            **{name: getattr(self, name) for name in ("offset", "inode", "broken", "non_finite")},
+            "tail": self.tail.hex(),
+        }
+        table = np.stack(list(self.values.values())) if self.values else np.zeros((0, len(self.steps)))
+        np.savez(opened, head=_head(head), steps=self.steps, table=table.astype(np.float32))
+
+    def load(self, file: Path) -> None:
+        """What was kept, if it is whole and of this format. `update` finds out whether it still holds."""
+        with open_file(file, MAX_LOG_BYTES) as opened, np.load(opened, allow_pickle=False) as found:
+            head = json.loads(found["head"].tobytes())
+            if head["format"] != FORMAT:
+                return
+            steps, table = found["steps"], found["table"]
+        if table.shape != (len(head["keys"]), len(steps)):
+            return
+        self.steps, self.values = steps, dict(zip(head["keys"], table, strict=True))
+        self.offset, self.inode, self.tail = head["offset"], head["inode"], bytes.fromhex(head["tail"])
+        self.broken, self.non_finite = head["broken"], head["non_finite"]
+        self.saved = self.offset
+
+
+class Answers:
+    """The columns of the answers of a run, and which files they were read from."""
+
+    def __init__(self) -> None:
+        self.columns = AnswerColumns()
+        self.files: dict[int, tuple[int, int, int]] = {}  # by step
+        self.waiting: list[tuple[int, Path]] = []
+        self.folder: tuple[int, int, int] = (-1, 0, 0)
+        self.dropped = 0
+        self.read_bytes = 0
+        self.saved = 0
+
+    @property
+    def share(self) -> float:
+        every = len(self.files) + len(self.waiting)
+        return len(self.files) / every if every else 1.0
+
+    @property
+    def nbytes(self) -> int:
+        columns = self.columns
+        arrays = (columns.steps, columns.rows, columns.offsets, columns.sizes, columns.same)
+        return sum(one.nbytes for one in (*arrays, *columns.numbers.values(), *columns.names.values()))
+
+    def update(self, place: Place, until: float) -> None:
+        """Read what is new until a moment of `time.monotonic`. Raises `OSError` and `RunError`."""
+        folder = place.path / ROLLOUTS
+        if leads_out(folder, place.root):
+            raise OSError(None, "it is a link that leads out of its folder", str(folder))
+        newest = max(self.files, default=None)
+        found = stamp(folder)
+        if found != self.folder or time.time() - modified(folder) < 2:
+            listed = steps_in(folder)
+            self._drop_changed({step: stamp(file) for step, file in listed})
+            self.waiting = [(step, file) for step, file in listed if step not in self.files]
+            self.folder = found
+        elif newest is not None and not self.waiting:
+            file = folder / f"{step_name(newest)}.jsonl"
+            if (
+                stamp(file) != self.files[newest]
+            ):  # a recorder appends to it, which does not change the folder
+                self._drop_changed({**self.files, newest: stamp(file)})
+                self.waiting = [(newest, file)]
+        found_rows = []
+        is_first = True
+        while self.waiting and (is_first or time.monotonic() < until):
+            is_first = False
+            step, file = self.waiting.pop(0)
+            status = stamp(file)
+            for one in rows_of_file(file, step, place.root):
+                if one is None:
+                    self.columns.broken += 1
+                else:
+                    found_rows.append(one)
+            self.files[step] = status
+            self.read_bytes += status[1]
+            if len(found_rows) > 20_000:
+                self.columns.extend(found_rows)
+                found_rows = []
+        self.columns.extend(found_rows)
+
+    def _drop_changed(self, listed: dict[int, tuple[int, int, int]]) -> None:
+        """Forget the answers of the first file that changed or is gone, and of all after it.
+
+        The columns stay in the order of the steps.
+        """
+        changed = [step for step, status in self.files.items() if listed.get(step) != status]
+        last = max(self.files, default=0)
+        late = [step for step in listed if step not in self.files and step < last]
+        if not changed and not late:
+            return
+        first = min(changed + late)
+        kept = self.columns.steps < first
+        self.dropped = int(len(kept) - kept.sum()) if any(step not in listed for step in changed) else 0
+        self.columns.keep(kept)
+        self.files = {step: status for step, status in self.files.items() if step < first}
+
+    def save(self, opened: BinaryIO) -> None:
+        columns = self.columns
+        head = {
+            "format": FORMAT,
+            "numbers": list(columns.numbers),
+            "codes": {name: columns.codes[name].names for name in NAMES},
+            "files": [[step, *status] for step, status in self.files.items()],
+            "broken": columns.broken,
+        }
+        np.savez(
+            opened,
+            head=_head(head),
+            steps=columns.steps,
+            rows=columns.rows,
+            offsets=columns.offsets,
+            sizes=columns.sizes,
+            same=columns.same,
+            numbers=np.stack(list(columns.numbers.values())),
+            names=np.stack([columns.names[name] for name in NAMES]),
+        )
+
+    def load(self, file: Path) -> None:
+        """What was kept, if it is whole and of this format. `update` finds out whether it still holds."""
+        with open_file(file, MAX_LOG_BYTES) as opened, np.load(opened, allow_pickle=False) as found:
+            head = json.loads(found["head"].tobytes())
+            if head["format"] != FORMAT:
+                return
+            arrays = {name: found[name] for name in found.files if name != "head"}
+        count = len(arrays["steps"])
+        if any(array.shape[-1] != count for array in arrays.values()):
+            return
+        columns = AnswerColumns(
+            arrays["steps"], arrays["rows"], arrays["offsets"], arrays["sizes"], arrays["same"],
+            dict(zip(head["numbers"], arrays["numbers"], strict=True)),
+            dict(zip(NAMES, arrays["names"], strict=True)),
+            {name: Codes(names) for name, names in head["codes"].items()},
+            head["broken"],
+        )  # fmt: skip
+        self.columns = columns
+        self.files = {step: (inode, size, time_ns) for step, inode, size, time_ns in head["files"]}
+
+
+def _head(head: dict[str, Any]) -> np.ndarray:
+    text = json.dumps(head).encode("utf-8", "surrogatepass")
+    return np.frombuffer(text, np.uint8)
+
+
+class Store:
+    """The arrays of the runs that were asked for last, at most `MAX_HELD_BYTES` of them in memory."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._held: OrderedDict[tuple[str, str], Metrics | Answers] = OrderedDict()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def metrics(self, place: Place) -> Metrics:
+        """The metrics of a run, as far as they could be read in a short time. Raises `OSError`."""
+        found = self._updated(place, "metrics", Metrics)
+        assert isinstance(found, Metrics)
+        return found
+
+    def answers(self, place: Place) -> Answers:
+        """The answers of a run, as far as they could be read in a short time.
+
+        Raises `OSError`, and `RunError` for a file that cannot be read.
+        """
+        found = self._updated(place, "answers", Answers)
+        assert isinstance(found, Answers)
+        return found
+
+    def _updated(self, place: Place, what: str, kind: type[Metrics | Answers]) -> Metrics | Answers:
+        key = (place.id, what)
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            file = self._cache.file(place.path, what)
+            found = self._held.get(key)
+            if found is None:
+                found = kind()
+                if file is not None and file.is_file():
+                    with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+                        found.load(file)
+            found.update(place, time.monotonic() + SECONDS_AT_ONCE)
+            done = found.offset if isinstance(found, Metrics) else found.read_bytes
+            if found.share == 1.0 and done - found.saved > _WORTH_KEEPING:
+                self._cache.write(file, found.save)
+                found.saved = done
+            with self._lock:
+                self._held[key] = found
+                self._held.move_to_end(key)
+                while len(self._held) > 1 and sum(o.nbytes for o in self._held.values()) > MAX_HELD_BYTES:
+                    self._held.popitem(last=False)
+            return found

@@ -1,0 +1,587 @@
+"""What the pages ask for, as plain data: one function for each kind of page."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from greenward.common.errors import GreenwardError, RunError
+from greenward.common.files import UNEXPECTED
+from greenward.common.text import visible
+from greenward.reports.document import Chart, Marker, Role, Series
+from greenward.runs.answers import (
+    ROLE,
+    TERM,
+    AnswerColumns,
+    holds_text,
+    is_number,
+    numbers_in,
+    read_rows_at,
+    text_hash,
+)
+from greenward.runs.files import read_json, to_json
+from greenward.runs.reading import evaluation_files, flattened
+from greenward.runs.selection import Selection, group_numbers, text_and_task
+from greenward.ui.catalog import Catalog, Place, plain_value
+from greenward.ui.columns import Metrics, Store
+from greenward.ui.series import MAX_POINTS, curve, smoothed
+from greenward.ui.verdicts import Verdicts
+
+MAX_ROWS = 512
+MAX_TEXT = 64 << 10
+MAX_COMPARED = 1500  # characters of a failure, since comparing takes time that grows faster than the text
+PREVIEW_CHARS = 240
+FACETS = ("status", "error", "stop", "task")
+MAX_FACET_VALUES = 60
+HISTOGRAMS = ("reward", "advantage", "tokens")
+BINS, STEP_BINS = 28, 80
+SECONDS_OF_SEARCH = 1.5
+SECONDS_OF_CONFIGS = 0.4  # for those that are not at hand, when the list is asked for
+_SEARCHED_AT_ONCE = 5000
+SECTIONS = (
+    ("Reward", re.compile(r"(reward|terms?|advantage|return)(/|s?$|_|/mean)")),
+    ("Success", re.compile(r"pass_rate|status/|pass@|games/|quality")),
+    ("Policy", re.compile(r"entropy|kl|approx_kl|clip/|ratio/|importance/|loss|grad_norm|learning_rate")),
+    ("Answers", re.compile(r"completion/|tokens/|length|episodes/")),
+    ("Groups", re.compile(r"groups/")),
+    ("Speed and memory", re.compile(r"time/|perf/|sandbox")),
+)  # fmt: skip
+CURATED = (
+    "reward/mean", "pass_rate", "completion/mean_length", "entropy", "approx_kl", "grad_norm",
+    "groups/with_signal", "completion/truncated", "loss",
+)  # fmt: skip
+ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
+
+
+class Pages:
+    """The data of the pages, of a catalog of runs, their columns and their diagnoses."""
+
+    def __init__(self, catalog: Catalog, store: Store, verdicts: Verdicts) -> None:
+        self.catalog, self.store, self.verdicts = catalog, store, verdicts
+
+    def runs(self) -> dict[str, Any]:
+        """All runs with what the list shows; configs that were never read follow within a moment."""
+        started = time.monotonic()
+        rows = []
+        places = self.catalog.places()
+        complete = True
+        for place in places.values():
+            known = self.catalog.knows_config(place) or time.monotonic() - started < SECONDS_OF_CONFIGS
+            complete = complete and known
+            rows.append(self.catalog.card(place, with_config=known))
+        rows.sort(key=lambda card: -card["changed"])
+        for card in rows:
+            found = None if card["parent"] else self.verdicts.get(places[card["id"]])
+            card["verdict"] = None if found is None else _brief(found)
+        return {
+            "folders": [str(folder) for folder in self.catalog.folders],
+            "problems": self.catalog.problems,
+            "runs": rows,
+            "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
+        }
+
+    def changes(self, place: Place | None) -> dict[str, Any]:
+        """A text that changes with all that is shown, and whether anything is being written."""
+        if place is not None:
+            found: Any = self.catalog.revision(place)
+            running = bool(found[-1])
+            exists = place.path.is_dir()
+        else:
+            every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            running, found, exists = any(one[-1] for one in every), every, True
+        cursor = f"{text_hash(repr((found, self.verdicts.revision, exists))):016x}"
+        return {"cursor": cursor, "running": running, "exists": exists}
+
+    def run(self, place: Place) -> dict[str, Any]:
+        """A run as a whole: its card, keys, config, evaluations and verdict."""
+        card = self.catalog.card(place)
+        notes = list(card["problems"])
+        try:
+            metrics = self.store.metrics(place)
+        except (OSError, GreenwardError) as error:
+            notes.append(f"metrics.jsonl: {_said(error)}")
+            metrics = Metrics()
+        if metrics.broken:
+            notes.append(f"{metrics.broken} line(s) of metrics.jsonl cannot be read and were left out.")
+        if metrics.dropped:
+            notes.append(f"This run was resumed or cut: {metrics.dropped} row(s) that were here are gone.")
+        if metrics.non_finite:
+            notes.append(f"{metrics.non_finite} value(s) are NaN or infinite; they are gaps in the curves.")
+        verdict = self.verdicts.get(place, first=True)
+        return {
+            **card,
+            "root": str(place.root),
+            "path": str(place.path),
+            "notes": notes,
+            "keys": keys_by_section(list(metrics.values)),
+            "curated": curated(metrics.values),
+            "rows": len(metrics.steps),
+            "share": metrics.share,
+            "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
+            "last_step": int(metrics.steps[-1]) if len(metrics.steps) else None,
+            "config": {key: plain_value(value) for key, value in flattened(self.catalog.config(place))},
+            "evaluations": self.evaluations(place),
+            "arms": [one.id for one in self.catalog.places().values() if one.parent == place.id],
+            "verdict": verdict,
+        }
+
+    def evaluations(self, place: Place) -> list[dict[str, Any]]:
+        """Step, suite and metrics of each evaluation, oldest first; damaged files are left out."""
+        found = []
+        for step, suite, file in evaluation_files(place.path)[-400:]:
+            record = evaluation_record(file, place.root)
+            metrics = record.get("metrics")
+            if isinstance(metrics, dict):
+                found.append({"step": step, "suite": suite, "metrics": to_json(metrics)})
+        return found
+
+    def series(
+        self, place: Place, keys: Sequence[str], *, low: float, high: float, points: int, window: int
+    ) -> bytes:
+        """Curves of some keys between two steps, as a head in JSON and arrays in single precision.
+
+        The layout is: 4 bytes, the length of the head; the head, padded to a multiple of 8; then for each
+        curve x, mean, low, high and, with a window above 1, the smoothed values, as float64 and float32.
+        """
+        metrics = self.store.metrics(place)
+        points = max(2, min(points, MAX_POINTS))
+        chosen = (metrics.steps >= low) & (metrics.steps <= high)
+        steps = metrics.steps[chosen]
+        head: list[dict[str, Any]] = []
+        body = io.BytesIO()
+        for key in keys:
+            values = metrics.values.get(key)
+            if values is None:
+                head.append({"key": key, "count": 0, "raw": True, "missing": True})
+                continue
+            found = curve(steps, values[chosen], points)
+            smooth = None
+            if window > 1:
+                smooth = curve(steps, smoothed(values.astype(np.float64), window)[chosen], points)
+            head.append(
+                {
+                    "key": key,
+                    "count": len(found.x),
+                    "raw": found.raw,
+                    "smooth": 0 if smooth is None else len(smooth.x),
+                }
+            )
+            body.write(found.x.astype("<f8").tobytes())
+            arrays = (found.mean,) if found.raw else (found.mean, found.low, found.high)
+            for array in arrays:
+                body.write(array.astype("<f4").tobytes())
+            if smooth is not None:
+                body.write(smooth.x.astype("<f8").tobytes())
+                body.write(smooth.mean.astype("<f4").tobytes())
+        top = {"curves": head, "share": metrics.share, "rows": len(metrics.steps)}
+        text = json.dumps(top).encode()
+        text += b" " * (-(len(text) + 4) % 8)
+        return len(text).to_bytes(4, "little") + text + body.getvalue()
+
+    def chart(self, place: Place, keys: Sequence[str], *, low: float, high: float, log: bool) -> Chart:
+        """The same curves as a chart of the reports, for a file."""
+        metrics = self.store.metrics(place)
+        chosen = (metrics.steps >= low) & (metrics.steps <= high)
+        lines = []
+        for key, role in zip(keys, ROLES, strict=False):
+            values = metrics.values.get(key)
+            if values is not None:
+                found = curve(metrics.steps[chosen], values[chosen], 400)
+                sound = np.isfinite(found.mean) & ((found.mean > 0) | (not log))
+                shown = zip(found.x[sound].tolist(), found.mean[sound].tolist(), strict=True)
+                lines.append(Series(key, role, tuple(shown)))
+        if not any(line.points for line in lines):
+            raise RunError("there is no finite value to draw in these steps")
+        marks = [
+            Marker(mark["step"], mark["title"])
+            for mark in self.marks(place)
+            if set(mark["signals"]) & set(keys) and low <= mark["step"] <= high
+        ]
+        return Chart(", ".join(keys), "step", tuple(lines), log=log, markers=tuple(marks), caption=place.name)
+
+    def marks(self, place: Place) -> list[dict[str, Any]]:
+        """The findings with an onset: where they stand in the curves of their signals."""
+        found = self.verdicts.get(place, first=True) or {}
+        every = [
+            one for cause in found.get("causes", ()) for one in (cause["finding"], *cause["consequences"])
+        ]
+        return [{**one["onset"], **one} for one in every if one["onset"]]
+
+    def series_rows(self, place: Place, keys: Sequence[str], low: float, high: float) -> Iterator[str]:
+        """All points of some keys between two steps, as CSV."""
+        metrics = self.store.metrics(place)
+        yield _csv_line(["step", *keys])
+        columns = [metrics.values.get(key) for key in keys]
+        for row in np.flatnonzero((metrics.steps >= low) & (metrics.steps <= high)):
+            values = ("" if one is None or np.isnan(one[row]) else float(one[row]) for one in columns)
+            yield _csv_line([int(metrics.steps[row]), *values])
+
+    def answers(
+        self, place: Place, selection: Selection, *, first: int, count: int, fold: bool
+    ) -> dict[str, Any]:
+        """A page of the answers that a selection holds, with facets, histograms and what is known of all."""
+        found = self.store.answers(place)
+        columns = found.columns
+        mask = selection.mask(columns)
+        matching = np.flatnonzero(mask)
+        searched = 1.0
+        if selection.text:
+            matching, searched = _with_text(place, columns, matching, selection.text)
+            mask = np.zeros(len(columns), bool)
+            mask[matching] = True
+        number = len(matching)
+        times: dict[int, int] = {}
+        if fold and number:
+            both = text_and_task(columns)[matching]
+            _, places, counts = np.unique(both, return_index=True, return_counts=True)
+            shown = matching[np.sort(places)]
+            times = dict(zip(matching[places].tolist(), counts.tolist(), strict=True))
+        else:
+            shown = matching
+        ordered = selection.order(columns, shown, first + count)[first:]
+        ordered = ordered[:count]
+        contents = dict(read_rows_at(place.path, columns, np.sort(ordered), within=place.root))
+        missing = [name for name in _own_fields(selection) if name not in columns.numbers]
+        return {
+            "total": len(columns),
+            "matching": number,
+            "rows_in_all": len(shown),
+            "first": first,
+            "share": found.share,
+            "searched": searched,
+            "query": str(selection),
+            "unknown": [*selection.unknown, *(f"no answer has {name}" for name in missing)],
+            "broken": columns.broken,
+            "dropped": found.dropped,
+            "columns": {"terms": columns.terms, "roles": columns.roles},
+            "rows": [
+                {**listed(columns, int(one), contents.get(int(one), {})), "times": times.get(int(one), 1)}
+                for one in ordered
+            ],
+            "facets": _facets(columns, selection, mask if selection.text else None),
+            "histograms": _histograms(columns, mask),
+            "steps": _step_bars(columns, mask),
+        }
+
+    def answer_rows(self, place: Place, selection: Selection, form: str) -> Iterator[str]:
+        """All answers that a selection holds, in its order: JSON Lines as they were written, or CSV."""
+        columns = self.store.answers(place).columns
+        matching = np.flatnonzero(selection.mask(columns))
+        if selection.text:
+            matching, _ = _with_text(place, columns, matching, selection.text, seconds=float("inf"))
+        ordered = selection.order(columns, matching)
+        fields = ["step", "row", "status", "task", "reward", "advantage", "tokens", "stop", "error", "group"]
+        own = [*columns.terms, *columns.roles]
+        if form == "csv":
+            yield _csv_line([*fields, *own, "answer"])
+        for begin in range(0, len(ordered), 256):
+            block = ordered[begin : begin + 256]
+            contents = dict(read_rows_at(place.path, columns, np.sort(block), within=place.root))
+            for one in map(int, block):
+                row = contents.get(one, {})
+                if form == "csv":
+                    shown = listed(columns, one, row)
+                    numbers = (shown_number(columns.numbers[name][one]) for name in own)
+                    cells = [shown[name] for name in fields]
+                    yield _csv_line([*cells, *numbers, str(row.get("answer", ""))])
+                else:
+                    yield json.dumps({"step": int(columns.steps[one]), **row}) + "\n"
+
+    def answer(self, place: Place, step: int, row: int) -> dict[str, Any] | None:
+        """One answer with all that is known of it, None where there is none."""
+        until = time.monotonic() + SECONDS_OF_SEARCH
+        found = self.store.answers(place)
+        while found.share < 1 and step not in found.files and time.monotonic() < until:
+            found = self.store.answers(place)
+        columns = found.columns
+        places = np.flatnonzero((columns.steps == step) & (columns.rows == row))
+        if not len(places):
+            if found.share < 1:
+                raise RunError(f"The answers of this run are being read: {found.share:.0%} so far.")
+            return None
+        at = int(places[0])
+        content = next((one for _, one in read_rows_at(place.path, columns, [at], within=place.root)), {})
+        answer = str(content.get("answer", ""))
+        turns = found_turns if isinstance(found_turns := content.get("transcript"), list) else []
+        numbers, _ = group_numbers(columns)
+        siblings = np.flatnonzero(numbers == numbers[at]) if content.get("group") is not None else places
+        task = columns.names["task"][at]
+        same = (columns.same == columns.same[at]) & (columns.names["task"] == task)
+        order = np.flatnonzero(columns.names["task"] == task)
+        failure = str(content.get("first_failure") or "")
+        return {
+            **listed(columns, at, content),
+            "answer": _text(answer),
+            "code": highlighted(answer),
+            "marked_line": _failing_line(content, answer),
+            "rest": max(0, len(answer) - MAX_TEXT),
+            "failure": _text(failure),
+            "difference": _difference(failure),
+            "error_message": _text(str(content.get("error_message") or "")),
+            "tests": str(content.get("tests") or ""),
+            "stdout": _text(str(content.get("stdout") or "")),
+            "prompt": _text(str(content.get("prompt") or "")),
+            "transcript": [
+                {"role": _text(str(turn.get("role")), 60), "text": _text(str(turn.get("text")))}
+                for turn in turns[:64]
+                if isinstance(turn, dict)
+            ],
+            "terms": self._weighed(place, numbers_in(content, "terms")),
+            "rewards": [
+                [_text(name, 200), shown_number(value)]
+                for name, value in numbers_in(content, "rewards").items()
+            ],
+            "siblings": [listed(columns, int(one), {}) for one in siblings[:64]],
+            "group_size": len(siblings),
+            "same_hash": f"{int(columns.same[at]):016x}",
+            "same_count": int(same.sum()),
+            "same_steps": [int(columns.steps[same].min()), int(columns.steps[same].max())],
+            "history": history(columns, order),
+            "previous": _neighbour(columns, at - 1),
+            "next": _neighbour(columns, at + 1),
+        }
+
+    def _weighed(self, place: Place, terms: Mapping[str, float]) -> list[dict[str, Any]]:
+        """The terms of a reward with the weights of the config, where it names them."""
+        weights: dict[str, float] = {}
+        rewards = self.catalog.config(place).get("rewards")
+        for one in rewards if isinstance(rewards, list) else ():
+            if isinstance(one, dict) and is_number(one.get("weight")):
+                weights[str(one.get("name"))] = float(one["weight"])
+        return [
+            {"name": _text(name, 200), "value": shown_number(value), "weight": weights.get(name)}
+            for name, value in terms.items()
+        ]
+
+
+def keys_by_section(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The keys of a log under the headings of `SECTIONS`; what none of them means stands last."""
+    left = sorted(keys)
+    found = []
+    for title, pattern in SECTIONS:
+        inside = [key for key in left if pattern.match(key)]
+        if inside:
+            found.append({"title": title, "keys": inside})
+            left = [key for key in left if key not in inside]
+    return [*found, {"title": "Other", "keys": left}] if left else found
+
+
+def curated(values: Mapping[str, np.ndarray]) -> list[str]:
+    """The keys that are shown first: the usual ones that the log has, or the first ones of another log."""
+    chosen = [key for key in CURATED if key in values][:6]
+    others = (key for key in sorted(values) if key not in chosen and not key.startswith(("time/", "perf/")))
+    while len(chosen) < 6 and (key := next(others, None)) is not None:
+        chosen.append(key)
+    return chosen
+
+
+def _brief(found: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("verdict", "headline", "critical", "warnings", "spark", "spark_of", "outdated")
+    return {key: found[key] for key in keys if key in found}
+
+
+def _said(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+
+
+def evaluation_record(file: Path, root: Path) -> dict[str, Any]:
+    """What a file of an evaluation holds; empty where it cannot be read."""
+    try:
+        return read_json(file, within=root) or {}
+    except (OSError, RunError, *UNEXPECTED):
+        return {}
+
+
+def shown_number(value: Any) -> float | None:
+    """A number with seven digits; None for NaN and infinity, which JSON does not have."""
+    return float(f"{float(value):.7g}") if np.isfinite(value) else None
+
+
+def _text(text: str, most: int = MAX_TEXT) -> str:
+    return visible(text, most)
+
+
+def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table shows of an answer."""
+    names = {
+        name: _text(columns.codes[name].names[columns.names[name][at]], 200)
+        for name in ("status", "task", "stop", "error", "group")
+    }
+    numbers = {
+        name: shown_number(columns.numbers[name][at]) for name in ("reward", "advantage", "tokens", "length")
+    }
+    failure = content.get("first_failure") or content.get("error_message") or ""
+    return {
+        "step": int(columns.steps[at]),
+        "row": int(columns.rows[at]),
+        **names,
+        **numbers,
+        "preview": _text(
+            " ⏎ ".join(str(content.get("answer", ""))[: 4 * PREVIEW_CHARS].split("\n")), PREVIEW_CHARS
+        ),
+        "failure": _text(str(failure), PREVIEW_CHARS),
+    }
+
+
+def _own_fields(selection: Selection) -> list[str]:
+    fields = [one.field for one in selection.conditions] + [selection.sort.lstrip("-")]
+    return list(dict.fromkeys(name for name in fields if name.startswith((TERM, ROLE))))
+
+
+def _with_text(
+    place: Place,
+    columns: AnswerColumns,
+    places: np.ndarray,
+    texts: Sequence[str],
+    seconds: float = SECONDS_OF_SEARCH,
+) -> tuple[np.ndarray, float]:
+    """The places whose answers hold all texts, of as many as can be read in the time; the share of those."""
+    until = time.monotonic() + seconds
+    found: list[int] = []
+    done = 0
+    while done < len(places) and (done == 0 or time.monotonic() < until):
+        block = places[done : done + _SEARCHED_AT_ONCE]
+        for at, row in read_rows_at(place.path, columns, block, within=place.root, texts=texts):
+            if all(holds_text(row, text) for text in texts):
+                found.append(at)
+        done += len(block)
+    return np.array(found, np.int64), done / len(places) if len(places) else 1.0
+
+
+def _facets(
+    columns: AnswerColumns, selection: Selection, only: np.ndarray | None
+) -> dict[str, list[list[Any]]]:
+    """For each facet the values with the number of answers that the other conditions hold for."""
+    found = {}
+    for facet in FACETS:
+        names = columns.codes[facet].names
+        own = ("task", "problem") if facet == "task" else (facet,)
+        others = tuple(one for one in selection.conditions if one.field not in own)
+        mask = only if only is not None else Selection(others).mask(columns)
+        counts = np.bincount(columns.names[facet][mask], minlength=len(names))
+        most = np.argsort(-counts, kind="stable")[:MAX_FACET_VALUES]
+        found[facet] = [[names[one], int(counts[one])] for one in most if counts[one] and names[one]]
+    return found
+
+
+def _histograms(columns: AnswerColumns, mask: np.ndarray) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name in HISTOGRAMS:
+        values = columns.numbers[name]
+        finite = np.isfinite(values)
+        if not finite.any():
+            continue
+        low, high = float(values[finite].min()), float(values[finite].max())
+        if low < high:
+            counts, edges = np.histogram(values[mask & finite], BINS, (low, high))
+            found[name] = {
+                "counts": counts.tolist(),
+                "low": low,
+                "high": high,
+                "edges": [shown_number(e) for e in edges],
+            }
+    return found
+
+
+def _step_bars(columns: AnswerColumns, mask: np.ndarray) -> dict[str, Any]:
+    if not len(columns):
+        return {"counts": [], "passed": [], "edges": []}
+    low, high = int(columns.steps[0]), int(columns.steps[-1]) + 1
+    width = max(1, -(-(high - low) // STEP_BINS))
+    edges = np.arange(low, high + width, width)
+    counts, _ = np.histogram(columns.steps[mask], edges)
+    passed, _ = np.histogram(columns.steps[mask & (columns.numbers["passed"] > 0)], edges)
+    return {"counts": counts.tolist(), "passed": passed.tolist(), "edges": edges.tolist()}
+
+
+def history(columns: AnswerColumns, places: np.ndarray) -> list[list[Any]]:
+    """[step, answers, passed, mean reward] of one problem at each step that asked it, oldest first."""
+    found = []
+    for step in np.unique(columns.steps[places])[-400:]:
+        there = places[columns.steps[places] == step]
+        rewards = columns.numbers["reward"][there]
+        known = rewards[np.isfinite(rewards)]
+        mean = shown_number(known.mean()) if len(known) else None
+        found.append([int(step), len(there), int(columns.numbers["passed"][there].sum()), mean])
+    return found
+
+
+def _neighbour(columns: AnswerColumns, at: int) -> list[int] | None:
+    return [int(columns.steps[at]), int(columns.rows[at])] if 0 <= at < len(columns) else None
+
+
+_EXPECTED = re.compile(r"(?P<call>.*?): expected (?P<expected>.*), got (?P<got>.*)", re.DOTALL)
+
+
+def _difference(failure: str) -> dict[str, Any] | None:
+    """The call, what was expected and what came, in pieces that are equal or not; None if not told."""
+    found = _EXPECTED.fullmatch(failure) if len(failure) <= MAX_COMPARED else None
+    if found is None:
+        return None
+    expected, got = found["expected"], found["got"]
+    opcodes = SequenceMatcher(None, expected, got, autojunk=False).get_opcodes()
+    return {
+        "call": _text(found["call"]),
+        "expected": [[tag == "equal", _text(expected[a:b])] for tag, a, b, _, _ in opcodes if b > a],
+        "got": [[tag == "equal", _text(got[c:d])] for tag, _, _, c, d in opcodes if d > c],
+    }
+
+
+def _failing_line(content: Mapping[str, Any], answer: str) -> int | None:
+    """The line of the answer where it went wrong: as recorded, or where it is no Python."""
+    line = content.get("error_line")
+    if type(line) is int and line > 0:
+        return line
+    if content.get("status") != "syntax_error":
+        return None
+    try:
+        compile(answer[:MAX_TEXT], "answer", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except SyntaxError as error:
+        return error.lineno
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
+
+
+def highlighted(code: str) -> list[list[Any]]:
+    """The lines of a program, each as (class, text) pairs."""
+    from pygments.lexers.python import PythonLexer  # the package finds it by a table, which threads race for
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+    kinds = (
+        (Comment, "comment"), (Keyword, "keyword"), (String, "string"), (Number, "number"),
+        (Name.Function, "name"), (Name.Class, "name"), (Name.Builtin, "builtin"), (Operator.Word, "keyword"),
+    )  # fmt: skip
+    lines: list[list[Any]] = [[]]
+    for token, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(_text(code)):
+        kind = next((name for parent, name in kinds if token in parent), "")
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                lines.append([])
+            if part:
+                lines[-1].append([kind, part])
+    return lines
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([_cell(one) for one in cells])
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "backslashreplace").decode()
+        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return "" if value is None else value

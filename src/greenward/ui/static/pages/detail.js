@@ -1,0 +1,108 @@
+// A group that was compared, a problem over the run, and an evaluation by problem.
+import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg } from "/static/core.js";
+import { codeLines } from "/static/pages/compare.js";
+import { estimate, runHead } from "/static/pages/run.js";
+
+class Detail {
+  loaded = false;
+  constructor(params, query, update) {
+    Object.assign(this, { params, query, update });
+  }
+  same = (params) => JSON.stringify(params) === JSON.stringify(this.params);
+  where = (query) => link(runLink(this.params.id, "rollouts"), query);
+  up = () => runLink(this.params.id, "rollouts");
+  trail = (name) => html`<i>/</i><a href=${runLink(this.params.id)}>${this.params.id.replaceAll("~", "/")}</a><i>/</i><span>${name}</span>`;
+}
+
+export class GroupPage extends Detail {
+  get title() {
+    return `Group ${this.params.group}`;
+  }
+  crumbs = () => this.trail(`step ${this.params.step}, group ${this.params.group}`);
+  async load(signal) {
+    this.data = await getJson(`${api("runs", this.params.id, "group")}?step=${this.params.step}&group=${encodeURIComponent(this.params.group)}`, signal);
+    this.loaded = true;
+  }
+  view() {
+    const { data } = this;
+    const diff = this.query.get("diff") === "1";
+    return html`<div class="stack"><h1>${data.cards[0].task || `Group ${data.group}`}</h1>
+      <dl class="facts"><div><dt>step</dt><dd>${count(data.step)}</dd></div><div><dt>passed</dt><dd>${data.passed} of ${data.size}</dd></div><div><dt>mean reward</dt><dd>${number(data.mean)}</dd></div><div><dt>spread</dt><dd>${number(data.spread)}</dd></div></dl>
+      ${data.reason ? html`<p class="note">${data.reason}</p>` : nothing}
+      <div class="bar"><button class="button" aria-pressed=${diff} @click=${() => this.key({ key: "d" })}>Difference to the best</button><a class="button" href=${runLink(this.params.id, "problems", data.cards[0].task)}>This problem over the run</a></div></div>
+      <div class="side-by-side">${data.cards.map((card, i) => html`<section class="card stack"><div class="headline"><h2><a href=${runLink(this.params.id, "rollouts", card.step, card.row)}>${number(card.reward, 4)}</a></h2>${statusBadge(card.status)}${i ? nothing : html`<span class="soft small">the best</span>`}</div>
+        <dl class="facts">${card.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(card.advantage)}</dd></div>`}<div><dt>tokens</dt><dd>${number(card.tokens, 6)}</dd></div>${card.terms.map(([name, value]) => html`<div><dt>${name}</dt><dd>${number(value)}</dd></div>`)}</dl>
+        ${card.failure ? html`<p class="mono small">${card.failure}</p>` : nothing}
+        ${diff && i ? html`<div class="lines" tabindex="0" role="region" aria-label="Difference to the best"><ol>${card.against.map(([sign, text]) => html`<li class=${sign === "+" ? "plus" : sign === "-" ? "minus" : ""}>${sign} ${text}</li>`)}</ol></div>` : codeLines(card.code)}</section>`)}</div>`;
+  }
+  key(event) {
+    if (event.key !== "d") return false;
+    go(link(location.pathname, this.query.with("diff", this.query.get("diff") ? "" : "1")), { replace: true });
+    return true;
+  }
+}
+
+export class ProblemPage extends Detail {
+  get title() {
+    return this.params.task;
+  }
+  crumbs = () => this.trail("Problem");
+  unfinished = () => this.data?.share < 1;
+  async load(signal) {
+    this.data = await getJson(`${api("runs", this.params.id, "problem")}?task=${encodeURIComponent(this.params.task)}`, signal);
+    this.loaded = true;
+  }
+  view() {
+    const { data } = this;
+    const asked = data.history;
+    const solved = asked.filter(([, , passed]) => passed);
+    const task = encodeURIComponent(this.params.task);
+    return html`<div class="stack"><h1>${data.task}</h1><dl class="facts"><div><dt>answers</dt><dd>${count(data.count)}, ${count(data.different)} different</dd></div><div><dt>asked at</dt><dd>${count(asked.length)} steps</dd></div>${solved.length ? html`<div><dt>first solved</dt><dd>step ${count(solved[0][0])}</dd></div><div><dt>last solved</dt><dd>step ${count(solved.at(-1)[0])}</dd></div>` : html`<div><dt>solved</dt><dd>never in training</dd></div>`}</dl>
+      <div class="bar"><a class="button" href=${this.where(`problem=${task}`)}>All its answers</a></div></div>
+      ${asked.length ? html`<section class="card stack"><h2>Share of answers that passed</h2>${historyBars(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
+      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2><div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th><th scope="col">Passed</th></tr></thead><tbody>${data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`)}</tbody></table></div></section>` : nothing}
+      ${data.clusters.length ? html`<section class="stack"><h2>What was written, the most frequent first</h2><div class="side-by-side">${data.clusters.map((one) => html`<section class="card stack"><div class="headline"><h3><a href=${this.where(`same=${one.same}&problem=${task}`)}>×${count(one.times)}</a></h3>${statusBadge(one.status)}<span class="soft small">steps ${count(one.steps[0])} to ${count(one.steps[1])}, reward ${number(one.reward)}${one.passed && one.passed < one.times ? `, passed ${one.passed} times` : ""}</span></div>${codeLines(one.code)}${one.failure ? html`<p class="mono small">${one.failure}</p>` : nothing}</section>`)}</div></section>` : nothing}`;
+  }
+}
+
+export function historyBars(asked, choose) {
+  const width = 100 / asked.length;
+  return html`<svg class="bars" viewBox="0 0 100 52" preserveAspectRatio="none" role="img" aria-label="Share of answers that passed, by step">${asked.map(([step, answers, passed], i) => svg`<rect class="ground" x=${i * width + 0.2} width=${Math.max(width - 0.4, 0.3)} y="2" height="48"></rect><rect class="passed" x=${i * width + 0.2} width=${Math.max(width - 0.4, 0.3)} y=${50 - (48 * passed) / answers} height=${(48 * passed) / answers}></rect><rect class="hit" x=${i * width} width=${width} y="0" height="52" @click=${() => choose(step)}><title>step ${step}: ${passed} of ${answers} passed</title></rect>`)}</svg>
+    <div class="axis"><span>step ${count(asked[0][0])}</span><span>${count(asked.at(-1)[0])}</span></div>`;
+}
+
+export class EvaluationPage extends Detail {
+  title = "Evaluation";
+  crumbs = () => this.trail("Evaluation");
+  up = () => runLink(this.params.id);
+  address = (query) => link(runLink(this.params.id, "evaluation"), query);
+  async load(signal) {
+    const [step, suite, task] = ["step", "suite", "task"].map((name) => this.query.get(name));
+    const asked = `${step ? `step=${step}&` : ""}${suite ? `suite=${encodeURIComponent(suite)}&` : ""}`;
+    this.run = await getJson(api("runs", this.params.id), signal);
+    try {
+      this.data = await getJson(`${api("runs", this.params.id, "evaluation")}?${asked}`, signal);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      this.data = null;
+    }
+    this.answers = this.data && task ? await getJson(`${api("runs", this.params.id, "evaluation")}?${asked}task=${encodeURIComponent(task)}`, signal) : null;
+    this.loaded = true;
+  }
+  view() {
+    const { data, query, run } = this;
+    if (!data) return html`${runHead(run, "evaluation")}<p class="empty">This run was not evaluated yet.</p>`;
+    const flips = (test) => data.problems.filter(([, samples, passed, before]) => typeof before === "number" && test(passed / samples, before)).length;
+    const only = query.get("show");
+    const kinds = { fixed: (now, was) => now > 0 && was === 0, broken: (now, was) => now === 0 && was > 0, failed: (now) => now === 0, passed: (now) => now === 1 };
+    const shown = data.problems.filter(([, samples, passed, before]) => !only || kinds[only]?.(samples ? passed / samples : 0, before ?? NaN));
+    return html`${runHead(run, "evaluation")}
+      <section class="stack"><div class="bar"><label class="small">Evaluation <select class="field" @change=${(event) => { const [step, suite] = event.target.value.split("|"); go(this.address(query.without("task").with("step", step).with("suite", suite))); }}>${data.steps.map(([step, suite]) => html`<option value=${`${step}|${suite ?? ""}`} ?selected=${step === data.step && suite === data.suite}>step ${count(step)}, ${suite ?? "held-out"}</option>`)}</select></label></div>
+      <div class="scroll"><table class="narrow"><tbody>${[...Object.entries(data.metrics), ...Object.entries(data.rates).slice(0, 40)].map(([name, one]) => html`<tr><th scope="row">${name}</th><td class="num">${estimate(one)}</td></tr>`)}</tbody></table></div></section>
+      <section class="stack"><h2>${count(data.problems.length)} problems</h2>
+        <div class="bar">${Object.entries({ "": "All", passed: "Always solved", failed: "Never solved", ...(data.before === null ? {} : { fixed: `Fixed since step ${data.before} (${flips(kinds.fixed)})`, broken: `Broken since (${flips(kinds.broken)})` }) }).map(([name, title]) => html`<button class="button" aria-pressed=${only === name} @click=${() => go(this.address(query.with("show", name)))}>${title}</button>`)}</div>
+        <div class="cells">${shown.slice(0, 2000).map(([task, samples, passed]) => html`<a class="cell" data-share=${samples ? Math.round((4 * passed) / samples) : 0} aria-current=${query.get("task") === task ? "true" : nothing} href=${this.address(query.with("task", task))} title=${`${task}: ${passed} of ${samples}`}><span class="unseen">${task}: ${passed} of ${samples}</span><span aria-hidden="true">${passed === samples ? "✓" : passed ? passed : "·"}</span></a>`)}</div>
+        ${shown.length ? nothing : html`<p class="empty">None.</p>`}</section>
+      ${this.answers ? html`<section class="stack"><h2>${query.get("task")}</h2>${this.answers.prompt ? html`<details class="card"><summary>Prompt</summary><pre>${this.answers.prompt}</pre></details>` : nothing}<div class="side-by-side">${this.answers.answers.map((one) => html`<div class="card stack"><p>${statusBadge(one.status)}</p>${codeLines(one.code)}${one.failure ? html`<pre>${one.failure}</pre>` : nothing}</div>`)}</div><p><a href=${runLink(this.params.id, "problems", query.get("task"))}>This problem over the run</a></p></section>` : nothing}`;
+  }
+}

@@ -1,0 +1,173 @@
+"""The index: what is appended, cut or replaced is read as the file now is, and kept between servers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+from made_runs import answer, write_run
+
+from greenward.runs.answers import read_answer_columns
+from greenward.runs.reading import read_metrics
+from greenward.ui import cache, columns
+from greenward.ui.cache import Cache
+from greenward.ui.catalog import Catalog, Place
+from greenward.ui.columns import Store
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_run(tmp_path / "runs" / "one", 40, seed=0)
+    return tmp_path / "runs" / "one"
+
+
+def place_of(run) -> Place:
+    return next(iter(Catalog([run.parent]).places().values()))
+
+
+def same_metrics(store: Store, place: Place) -> None:
+    found = store.metrics(place)
+    rows = read_metrics(place.path / "metrics.jsonl").rows
+    assert found.steps.tolist() == [row["step"] for row in rows]
+    for key, values in found.values.items():
+        np.testing.assert_allclose(values, [row.get(key, math.nan) for row in rows], rtol=1e-6)
+    assert found.values.keys() == {key for row in rows for key in row} - {"step"}
+
+
+def same_answers(store: Store, place: Place) -> None:
+    found, expected = store.answers(place).columns, read_answer_columns(place.path)
+    assert len(found) == len(expected)
+    for name in ("steps", "rows", "offsets", "same"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    for name, values in expected.numbers.items():
+        np.testing.assert_array_equal(found.numbers[name], values)
+    assert found.texts("status").tolist() == expected.texts("status").tolist()
+
+
+def test_metrics_follow_the_file(run):
+    place, store = place_of(run), Store(Cache(None))
+    file = run / "metrics.jsonl"
+    same_metrics(store, place)
+    with file.open("a") as opened:  # appended to, with a key of its own, and torn
+        opened.write('{"step": 41, "own/term": 2.5, "reward/mean": "NaN"}\n{"step": 42, "ow')
+    same_metrics(store, place)
+    with file.open("a") as opened:
+        opened.write('n/term": 3.5}\n')
+    same_metrics(store, place)
+    assert store.metrics(place).values["own/term"][-1] == 3.5
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:10]))  # cut, as a resumed run does
+    same_metrics(store, place)
+    assert store.metrics(place).dropped == 32
+    file.write_text("".join(lines[:10]) + lines[20])  # replaced in place by something longer
+    same_metrics(store, place)
+
+
+def test_a_file_of_the_same_length_with_another_end_is_read_anew(run):
+    place, store = place_of(run), Store(Cache(None))
+    same_metrics(store, place)
+    file = run / "metrics.jsonl"
+    content = file.read_bytes()
+    with file.open("r+b") as opened:
+        opened.seek(len(content) - 8)
+        opened.write(content[-8:].replace(b"1", b"2").replace(b"3", b"4").replace(b"5", b"6"))
+    with file.open("ab") as opened:
+        opened.write(b'{"step": 41, "entropy": 9.0}\n')
+    same_metrics(store, place)
+
+
+def test_answers_follow_their_files(run):
+    place, store = place_of(run), Store(Cache(None))
+    rng = np.random.default_rng(9)
+    same_answers(store, place)
+    folder = run / "rollouts"
+
+    def write(step: int, count: int) -> None:
+        rows = [json.dumps(answer(step, index, rng)) + "\n" for index in range(count)]
+        (folder / f"step_{step:06d}.jsonl").write_text("".join(rows))
+
+    write(50, 5)
+    same_answers(store, place)
+    with (folder / "step_000050.jsonl").open("a") as opened:  # as a recorder appends
+        opened.write(json.dumps(answer(50, 5, rng)) + "\n")
+    same_answers(store, place)
+    write(20, 3)  # one in the middle is written anew
+    same_answers(store, place)
+    write(15, 4)  # and one comes in between
+    same_answers(store, place)
+    for step in (40, 50):
+        (folder / f"step_{step:06d}.jsonl").unlink()  # resumed from step 30
+    same_answers(store, place)
+    assert store.answers(place).dropped > 0
+
+
+def test_an_index_is_kept_and_used_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_WORTH_KEEPING", 0)
+    place = place_of(run)
+    first = Store(Cache(tmp_path / "cache"))
+    same_metrics(first, place), same_answers(first, place)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    second = Store(Cache(tmp_path / "cache"))
+    monkeypatch.setattr(columns, "parsed_row", None)  # would be called for a row that is read again
+    monkeypatch.setattr(columns, "rows_of_file", None)
+    same_metrics(second, place)
+    same_answers(second, place)
+
+
+def test_a_damaged_index_is_made_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_WORTH_KEEPING", 0)
+    place = place_of(run)
+    first = Store(Cache(tmp_path / "cache"))
+    same_metrics(first, place), same_answers(first, place)
+    for file in (tmp_path / "cache").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    second = Store(Cache(tmp_path / "cache"))
+    same_metrics(second, place), same_answers(second, place)
+
+
+def test_the_cache_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
+    for index in range(5):
+        (tmp_path / f"{index}.metrics").write_bytes(bytes(1000))
+        (tmp_path / f"{index}.metrics").touch()
+    Cache(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_settings_are_kept_until_their_file_changes(run, tmp_path, monkeypatch):
+    first = Catalog([run.parent], Cache(tmp_path / "cache"))
+    (place,) = first.places().values()
+    assert not first.knows_config(place)
+    config = first.config(place)
+    assert config["seed"] == 0
+    second = Catalog([run.parent], Cache(tmp_path / "cache"))
+    assert second.knows_config(place) and second.config(place) == config
+    (run / "config.yaml").write_text("seed: 5\nbegun: 2026-01-01\n")
+    assert not second.knows_config(place)
+    assert second.config(place) == {"seed": 5, "begun": "2026-01-01"}
+
+
+def test_reading_stops_in_between_and_goes_on(run, monkeypatch):
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
+    monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
+    os.utime(run / "rollouts", (1e9, 1e9))  # as of a run that was made long ago
+    place, store = place_of(run), Store(Cache(None))
+    shares = [store.metrics(place).share for _ in range(7)]
+    assert 0 < shares[0] < 1 and shares[-1] == 1.0 and shares == sorted(shares)
+    same_metrics(store, place)
+    shares = [store.answers(place).share for _ in range(4)]
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+    same_answers(store, place)
+
+
+def test_answers_are_followed_in_a_folder_that_did_not_change(run):
+    place, store = place_of(run), Store(Cache(None))
+    same_answers(store, place)
+    folder = run / "rollouts"
+    with (folder / "step_000040.jsonl").open("a") as opened:
+        opened.write(json.dumps(answer(40, 8, np.random.default_rng(1))) + "\n")
+    os.utime(folder, ns=(0, store.answers(place).folder[2]))
+    same_answers(store, place)
