@@ -49,6 +49,8 @@ def main() -> None:
                 licence = json.load(archive.extractfile("package/package.json"))["license"]  # type: ignore[arg-type]
                 for file in wanted:
                     content = archive.extractfile(f"package/{file}").read()  # type: ignore[union-attr]
+                    # git ignores folders called dist
+                    file = file.removeprefix("dist/")
                     target = FOLDER / name / file
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(content)

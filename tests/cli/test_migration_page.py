@@ -26,7 +26,8 @@ KEYS = list(
     dict.fromkeys(
         re.split("[=:]", span)[0]
         for span in SPANS
-        if re.match(
+        if not span.endswith(".json")
+        and re.match(
             r"(model|problems|training|sampling|evaluation|rewards|algorithm|tracking|faults|environment|reward)\.\w",
             span,
         )

@@ -25,7 +25,8 @@ from greenward.runs.directory import RunDirectory
 from greenward.runs.output import KINDS, MARK, claim_folder
 
 NAMED_LIKE_AN_OUTPUT = re.compile(r"out(put)?(_dir)?$|_(file|folder|dir)$|^(logs|alarms|folder|to)$")
-READ = {("greenward show", "folder"), ("greenward runs", "folder")}  # options that are named so and are read
+# What is named so is read, or is a place for new files only (tests/cli/test_init_command.py).
+READ = {("greenward show", "folder"), ("greenward runs", "folder"), ("greenward init", "folder")}
 
 
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:

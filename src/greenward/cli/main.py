@@ -113,7 +113,8 @@ def _of_key(error: click.NoSuchOption, arguments: Sequence[str]) -> click.UsageE
 
     if not (keys := keys_called(error.option_name.lstrip("-"), arguments)):
         return error
-    place = next((i for i, one in enumerate(arguments) if one.split("=")[0] == error.option_name), None)
+    names = [SETTINGS["token_normalize_func"](one.partition("=")[0]) for one in arguments]
+    place = names.index(error.option_name) if error.option_name in names else None
     value = "…"
     if place is not None:
         _, equals, after = arguments[place].partition("=")

@@ -10,15 +10,15 @@ import click
 
 from greenward import __version__
 from greenward.cli.diagnose import run_options
-from greenward.cli.main import DIAGNOSING, SETTINGS, run
-from greenward.cli.options import PATH, Commands, OutputFile, json_option
+from greenward.cli.main import DIAGNOSING, SETTINGS, Main, run
+from greenward.cli.options import PATH, OutputFile, json_option
 from greenward.common.text import visible
 
 if TYPE_CHECKING:
     from greenward.diagnostics.finding import Diagnosis
 
 
-@click.group(cls=Commands, context_settings=SETTINGS)
+@click.group(cls=Main, context_settings=SETTINGS)
 @click.version_option(__version__, message="%(prog)s (greenward) %(version)s")
 def rldk() -> None:
     """Diagnose training runs; the same commands as in `greenward`, and views of parts of them."""
