@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from made_runs import answer, write_run
 
+from greenward.common import files
+from greenward.runs import answers
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.reading import read_metrics
 from greenward.ui import cache, columns
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.columns import Store
+from greenward.ui.verdicts import Verdicts
 
 
 @pytest.fixture
@@ -171,3 +174,63 @@ def test_answers_are_followed_in_a_folder_that_did_not_change(run):
         opened.write(json.dumps(answer(40, 8, np.random.default_rng(1))) + "\n")
     os.utime(folder, ns=(0, store.answers(place).folder[2]))
     same_answers(store, place)
+
+
+def test_a_line_beyond_the_most_that_is_read_hides_and_makes_no_row(run, monkeypatch):
+    monkeypatch.setattr(files.lines, "__defaults__", (4096,))
+    monkeypatch.setattr(columns, "MAX_LINE_BYTES", 4096)
+    monkeypatch.setattr(answers, "MAX_LINE_BYTES", 4096)
+    long = "x" * 4096 + '{"step": 90, "made/up": 1.0}'
+    place, store = place_of(run), Store(Cache(None))
+    with (run / "metrics.jsonl").open("a") as opened:
+        opened.write(long)
+    for _ in range(2):
+        assert store.metrics(place).steps[-1] == 40 and store.metrics(place).broken == 0
+    with (run / "metrics.jsonl").open("a") as opened:
+        opened.write('{"step": 91}\n{"step": 41, "own": 1.0}\n')
+    for _ in range(2):
+        found = store.metrics(place)
+        assert found.steps[-2:].tolist() == [40, 41] and found.broken == 1 and found.share == 1.0
+    file = run / "rollouts" / "step_000040.jsonl"
+    with file.open("a") as opened:
+        opened.write(long + '\n{"answer": "behind it"}\n')
+    read = store.answers(place).columns
+    ((_, row),) = answers.read_rows_at(run, read, [len(read) - 1], within=run.parent)
+    assert row["answer"] == "behind it" and read.broken == 1
+
+
+def test_a_file_of_answers_that_cannot_be_read_hides_no_other(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_WORTH_KEEPING", 0)
+    place = place_of(run)
+    listed = sorted((run / "rollouts").iterdir())
+    whole = len(Store(Cache(None)).answers(place).columns)
+    lost = len(listed[1].read_text().splitlines())
+    os.replace(listed[1], tmp_path / "moved")
+    os.mkfifo(listed[1])
+    for store in (Store(Cache(tmp_path / "cache")), Store(Cache(tmp_path / "cache"))):
+        for _ in range(2):
+            found = store.answers(place)
+            assert len(found.columns) == whole - lost
+            (why,) = found.unread.values()
+            assert "no regular file" in why
+    listed[1].unlink()
+    os.replace(tmp_path / "moved", listed[1])
+    same_answers(store, place)
+    assert not store.answers(place).unread
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"null", b"{}", b"PK\x03\x04" + bytes(60)])
+def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
+    kept = Cache(tmp_path / "cache")
+    place = place_of(run)
+    for what in ("config", "diagnosis", "metrics", "answers"):
+        file = kept.file(run, what)
+        assert file is not None
+        file.write_bytes(content)
+    assert Catalog([run.parent], kept).config(place)["seed"] == 0
+    verdicts = Verdicts(kept)
+    try:
+        assert verdicts.get(place) is None
+    finally:
+        verdicts.close()
+    same_metrics(Store(kept), place), same_answers(Store(kept), place)

@@ -423,3 +423,31 @@ def test_hostile_words_reach_the_page_as_words(served):
     assert HOSTILE[:8] == "<script>"
     body = request(served, "/r/good?q=%3Cscript%3E")[2]
     assert b"<script>window" not in body and body == request(served, "/")[2]
+
+
+def test_files_that_no_run_writes_leave_every_answer_valid_json(tmp_path):
+    folder = tmp_path / "runs"
+    write_run(folder / "sound", 20, seed=0)
+    odd = folder / "odd"
+    odd.mkdir()
+    (odd / "config.yaml").write_text("name: odd\n")
+    (odd / "progress.json").write_text(
+        '{"phase": "x", "done": NaN, "total": 1e999, "numbers": {"a": -Infinity}}'
+    )
+    os.mkfifo(odd / "metrics.jsonl")
+    testclient = pytest.importorskip("starlette.testclient")
+    app, pages = make_app([folder], cache=None)
+    client = testclient.TestClient(app, base_url="http://127.0.0.1")
+    try:
+        response = client.get("/api/v1/runs")
+        json.loads(response.text, parse_constant=pytest.fail)
+        assert {run["id"] for run in response.json()["runs"]} == {"sound", "odd"}
+        for end in ("series.csv?key=a", "series?key=a", "series.svg?key=a"):
+            refused = client.get(f"/api/v1/runs/odd/{end}")
+            assert refused.status_code == 422 and "no regular file" in refused.text
+        os.replace(folder / "sound", tmp_path / "moved")
+        (folder / "sound").symlink_to("sound")  # which leads to itself
+        assert client.get("/api/v1/changes").status_code == 200
+        assert client.get("/api/v1/runs").status_code == 200
+    finally:
+        pages.verdicts.close()

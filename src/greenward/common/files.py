@@ -105,14 +105,16 @@ def leads_out(path: Path, folder: Path) -> bool:
 def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """The lines of a file with their ends; of a longer line the first `most_bytes`, without its end.
 
-    A last line without an end ends the file, even if another process appends the rest of it meanwhile.
+    A last line without an end ends the file, even if another process appends the rest of it meanwhile. The
+    file stands behind the whole line when it is given.
     """
     while line := file.readline(most_bytes):
+        end = line
+        while len(end) == most_bytes and not end.endswith(b"\n"):
+            end = file.readline(most_bytes)
         yield line
-        if len(line) < most_bytes and not line.endswith(b"\n"):
+        if not end.endswith(b"\n"):
             return
-        while len(line) == most_bytes and not line.endswith(b"\n"):
-            line = file.readline(most_bytes)
 
 
 def read_parquet(
