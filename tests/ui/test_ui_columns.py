@@ -134,10 +134,23 @@ def test_a_damaged_index_is_made_again(run, tmp_path, monkeypatch):
 def test_the_cache_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
     for index in range(5):
-        (tmp_path / f"{index}.metrics").write_bytes(bytes(1000))
-        (tmp_path / f"{index}.metrics").touch()
+        file = Cache(tmp_path).file(tmp_path / str(index), "metrics")
+        assert file is not None
+        file.write_bytes(bytes(1000))
+    (tmp_path / "thesis.txt").write_bytes(bytes(5000))
+    os.utime(tmp_path / "thesis.txt", (0, 0))
     Cache(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3 and (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o707])
+def test_a_cache_that_others_can_write_to_is_not_used(run, tmp_path, mode):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    catalog = Catalog([run.parent], Cache(folder))
+    (place,) = catalog.places().values()
+    assert catalog.config(place)["seed"] == 0 and not list(folder.iterdir())
 
 
 def test_settings_are_kept_until_their_file_changes(run, tmp_path, monkeypatch):
