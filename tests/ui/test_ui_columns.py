@@ -247,3 +247,13 @@ def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
     finally:
         verdicts.close()
     same_metrics(Store(kept), place), same_answers(Store(kept), place)
+
+
+def test_reading_stops_in_between_lines_that_are_no_rows(run, monkeypatch):
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
+    monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
+    (run / "metrics.jsonl").write_text("no row\n" * 20 + '{"step": 1, "a": 2.0}\n')
+    place, store = place_of(run), Store(Cache(None))
+    shares = [store.metrics(place).share for _ in range(4)]
+    assert 0 < shares[0] < shares[1] < shares[2] < shares[3] == 1.0
+    assert store.metrics(place).broken == 20 and store.metrics(place).steps.tolist() == [1]

@@ -104,14 +104,17 @@ def test_with_a_token_nothing_is_shown_without_it(served):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"data"})
 
-    def ask(query: bytes = b"", cookie: str = "", path: str = "/") -> tuple[int, dict[bytes, bytes]]:
+    def ask(
+        query: bytes = b"", cookie: str = "", path: str = "/", host: bytes = b"box:1"
+    ) -> tuple[int, dict[bytes, bytes]]:
         sent = []
 
         async def send(message):
             sent.append(message)
 
-        headers = [(b"host", b"box:1")] + ([(b"cookie", cookie.encode())] if cookie else [])
+        headers = [(b"host", host)] + ([(b"cookie", cookie.encode())] if cookie else [])
         scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+        scope["server"] = ("192.168.1.5", 7117)
         answering = Guard(app, ["box"], "s3cret")(scope, None, send)
         with pytest.raises(StopIteration):  # nothing in it waits
             answering.send(None)
@@ -122,6 +125,10 @@ def test_with_a_token_nothing_is_shown_without_it(served):
     status, headers = ask(b"token=s3cret")
     assert status == 200 and b"HttpOnly; SameSite=Strict" in headers[b"set-cookie"]
     assert ask(cookie=f"{COOKIE}=s3cret")[0] == 200
+    assert ask(b"token=s3cret", host=b"192.168.1.5:7117")[0] == 200  # as a server of all addresses is asked
+    assert ask(host=b"192.168.1.5:7117")[0] == 403
+    for host in (b"192.168.1.6", b"evil.example", b"192.168.1.5.evil.example", b""):
+        assert ask(b"token=s3cret", host=host)[0] == 421
 
 
 def test_runs_are_found_with_their_state_and_links_are_not_followed(served):

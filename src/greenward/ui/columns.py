@@ -87,7 +87,9 @@ class Metrics:
 
     def _read(self, opened: BinaryIO, until: float) -> None:
         rows: list[dict[str, Any]] = []
-        for line in lines(opened, MAX_LINE_BYTES):
+        for number, line in enumerate(lines(opened, MAX_LINE_BYTES), 1):
+            if number % _ROWS_AT_ONCE == 0 and time.monotonic() > until:
+                break
             if not line.endswith(b"\n"):  # torn, or longer than any line that is read
                 opened.seek(-1, os.SEEK_CUR)
                 if opened.read(1) != b"\n":
@@ -101,8 +103,6 @@ class Metrics:
             if len(rows) >= _ROWS_AT_ONCE:
                 self._extend(rows)
                 rows = []
-                if time.monotonic() > until:
-                    break
         self._extend(rows)
 
     def _extend(self, rows: list[dict[str, Any]]) -> None:
