@@ -93,7 +93,7 @@ class Guard:
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
         hosts = headers.get(b"host", [])
-        # A server of all addresses is asked by the one that the connection came to, which no name can stand for.
+        # By the address that the connection came to, too: no foreign page has a number as its name.
         own, _ = scope.get("server") or (None, None)
         if len(hosts) != 1 or host_name(hosts[0]) not in {*self._hosts, own}:
             return 421, "This server does not answer for that host."
