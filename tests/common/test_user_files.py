@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from greenward.common import files
 from greenward.common.files import read_untrusted
 
 
@@ -54,3 +55,23 @@ def test_absolute_paths_devices_and_sockets_are_refused(folder, monkeypatch):
         listening.bind("socket")
         with pytest.raises(OSError, match="not a regular file"):
             read_untrusted(folder, "socket", 100)
+
+
+def test_a_folder_that_becomes_a_link_between_the_look_and_the_opening_is_refused(tmp_path, monkeypatch):
+    runs, outside = tmp_path / "runs", tmp_path / "outside"
+    (runs / "one").mkdir(parents=True)
+    outside.mkdir()
+    (runs / "one" / "file").write_text("own")
+    (outside / "file").write_text("secret")
+    assert files.read_file(runs / "one" / "file", within=runs) == b"own"
+
+    def swapped(*given: object) -> bool:
+        found = looked(*given)
+        (runs / "one").rename(tmp_path / "moved")
+        (runs / "one").symlink_to(outside)
+        return found
+
+    looked = files.leads_out
+    monkeypatch.setattr(files, "leads_out", swapped)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        files.read_file(runs / "one" / "file", within=runs)

@@ -306,3 +306,13 @@ def test_launch_takes_both_spellings(monkeypatch, option):
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     assert asked[0].training.learning_rate == 3e-4
+
+
+def test_links_in_a_circle_and_names_of_no_file_are_refused(tmp_path):
+    (tmp_path / "circle.yaml").symlink_to("circle.yaml")
+    (tmp_path / "leads.yaml").write_text("defaults: [circle]\n")
+    (tmp_path / "nul.yaml").write_text('defaults: ["a\\0b"]\n')
+    (tmp_path / "group.yaml").write_text('defaults: [{model: "a\\0b"}]\n')
+    for name in ("circle", "leads", "nul", "group"):
+        with pytest.raises(ConfigError, match=r"symbolic links|names of files"):
+            import_config(tmp_path / f"{name}.yaml")

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from made_runs import answer, write_run
 
+from greenward.common import files
+from greenward.runs import answers
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.reading import read_metrics
 from greenward.ui import cache, columns
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.columns import Store
+from greenward.ui.verdicts import Verdicts
 
 
 @pytest.fixture
@@ -131,10 +134,23 @@ def test_a_damaged_index_is_made_again(run, tmp_path, monkeypatch):
 def test_the_cache_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2500)
     for index in range(5):
-        (tmp_path / f"{index}.metrics").write_bytes(bytes(1000))
-        (tmp_path / f"{index}.metrics").touch()
+        file = Cache(tmp_path).file(tmp_path / str(index), "metrics")
+        assert file is not None
+        file.write_bytes(bytes(1000))
+    (tmp_path / "thesis.txt").write_bytes(bytes(5000))
+    os.utime(tmp_path / "thesis.txt", (0, 0))
     Cache(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3 and (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o707])
+def test_a_cache_that_others_can_write_to_is_not_used(run, tmp_path, mode):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    catalog = Catalog([run.parent], Cache(folder))
+    (place,) = catalog.places().values()
+    assert catalog.config(place)["seed"] == 0 and not list(folder.iterdir())
 
 
 def test_settings_are_kept_until_their_file_changes(run, tmp_path, monkeypatch):
@@ -171,3 +187,73 @@ def test_answers_are_followed_in_a_folder_that_did_not_change(run):
         opened.write(json.dumps(answer(40, 8, np.random.default_rng(1))) + "\n")
     os.utime(folder, ns=(0, store.answers(place).folder[2]))
     same_answers(store, place)
+
+
+def test_a_line_beyond_the_most_that_is_read_hides_and_makes_no_row(run, monkeypatch):
+    monkeypatch.setattr(files.lines, "__defaults__", (4096,))
+    monkeypatch.setattr(columns, "MAX_LINE_BYTES", 4096)
+    monkeypatch.setattr(answers, "MAX_LINE_BYTES", 4096)
+    long = "x" * 4096 + '{"step": 90, "made/up": 1.0}'
+    place, store = place_of(run), Store(Cache(None))
+    with (run / "metrics.jsonl").open("a") as opened:
+        opened.write(long)
+    for _ in range(2):
+        assert store.metrics(place).steps[-1] == 40 and store.metrics(place).broken == 0
+    with (run / "metrics.jsonl").open("a") as opened:
+        opened.write('{"step": 91}\n{"step": 41, "own": 1.0}\n')
+    for _ in range(2):
+        found = store.metrics(place)
+        assert found.steps[-2:].tolist() == [40, 41] and found.broken == 1 and found.share == 1.0
+    file = run / "rollouts" / "step_000040.jsonl"
+    with file.open("a") as opened:
+        opened.write(long + '\n{"answer": "behind it"}\n')
+    read = store.answers(place).columns
+    ((_, row),) = answers.read_rows_at(run, read, [len(read) - 1], within=run.parent)
+    assert row["answer"] == "behind it" and read.broken == 1
+
+
+def test_a_file_of_answers_that_cannot_be_read_hides_no_other(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_WORTH_KEEPING", 0)
+    place = place_of(run)
+    listed = sorted((run / "rollouts").iterdir())
+    whole = len(Store(Cache(None)).answers(place).columns)
+    lost = len(listed[1].read_text().splitlines())
+    os.replace(listed[1], tmp_path / "moved")
+    os.mkfifo(listed[1])
+    for store in (Store(Cache(tmp_path / "cache")), Store(Cache(tmp_path / "cache"))):
+        for _ in range(2):
+            found = store.answers(place)
+            assert len(found.columns) == whole - lost
+            (why,) = found.unread.values()
+            assert "no regular file" in why
+    listed[1].unlink()
+    os.replace(tmp_path / "moved", listed[1])
+    same_answers(store, place)
+    assert not store.answers(place).unread
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"null", b"{}", b"PK\x03\x04" + bytes(60)])
+def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
+    kept = Cache(tmp_path / "cache")
+    place = place_of(run)
+    for what in ("config", "diagnosis", "metrics", "answers"):
+        file = kept.file(run, what)
+        assert file is not None
+        file.write_bytes(content)
+    assert Catalog([run.parent], kept).config(place)["seed"] == 0
+    verdicts = Verdicts(kept)
+    try:
+        assert verdicts.get(place) is None
+    finally:
+        verdicts.close()
+    same_metrics(Store(kept), place), same_answers(Store(kept), place)
+
+
+def test_reading_stops_in_between_lines_that_are_no_rows(run, monkeypatch):
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
+    monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
+    (run / "metrics.jsonl").write_text("no row\n" * 20 + '{"step": 1, "a": 2.0}\n')
+    place, store = place_of(run), Store(Cache(None))
+    shares = [store.metrics(place).share for _ in range(4)]
+    assert 0 < shares[0] < shares[1] < shares[2] < shares[3] == 1.0
+    assert store.metrics(place).broken == 20 and store.metrics(place).steps.tolist() == [1]

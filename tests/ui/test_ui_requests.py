@@ -104,14 +104,17 @@ def test_with_a_token_nothing_is_shown_without_it(served):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"data"})
 
-    def ask(query: bytes = b"", cookie: str = "", path: str = "/") -> tuple[int, dict[bytes, bytes]]:
+    def ask(
+        query: bytes = b"", cookie: str = "", path: str = "/", host: bytes = b"box:1"
+    ) -> tuple[int, dict[bytes, bytes]]:
         sent = []
 
         async def send(message):
             sent.append(message)
 
-        headers = [(b"host", b"box:1")] + ([(b"cookie", cookie.encode())] if cookie else [])
+        headers = [(b"host", host)] + ([(b"cookie", cookie.encode())] if cookie else [])
         scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+        scope["server"] = ("192.168.1.5", 7117)
         answering = Guard(app, ["box"], "s3cret")(scope, None, send)
         with pytest.raises(StopIteration):  # nothing in it waits
             answering.send(None)
@@ -122,6 +125,10 @@ def test_with_a_token_nothing_is_shown_without_it(served):
     status, headers = ask(b"token=s3cret")
     assert status == 200 and b"HttpOnly; SameSite=Strict" in headers[b"set-cookie"]
     assert ask(cookie=f"{COOKIE}=s3cret")[0] == 200
+    assert ask(b"token=s3cret", host=b"192.168.1.5:7117")[0] == 200  # as a server of all addresses is asked
+    assert ask(host=b"192.168.1.5:7117")[0] == 403
+    for host in (b"192.168.1.6", b"evil.example", b"192.168.1.5.evil.example", b""):
+        assert ask(b"token=s3cret", host=host)[0] == 421
 
 
 def test_runs_are_found_with_their_state_and_links_are_not_followed(served):
@@ -423,3 +430,31 @@ def test_hostile_words_reach_the_page_as_words(served):
     assert HOSTILE[:8] == "<script>"
     body = request(served, "/r/good?q=%3Cscript%3E")[2]
     assert b"<script>window" not in body and body == request(served, "/")[2]
+
+
+def test_files_that_no_run_writes_leave_every_answer_valid_json(tmp_path):
+    folder = tmp_path / "runs"
+    write_run(folder / "sound", 20, seed=0)
+    odd = folder / "odd"
+    odd.mkdir()
+    (odd / "config.yaml").write_text("name: odd\n")
+    (odd / "progress.json").write_text(
+        '{"phase": "x", "done": NaN, "total": 1e999, "numbers": {"a": -Infinity}}'
+    )
+    os.mkfifo(odd / "metrics.jsonl")
+    testclient = pytest.importorskip("starlette.testclient")
+    app, pages = make_app([folder], cache=None)
+    client = testclient.TestClient(app, base_url="http://127.0.0.1")
+    try:
+        response = client.get("/api/v1/runs")
+        json.loads(response.text, parse_constant=pytest.fail)
+        assert {run["id"] for run in response.json()["runs"]} == {"sound", "odd"}
+        for end in ("series.csv?key=a", "series?key=a", "series.svg?key=a"):
+            refused = client.get(f"/api/v1/runs/odd/{end}")
+            assert refused.status_code == 422 and "no regular file" in refused.text
+        os.replace(folder / "sound", tmp_path / "moved")
+        (folder / "sound").symlink_to("sound")  # which leads to itself
+        assert client.get("/api/v1/changes").status_code == 200
+        assert client.get("/api/v1/runs").status_code == 200
+    finally:
+        pages.verdicts.close()

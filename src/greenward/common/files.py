@@ -43,7 +43,8 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
     if within is not None and leads_out(path, within):
         said = f"it is a link that leads out of {within}; copy the file, or name the folder that it leads to"
         raise OSError(errno.ELOOP, said, str(path))
-    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(real, flags) if within is None else _open_beneath(within, real, flags)
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -57,6 +58,25 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _open_beneath(folder: Path, real: str, flags: int) -> int:
+    """A descriptor of the file at `real`, a path without links in `folder`.
+
+    Each folder on the way is opened by itself, since one may become a link after the path was looked at.
+    """
+    root = os.path.realpath(folder)
+    *folders, name = os.path.relpath(real, root).split(os.sep)
+    if os.pardir in (*folders, name):
+        raise OSError(errno.ELOOP, "it changes while it is read", real)
+    inside = os.open(root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for one in folders:
+            outer, inside = inside, os.open(one, flags | os.O_DIRECTORY, dir_fd=inside)
+            os.close(outer)
+        return os.open(name, flags, dir_fd=inside)
+    finally:
+        os.close(inside)
 
 
 def read_file(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES, *, within: Path | None = None) -> bytes:
@@ -105,14 +125,16 @@ def leads_out(path: Path, folder: Path) -> bool:
 def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """The lines of a file with their ends; of a longer line the first `most_bytes`, without its end.
 
-    A last line without an end ends the file, even if another process appends the rest of it meanwhile.
+    A last line without an end ends the file, even if another process appends the rest of it meanwhile. The
+    file stands behind the whole line when it is given.
     """
     while line := file.readline(most_bytes):
+        end = line
+        while len(end) == most_bytes and not end.endswith(b"\n"):
+            end = file.readline(most_bytes)
         yield line
-        if len(line) < most_bytes and not line.endswith(b"\n"):
+        if not end.endswith(b"\n"):
             return
-        while len(line) == most_bytes and not line.endswith(b"\n"):
-            line = file.readline(most_bytes)
 
 
 def read_parquet(

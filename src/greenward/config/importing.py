@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -61,7 +62,7 @@ def import_config(path: str | Path) -> Imported:
     path = Path(path)
     if path.is_dir():
         path = next((file for name in _TREES if (file := path / name).is_file()), path / _TREES[0])
-    source = _whole(_composed(path, path.parent.resolve(), (), []))
+    source = _whole(_composed(path, Path(os.path.realpath(path.parent)), (), []))
     given = {dotted(key): value for key, value in leaves(source.data)}
     original = _original_of(given)
     if original is None:
@@ -124,7 +125,7 @@ def _composed(file: Path, root: Path, on_the_way: tuple[Path, ...], read: list[P
     Files are found below `root` alone; `read` counts them. `_self_` is the place of the file's own keys, the
     end without it.
     """
-    file = file.resolve()
+    file = Path(os.path.realpath(file))  # Path.resolve raises RuntimeError for links that go in a circle
     if not file.is_relative_to(root):
         raise ConfigError(f"{file} lies outside of {root}.", remedy="Files of a tree lie below its folder.")
     if file in on_the_way:
@@ -163,14 +164,14 @@ def _composed(file: Path, root: Path, on_the_way: tuple[Path, ...], read: list[P
 
 def _named(name: Any, source: RecipeText) -> tuple[str, str | None]:
     """(group, file) of an entry of hydra's defaults; no file for one of hydra itself or of nothing."""
-    if isinstance(name, str):
+    if isinstance(name, str) and "\0" not in name:
         return "", name
     if isinstance(name, dict) and len(name) == 1:
         ((group, chosen),) = name.items()
         words = str(group).removeprefix("optional ").removeprefix("override ").strip("/")
         if words.startswith("hydra/") or chosen is None:
             return words, None
-        if isinstance(chosen, str):
+        if isinstance(chosen, str) and "\0" not in f"{words}{chosen}":
             return words.partition("@")[0], chosen
     raise ConfigError(
         f"{source.place_of((_DEFAULTS,))}: expected names of files, or one group with its file, "

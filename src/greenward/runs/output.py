@@ -49,7 +49,7 @@ class RunLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder.resolve() / LOCK
+        self._path = Path(os.path.realpath(folder)) / LOCK
         if self._path in _held_here:
             raise RunError(f"{folder} is already open for writing in this process")
         self._descriptor = _open_own_file(self._path)
@@ -80,7 +80,7 @@ class RunLock:
 
 def is_being_written(folder: Path) -> bool:
     """Whether a process holds the lock of the run at `folder`; asking does not take it."""
-    file = folder.resolve() / LOCK
+    file = Path(os.path.realpath(folder)) / LOCK
     if file in _held_here:
         return True
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_CACHE_BYTES = 2 << 30
+_KEPT = re.compile(r"[0-9a-f]{32}\.")
+"""Names of files that are made here; others in the folder are somebody else's."""
 
 
 def cache_folder() -> Path:
@@ -20,17 +24,25 @@ def cache_folder() -> Path:
 
 
 class Cache:
-    """Files in the user's cache folder, by run; None as the folder keeps nothing."""
+    """Files in the user's cache folder, by run; None as the folder keeps nothing.
+
+    Neither does a folder that belongs to another user, or that others can write to.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         if folder is not None:
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not _is_private(folder):
+                    self.folder = None
+                    return
                 self._drop_oldest(folder)
 
     def _drop_oldest(self, folder: Path) -> None:
-        found = [one for one in os.scandir(folder) if one.is_file(follow_symlinks=False)]
+        found = [
+            one for one in os.scandir(folder) if _KEPT.match(one.name) and one.is_file(follow_symlinks=False)
+        ]
         newest_first = sorted(((one.stat(follow_symlinks=False), one.path) for one in found), key=_age)
         total = 0
         for status, path in newest_first:
@@ -61,6 +73,12 @@ class Cache:
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else can write there: what is kept is shown as what the files of a run say."""
+    status = os.stat(folder)
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _age(found: tuple[os.stat_result, str]) -> float:

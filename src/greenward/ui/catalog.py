@@ -178,7 +178,7 @@ class Catalog:
         if file is None or not file.is_file():
             return False
         try:
-            kept = json.loads(read_file(file, _MAX_SMALL))
+            kept = parse_json_text(read_file(file, _MAX_SMALL))
             if tuple(kept["stamp"]) == found and isinstance(kept["config"], dict):
                 self._configs[place.id] = (found, kept["config"])
                 return True

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import zlib
 from collections import Counter, OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, leads_out, lines, open_file
+from greenward.common.errors import RunError
+from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
 from greenward.runs.answers import NAMES, AnswerColumns, Codes, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
 from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
@@ -85,9 +87,13 @@ class Metrics:
 
     def _read(self, opened: BinaryIO, until: float) -> None:
         rows: list[dict[str, Any]] = []
-        for line in lines(opened, MAX_LINE_BYTES):
-            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+        for number, line in enumerate(lines(opened, MAX_LINE_BYTES), 1):
+            if number % _ROWS_AT_ONCE == 0 and time.monotonic() > until:
                 break
+            if not line.endswith(b"\n"):  # torn, or longer than any line that is read
+                opened.seek(-1, os.SEEK_CUR)
+                if opened.read(1) != b"\n":
+                    break
             self.offset = opened.tell()
             row = parsed_row(line)
             if row is None or not is_step(row.get("step")):
@@ -97,8 +103,6 @@ class Metrics:
             if len(rows) >= _ROWS_AT_ONCE:
                 self._extend(rows)
                 rows = []
-                if time.monotonic() > until:
-                    break
         self._extend(rows)
 
     def _extend(self, rows: list[dict[str, Any]]) -> None:
@@ -171,6 +175,7 @@ class Answers:
         self.dropped = 0
         self.read_bytes = 0
         self.saved = 0
+        self.unread: dict[int, str] = {}  # by step, why a file cannot be read
 
     @property
     def share(self) -> float:
@@ -184,7 +189,10 @@ class Answers:
         return sum(one.nbytes for one in (*arrays, *columns.numbers.values(), *columns.names.values()))
 
     def update(self, place: Place, until: float) -> None:
-        """Read what is new until a moment of `time.monotonic`. Raises `OSError` and `RunError`."""
+        """Read what is new until a moment of `time.monotonic`. Raises `OSError` for a folder that is a link.
+
+        A file that cannot be read is named in `unread`, and hides no other.
+        """
         folder = place.path / ROLLOUTS
         if leads_out(folder, place.root):
             raise OSError(None, "it is a link that leads out of its folder", str(folder))
@@ -208,11 +216,12 @@ class Answers:
             is_first = False
             step, file = self.waiting.pop(0)
             status = stamp(file)
-            for one in rows_of_file(file, step, place.root):
-                if one is None:
-                    self.columns.broken += 1
-                else:
-                    found_rows.append(one)
+            try:
+                rows = list(rows_of_file(file, step, place.root))
+            except (OSError, RunError) as error:
+                rows, self.unread[step] = [], str(error)
+            found_rows += [one for one in rows if one is not None]
+            self.columns.broken += rows.count(None)
             self.files[step] = status
             self.read_bytes += status[1]
             if len(found_rows) > 20_000:
@@ -235,6 +244,7 @@ class Answers:
         self.dropped = int(len(kept) - kept.sum()) if any(step not in listed for step in changed) else 0
         self.columns.keep(kept)
         self.files = {step: status for step, status in self.files.items() if step < first}
+        self.unread = {step: why for step, why in self.unread.items() if step < first}
 
     def save(self, opened: BinaryIO) -> None:
         columns = self.columns
@@ -242,7 +252,7 @@ class Answers:
             "format": FORMAT,
             "numbers": list(columns.numbers),
             "codes": {name: columns.codes[name].names for name in NAMES},
-            "files": [[step, *status] for step, status in self.files.items()],
+            "files": [[step, *status] for step, status in self.files.items() if step not in self.unread],
             "broken": columns.broken,
         }
         np.savez(
@@ -301,7 +311,7 @@ class Store:
     def answers(self, place: Place) -> Answers:
         """The answers of a run, as far as they could be read in a short time.
 
-        Raises `OSError`, and `RunError` for a file that cannot be read.
+        Raises `OSError` for a folder that is a link.
         """
         found = self._updated(place, "answers", Answers)
         assert isinstance(found, Answers)
@@ -317,7 +327,9 @@ class Store:
             if found is None:
                 found = kind()
                 if file is not None and file.is_file():
-                    with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+                    with suppress(
+                        OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, *UNEXPECTED
+                    ):
                         found.load(file)
             found.update(place, time.monotonic() + SECONDS_AT_ONCE)
             done = found.offset if isinstance(found, Metrics) else found.read_bytes

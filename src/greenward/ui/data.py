@@ -262,6 +262,7 @@ class Pages:
             "query": str(selection),
             "unknown": [*selection.unknown, *(f"no answer has {name}" for name in missing)],
             "broken": columns.broken,
+            "unread": list(found.unread.values())[:3],
             "dropped": found.dropped,
             "columns": {"terms": columns.terms, "roles": columns.roles},
             "rows": [

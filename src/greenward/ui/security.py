@@ -93,7 +93,9 @@ class Guard:
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
         hosts = headers.get(b"host", [])
-        if len(hosts) != 1 or host_name(hosts[0]) not in self._hosts:
+        # By the address that the connection came to, too: no foreign page has a number as its name.
+        own, _ = scope.get("server") or (None, None)
+        if len(hosts) != 1 or host_name(hosts[0]) not in {*self._hosts, own}:
             return 421, "This server does not answer for that host."
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "Only GET and HEAD: this server changes nothing."

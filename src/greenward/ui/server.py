@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -30,6 +31,7 @@ from starlette.routing import Route
 from greenward.common.errors import GreenwardError, RunError
 from greenward.common.files import UNEXPECTED
 from greenward.reports.svg import standalone
+from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import comparing
 from greenward.ui.cache import Cache
@@ -84,11 +86,19 @@ class _Asset:
 
 
 def _json(request: Request, value: Any) -> Response:
-    content = json.dumps(value, separators=(",", ":")).encode()
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a file of a run has NaN, which no browser takes for JSON
+        text = dump_json(value)
+    content = text.encode()
     headers = dict(NO_STORE)
     if len(content) > 2048 and "gzip" in request.headers.get("accept-encoding", ""):
         content, headers["Content-Encoding"] = gzip.compress(content, 3), "gzip"
     return Response(content, media_type="application/json", headers=headers)
+
+
+def _response(request: Request, found: Any) -> Response:
+    return found if isinstance(found, Response) else _json(request, found)
 
 
 def make_app(
@@ -117,14 +127,14 @@ def make_app(
     def data(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def route(request: Request) -> Response:
             try:
-                found = await run_in_threadpool(answer, request)
+                found = await run_in_threadpool(lambda: _response(request, answer(request)))
             except (GreenwardError, OSError) as error:
                 said = getattr(error, "strerror", None) or str(error)
                 return PlainTextResponse(said.partition("\n")[0], 422, headers=NO_STORE)
             except UNEXPECTED as error:
                 said = f"A file has another form than a run writes ({type(error).__name__})."
                 return PlainTextResponse(said, 422, headers=NO_STORE)
-            return found if isinstance(found, Response) else _json(request, found)
+            return found
 
         return route
 
@@ -265,7 +275,8 @@ def _query(request: Request) -> tuple[Selection, dict[str, str]]:
 
 
 def _download(rows: Iterator[str], kind: str, name: str) -> Response:
-    content = (row.encode("utf-8", "backslashreplace") for row in rows)
+    first = next(rows, "")  # before the status is sent, since what cannot be read raises here
+    content = (row.encode("utf-8", "backslashreplace") for row in chain([first], rows))
     headers = {"Content-Disposition": f'attachment; filename="{name}"', **NO_STORE}
     return StreamingResponse(content, media_type=kind, headers=headers)
 

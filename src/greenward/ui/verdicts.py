@@ -16,6 +16,7 @@ from typing import Any
 
 from greenward import __version__
 from greenward.common.files import open_file, read_file
+from greenward.common.parsing import parse_json_text
 from greenward.runs.reading import EVALUATIONS, METRICS
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
@@ -77,7 +78,7 @@ class Verdicts:
         if file is None or not file.is_file():
             return None
         try:
-            kept = json.loads(read_file(file, _MAX_RECORD))
+            kept = parse_json_text(read_file(file, _MAX_RECORD))
             if kept["version"] == __version__ and isinstance(kept["found"]["verdict"], str):
                 return kept["key"], float("-inf"), kept["found"]
         except (OSError, ValueError, KeyError, TypeError):

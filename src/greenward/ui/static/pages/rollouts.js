@@ -80,6 +80,7 @@ export class RolloutsPage {
           ${this.chips()}
           ${data.unknown.length ? html`<p class="note">Not understood: ${data.unknown.join(", ")}</p>` : nothing}
           ${data.dropped ? html`<p class="note">This run was resumed or cut: ${count(data.dropped)} answers that were here are gone.</p>` : nothing}
+          ${data.unread.map((why) => html`<p class="note">${why}</p>`)}
           ${data.broken ? html`<p class="note">${count(data.broken)} line(s) cannot be read and were left out.</p>` : nothing}
           <p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}</p>
           ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.address("")}>Show all</a></p>`}
