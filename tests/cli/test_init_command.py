@@ -54,6 +54,23 @@ def test_the_check_finds_nothing_to_say(project: Path, call: Call) -> None:
     assert any("my_rewards:short" in line for line in checked["read"])
 
 
+@pytest.mark.parametrize(
+    ("prompt", "warned"), [("def f(a):\n", True), ('def f(a):\n    """Double it."""\n', False)]
+)
+def test_problems_without_an_example_for_random_weights_are_a_warning(
+    project: Path, call: Call, prompt: str, warned: bool
+) -> None:
+    rows = [
+        {"function_name": "f", "task_id": name, "docstring": text, "test_cases": [[1, 2]], "starter_code": ""}
+        for name, text in (("double", "Double it."), ("successor", "Add one."))
+    ]
+    (project / TRAIN).write_text(json.dumps(rows))
+    (project / PAIRS).write_text(json.dumps({"prompt": prompt, "completion": "    return a + a\n"}))
+    code, said, _ = call("config", "check", RECIPE, "--json", "training.prompts_per_step=2", *HERE)
+    assert code == 0
+    assert any("no example has the prompt" in one for one in json.loads(said)["warnings"]) == warned
+
+
 def test_it_trains_as_it_is(project: Path, call: Call) -> None:
     short = ("warm_start.max_steps=3", "training.max_steps=1", "evaluation.num_questions=2")
     code, _, errors = call("train", RECIPE, "--quiet", *short, *HERE)

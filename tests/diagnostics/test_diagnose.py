@@ -757,6 +757,11 @@ def test_the_head_says_what_the_run_cost(tmp_path):
     assert "GPU-hours" not in text and "without signal" not in text and " of 400" not in text
 
 
+def test_the_steps_of_the_warm_start_are_not_those_of_the_plan(tmp_path):
+    sections = {"warm_start": {"max_steps": 900}, "training": {"max_steps": 200}}
+    assert cost(write_run(tmp_path / "run", healthy(4, 200), **sections))["max_steps"] == 200
+
+
 def test_a_price_needs_the_number_of_gpus(tmp_path):
     run = write_run(tmp_path / "run", healthy(0, 40))
     assert command(run, "--gpu-hour-cost", "2").exit_code == 2

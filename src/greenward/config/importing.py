@@ -68,8 +68,9 @@ def import_config(path: str | Path) -> Imported:
     if original is None:
         raise ConfigError(
             f"{path}: not the configuration of a system that is known: found the keys {_some(source.data)}.",
-            remedy=f"Known: {', '.join(dict.fromkeys(one.title for one in ORIGINALS))}. "
-            "A recipe of greenward's own needs no import.",
+            remedy=f"Known are {'; '.join(dict.fromkeys(one.title for one in ORIGINALS))}. "
+            "A recipe of greenward's own needs no import. From another trainer, write "
+            "the settings into the recipe that `greenward init FOLDER` makes.",
         )
     fates = tuple(fate for key in given for fate in _fates(key, given, original, source))
     recipe = _recipe(original, fates, path)

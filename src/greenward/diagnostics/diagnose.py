@@ -521,7 +521,9 @@ class Cost:
 _LEAST_SHARE, _FEWEST_GPU_HOURS = 0.01, 0.1  # less is not worth a line
 _SMOOTHED = 20  # windows in a run, over which rewards are averaged
 _CLOCKS = ("time/time_elapsed", "time/training")  # cumulative, in seconds
-_PLANNED = re.compile(r"(?:.*[./])?(?:max_steps|total_training_steps|total_steps)")
+_PLANNED = re.compile(  # the steps of greenward's warm start are no steps of the run
+    r"(?!warm_start\.)(?:.*[./])?(?:max_steps|total_training_steps|total_steps)"
+)
 
 
 def cost_of(run: RunSignals, *, gpus: int | None = None, gpu_hour_cost: float | None = None) -> Cost:

@@ -158,7 +158,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, k: int = 1, seed: int =
         first = (f"{next(iter(one.problems))!r} …" if one.problems else "empty" for one in (a, b))
         raise RunError(
             f"{a.name} and {b.name} have no problem in common ({' and '.join(first)}).",
-            remedy="Evaluate both on the same suite.",
+            remedy="Evaluate both on the same suite: greenward eval RUN --suite SUITE --out FOLDER.",
         )
     counts = {i: min(a.problems[i].answers, b.problems[i].answers) for i in common}
     if not (answered := [i for i in common if counts[i] >= k]):

@@ -285,6 +285,13 @@ class ProblemTask(Task):
             examples = self.examples(reader, warm_start)
             longest = max(len(one.prompt_ids) + len(one.completion_ids) for one in examples)
             yield f"warm start: {len(examples)} examples, the longest of {longest} tokens"
+            renderer = self.renderer(reader.tokenizer)
+            shown = {one.prompt_ids for one in examples}
+            if recipe.model.id is None and not any(renderer.prompt_ids(one) in shown for one in self.train):
+                warn(
+                    "warm start: no example has the prompt of a problem to train on. Random weights write "
+                    "almost nothing that passes: add examples for these problems, or set model.id."
+                )
 
     def sample(self, model: PromptReader | None) -> str:
         assert model is not None

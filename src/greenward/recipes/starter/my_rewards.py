@@ -1,4 +1,4 @@
-"""Rewards of your own. `greenward audit my_rewards:short` tries to cheat them."""
+"""Rewards of your own. `greenward audit recipe.yaml` tries to cheat the sum of all terms."""
 
 from __future__ import annotations
 
