@@ -25,8 +25,8 @@ for name in sys.argv[1:]:
     for module in pkgutil.walk_packages(paths, f"{name}.", onerror=lambda name: None):
         try:
             module.name.endswith("__main__") or importlib.import_module(module.name)
-        except BaseException:
-            pass  # that of another system
+        except (Exception, SystemExit):
+            pass  # a module for another system, or one that is a program
 print("\\n" + json.dumps([getattr(module, "__file__", None) for module in [*sys.modules.values()]]))
 """
 
