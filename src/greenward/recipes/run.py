@@ -472,7 +472,7 @@ def build_reinforcement(
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
         players.update({name: engine for name, player in players.items() if player is sampled})
     callbacks: list[Callback] = [
-        RolloutWriter(run, training.rollouts_per_step),
+        RolloutWriter(run, training.rollouts_per_step, policy.tokenizer),
         *task.callbacks(progress.message),
         *sleeps,
         ShowSampling(engine, policy.tokenizer, progress, show),

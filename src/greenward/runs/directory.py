@@ -6,6 +6,7 @@
     own_loss.py                  the source of a loss of the user's; own_advantage.py, own_reward_NAME.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
+    rollouts/prompts.jsonl       their prompts, each text once
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
     checkpoints/step_000020/     and `last`, a link to the newest
     faults.json                  what was planted; diagnostics never read it
@@ -53,6 +54,7 @@ from greenward.runs.reading import (
     EVALUATIONS,
     METRICS,
     PREDICTIONS,
+    PROMPTS,
     PROVENANCE,
     ROLLOUTS,
     SUMMARY,
@@ -173,6 +175,26 @@ class PredictionsFile(StepFile):
             self._append({"step": step, "predicted": chances, "passed": [int(value) for value in passed]})
 
 
+class PromptsFile(StepFile):
+    """The writer of rollouts/prompts.jsonl: each prompt once, under the key that rows of answers have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._known = {row.get("prompt_id") for row in read_jsonl(path).rows}
+
+    def add(self, step: int, prompt: str) -> str:
+        """The key of a prompt, which is written if it is new."""
+        key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        if key not in self._known:
+            self._append({"step": step, "prompt_id": key, "prompt": prompt})
+            self._known.add(key)
+        return key
+
+    def truncate_after(self, step: int) -> None:
+        super().truncate_after(step)
+        self._known = {row.get("prompt_id") for row in read_jsonl(self.path).rows}
+
+
 class RunDirectory(Closeable):
     """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
@@ -184,6 +206,7 @@ class RunDirectory(Closeable):
         self.inexact = dict(inexact or {})  # key -> "old -> new", what makes a resumed run inexact
         self.metrics = MetricsFile(path / METRICS)
         self.predictions = PredictionsFile(path / PREDICTIONS)
+        self.prompts = PromptsFile(path / PROMPTS)
         self._lock = lock
 
     @classmethod
@@ -291,8 +314,8 @@ class RunDirectory(Closeable):
                     remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for name in (SUMMARY, "report.html", "report.md", "report.json"):
             (self.path / name).unlink(missing_ok=True)
-        self.metrics.truncate_after(step)
-        self.predictions.truncate_after(step)
+        for file in (self.metrics, self.predictions, self.prompts):
+            file.truncate_after(step)
 
     def close(self) -> None:
         """Let others write the run."""
@@ -304,6 +327,9 @@ class _Dropped:
 
     def append(self, *_: Any) -> None: ...
 
+    def add(self, *_: Any) -> str:
+        return ""
+
     sync = truncate_after = append
 
 
@@ -314,6 +340,7 @@ class FollowedRun(RunDirectory):
         self.path, self.config, self.inexact = path, config, {}
         self.metrics: Any = _Dropped()
         self.predictions: Any = _Dropped()
+        self.prompts: Any = _Dropped()
 
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         return self.path / EVALUATIONS / evaluation_name(step, suite)

@@ -127,7 +127,7 @@ _TRACKERS = ("tensorboard", "wandb", "mlruns", "mlartifacts", "mlflow.db")
 _MANIFEST = "manifest.json"  # of a checkpoint: it names its files
 _CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
 _OF_STEPS: Mapping[str, tuple[str, ...]] = {
-    "rollouts": (),
+    "rollouts": ("prompts.jsonl",),
     "evaluations": (),
     _CHECKPOINTS: ("last", ".last.writing", "pinned.json"),
     _TENSORBOARD: ("events.out.tfevents.*",),

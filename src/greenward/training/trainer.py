@@ -16,7 +16,7 @@ from greenward.common.errors import ConfigError
 from greenward.config.sections import PolicyGradientConfig, TrainingConfig
 from greenward.models.policy import Policy, release_sampling
 from greenward.models.scoring import TokenScores
-from greenward.rollouts.protocols import Episode
+from greenward.rollouts.protocols import Episode, StopReason
 from greenward.training import distributed
 from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import Batch, MicroBatch
@@ -116,7 +116,8 @@ class RLTrainer(Stateful):
         refresh_every = self.algorithm.kl.refresh_every
         if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
             self.reference.sync(self.reference_source)
-        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+        metrics["time/update"] = time.perf_counter() - started
+        return StepRecord(metrics, self._annotated(episodes, advantages))
 
     def update(self, episodes: Sequence[Episode], advantages: Advantages, step: int) -> dict[str, float]:
         """Train on one batch of episodes; the metrics of it, those of the estimator included.
@@ -178,6 +179,20 @@ class RLTrainer(Stateful):
         super().load_state_dict(state)
         if self.reference is not None and "reference" in state:
             self.reference.load_state_dict(state["reference"])
+
+    def _annotated(self, episodes: Sequence[Episode], advantages: Advantages) -> list[Episode]:
+        """The episodes with what the update made of each, for those who read the run."""
+        mask_truncated = self.algorithm.overlong.mask_truncated
+        found = []
+        for episode, turns in zip(episodes, advantages.advantages, strict=True):
+            pairs = zip(episode.turns, turns, strict=True)
+            of_tokens = [each_T[turn.policy_wrote_T] for turn, each_T in pairs if turn.trained]
+            masked = "" if episode.scored else "infrastructure"
+            if episode.scored and mask_truncated and episode.truncated:
+                masked = StopReason.LENGTH.value
+            advantage = float(np.concatenate(of_tokens).mean(dtype=np.float64)) if of_tokens else None
+            found.append(replace(episode, advantage=advantage, masked=masked))
+        return found
 
     def _imitate(
         self, answers: AcceptedAnswers, episodes: Sequence[Episode], advantages: Advantages, step: int
