@@ -6,7 +6,7 @@
     own_loss.py                  the source of a loss of the user's; own_advantage.py, own_reward_NAME.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
-    rollouts/prompts.jsonl       their prompts, each text once
+    prompts.jsonl                their prompts, each text once
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
     checkpoints/step_000020/     and `last`, a link to the newest
     faults.json                  what was planted; diagnostics never read it
@@ -176,7 +176,7 @@ class PredictionsFile(StepFile):
 
 
 class PromptsFile(StepFile):
-    """The writer of rollouts/prompts.jsonl: each prompt once, under the key that rows of answers have."""
+    """The writer of prompts.jsonl: each prompt once, under the key that rows of answers have."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -393,7 +393,7 @@ def _short(path: Path) -> str:
 
 TIMING_PREFIXES = ("time/", "perf/")
 PREDICTIONS = "predictions.jsonl"
-PROMPTS = f"{ROLLOUTS}/prompts.jsonl"
+PROMPTS = "prompts.jsonl"
 
 
 def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
