@@ -152,9 +152,9 @@ KINDS: Mapping[Kind, _Description] = MappingProxyType(
             "a run",
             (
                 "config.yaml", "provenance.json", "metrics.jsonl", "predictions.jsonl", "prompts.jsonl",
-                "alarms.jsonl", "faults.json", "progress.json", "summary.json", "failure.txt", "random_search.json",
-                "replay.html", "own_loss.py", "own_advantage.py", "own_reward_*.py", "rollouts",
-                "evaluations", "checkpoints",
+                "alarms.jsonl", "faults.json", "progress.json", "summary.json", "failure.txt",
+                "random_search.json", "replay.html", "own_loss.py", "own_advantage.py",
+                "own_reward_*.py", "rollouts", "evaluations", "checkpoints",
                 *_RUNS_OF_A_RUN, *_TRACKERS,
             ),
         ),
