@@ -74,6 +74,7 @@ from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.leaving import leaving_line
 from greenward.reports.render import print_report
+from greenward.reports.runs import ALGORITHM_LABELS
 from greenward.reports.write import report_of, write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
 from greenward.runs.checkpoints import pin_checkpoint_before
@@ -589,7 +590,7 @@ def _policy_gradient(
         own_loss=own.loss,
         seed=recipe.seed,
     )
-    return f"{algorithm.loss} training", trainer
+    return f"{ALGORITHM_LABELS[recipe.algorithm.name]} training", trainer
 
 
 class MonitorCallback(Callback):
@@ -874,7 +875,7 @@ class Session:
         """Train by a trainer of the task's own."""
         recipe, say = self.recipe, self.progress.message
         limits: Any = recipe.training
-        self.progress.phase(f"{recipe.algorithm.name} training", limits.max_steps)
+        self.progress.phase(f"{ALGORITHM_LABELS[recipe.algorithm.name]} training", limits.max_steps)
         callbacks = [RolloutWriter(run, limits.rollouts_per_step), *self.task.callbacks(say)]
         if finished := self._drive(recipe, run, trainer, limits, callbacks):
             self.task.finish(run, trainer, say)
