@@ -230,6 +230,37 @@ def test_a_kept_answer_says_what_it_was_asked_and_what_the_update_made_of_it(tmp
         assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-5)
 
 
+def test_numbers_by_token_are_those_of_the_update(tmp_path):
+    """Before the first update the policy is the sampler: ratios are 1, and entropy is near the surprise."""
+    keys = (*REINFORCED, "problems.train=classic_training", "problems.held_out=classic_evaluation")
+    tokens = (
+        "rollouts.tokens={every: 2, answers: 3}",
+        "algorithm.kl.coefficient=0.01",
+        "training.max_steps=4",
+    )
+    settings = load_recipe("quickstart", (*keys, *tokens, "evaluation.enabled=false"))
+    assert train(settings, tmp_path / "run", quiet=True)
+    run = tmp_path / "run"
+    assert [path.name for path in sorted((run / "tokens").iterdir())] == [
+        "step_000002.jsonl",
+        "step_000004.jsonl",
+    ]
+    answers = [row for step, row in read_rollouts(run) if step == 4]
+    rows = [json.loads(line) for line in (run / "tokens/step_000004.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        answer = answers[row["row"]]
+        assert sum(row["mask"]) == answer["tokens"] and len(row["pieces"]) == len(row["ids"])
+        assert "".join(row["pieces"]).splitlines()[0].rstrip() in answer["answer"]
+        if "ratio" not in row:  # of a group without signal
+            assert answer["advantage"] == 0
+            continue
+        assert row["ratio"] == pytest.approx(np.ones(len(row["ids"])), abs=2e-3)
+        assert row["advantage"] == pytest.approx([answer["advantage"]] * len(row["ids"]), abs=1e-4)
+        assert min(row["kl"]) >= 0 and max(row["logprob"]) <= 0
+        assert all(0 <= entropy <= np.log(1e5) for entropy in row["entropy"])
+
+
 def test_a_long_step_shows_what_it_draws_and_that_it_updates(monkeypatch):
     """The clocks of this step are eleven seconds further at each look."""
     clock, out = itertools.count(step=11), io.StringIO()

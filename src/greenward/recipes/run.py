@@ -472,8 +472,9 @@ def build_reinforcement(
     if engine is not sampled:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
         players.update({name: engine for name, player in players.items() if player is sampled})
+    writer = RolloutWriter(run, training.rollouts_per_step, policy.tokenizer, recipe.rollouts.tokens)
     callbacks: list[Callback] = [
-        RolloutWriter(run, training.rollouts_per_step, policy.tokenizer),
+        writer,
         *task.callbacks(progress.message),
         *sleeps,
         ShowSampling(engine, policy.tokenizer, progress, show),
@@ -499,11 +500,13 @@ def build_reinforcement(
         callbacks=callbacks,
     )
     collecting.callback(collector.close)
+    trainer: Trainer
     if isinstance(recipe, RejectionRecipe):
         phase, trainer = _rejection(recipe, policy, collector)
     else:
         task.own_advantage = own.advantage
         phase, trainer = _policy_gradient(recipe, policy, task, collector, frozen, own)
+        writer.trainer = trainer
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         assert isinstance(trainer, RLTrainer)
@@ -545,7 +548,7 @@ def _policy_gradient(
     collector: Collector,
     frozen: Policy | None,
     own: OwnMathematics,
-) -> tuple[str, Trainer]:
+) -> tuple[str, RLTrainer]:
     """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
     algorithm = recipe.algorithm
     assert isinstance(algorithm, PolicyGradientConfig)

@@ -7,6 +7,7 @@
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
     prompts.jsonl                their prompts, each text once
+    tokens/step_000010.jsonl     numbers by token of some of them (`rollouts.tokens`)
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
     checkpoints/step_000020/     and `last`, a link to the newest
     faults.json                  what was planted; diagnostics never read it
@@ -58,6 +59,7 @@ from greenward.runs.reading import (
     PROVENANCE,
     ROLLOUTS,
     SUMMARY,
+    TOKENS,
     WARM_START,
     base_model,
     evaluated_suites,
@@ -91,6 +93,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.keep_spaced_checkpoints",
     "monitor",
     "rollouts.server",
+    "rollouts.tokens",
     "rollouts.transfer",
     "rollouts.transfer_dir",
     "rollouts.vllm",
@@ -294,6 +297,12 @@ class RunDirectory(Closeable):
         """Write the answers of one step, one object a line; replaces the file of that step."""
         write_rows(self.path / ROLLOUTS / f"{step_name(step)}.jsonl", rows)
 
+    def write_tokens(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write numbers by token of answers of one step, a turn a line; replaces the file of that step."""
+        with writing(str(self.path)):
+            (self.path / TOKENS).mkdir(exist_ok=True)
+        write_rows(self.path / TOKENS / f"{step_name(step)}.jsonl", rows)
+
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         """Write the evaluation after `step` steps; replaces the file of that step (and suite).
 
@@ -308,7 +317,7 @@ class RunDirectory(Closeable):
 
         Safe to repeat after a kill.
         """
-        for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
+        for name in (ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS):
             for found, path in steps_in(self.path / name):
                 if found > step:
                     remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -347,7 +356,7 @@ class FollowedRun(RunDirectory):
 
     def _drop(self, *_: Any, **__: Any) -> None: ...
 
-    add_provenance = write_rollouts = truncate_after = close = _drop
+    add_provenance = write_rollouts = write_tokens = truncate_after = close = _drop
 
 
 def has_steps(path: Path) -> bool:

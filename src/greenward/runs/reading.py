@@ -50,13 +50,14 @@ SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
-ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
+ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS = "rollouts", "tokens", "evaluations", "checkpoints"
 
 MAX_STEP = 10**12
 MAX_SAMPLES = 10**6  # answers to a problem
 # What a run writes for each step, by the name of the folder: elsewhere such a name is the user's.
 _STEP_NAMES = {
     "rollouts": re.compile(r"step_(\d{6,12})\.jsonl"),
+    "tokens": re.compile(r"step_(\d{6,12})\.jsonl"),
     "evaluations": re.compile(r"step_(\d{6,12})(?:\.\w+)?\.json"),
     "checkpoints": re.compile(r"step_(\d{6,12})"),
 }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
 
 from greenward.rollouts.protocols import Episode
 from greenward.runs.directory import RunDirectory
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
 
 if TYPE_CHECKING:
+    from greenward.config.sections import TokensConfig
     from greenward.models.tokenizer import Tokenizer
 
 
@@ -63,11 +66,21 @@ class Callback(Stateful):
         """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
 
 
+class ScoresTokens(Protocol):
+    """A trainer that tells what it computed for each token of a step, where `token_scores` is not None.
+
+    `token_scores` holds arrays (T,) by name, for each turn that was trained on by its `id`.
+    """
+
+    token_scores: dict[int, dict[str, np.ndarray]] | None
+
+
 @dataclass(eq=False)
 class RolloutWriter(Callback):
     """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly.
 
-    With a tokenizer, the prompt of each is kept as the policy saw it.
+    With a tokenizer, the prompt of each is kept as the policy saw it. `tokens` says of which answers numbers
+    by token are written as well: what the sampler gave and, where there is a `trainer`, its `token_scores`.
     """
 
     name = "rollouts"
@@ -75,6 +88,12 @@ class RolloutWriter(Callback):
     run: RunDirectory
     most: int | None = None
     tokenizer: Tokenizer | None = None
+    tokens: TokensConfig | None = None
+    trainer: ScoresTokens | None = None
+
+    def on_step_begin(self, step: int) -> None:
+        if self.trainer is not None:
+            self.trainer.token_scores = {} if self._writes_tokens(step) else None
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         every = 1 if self.most is None else -(-len(episodes) // self.most)
@@ -84,6 +103,29 @@ class RolloutWriter(Callback):
             assert self.tokenizer is not None
             prompts[ids] = self.run.prompts.add(step, self.tokenizer.decode(ids, skip_special_tokens=False))
         self.run.write_rollouts(step, [rollout_row(one, prompts.get(one.prompt_ids, "")) for one in kept])
+        if self._writes_tokens(step):
+            assert self.tokens is not None
+            self.run.write_tokens(step, list(self._token_rows(kept[: self.tokens.answers])))
+
+    def _writes_tokens(self, step: int) -> bool:
+        return self.tokens is not None and step % self.tokens.every == 0
+
+    def _token_rows(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Any]]:
+        """The numbers by token of each turn that the policy played in these episodes."""
+        assert self.tokenizer is not None
+        of_turns = (self.trainer and self.trainer.token_scores) or {}
+        for number, episode in enumerate(episodes):
+            for turn in episode.trained_turns:
+                columns = {"logprob": turn.logprobs_T, **of_turns.get(id(turn), {})}
+                ids = turn.completion_ids.tolist()
+                yield {
+                    "row": number,
+                    "role": turn.role,
+                    "ids": ids,
+                    "pieces": [self.tokenizer.decode([one], skip_special_tokens=False) for one in ids],
+                    "mask": turn.policy_wrote_T.astype(int).tolist(),
+                    **{name: [round(float(one), 4) for one in values] for name, values in columns.items()},
+                }
 
 
 _MAX_TESTS, _MAX_STDOUT_CHARS = 1000, 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +53,7 @@ class RLTrainer(Stateful):
     With `imitation` each update is followed by supervised steps on the policy's own right answers, by an
     optimizer of their own: the moments of the two gradients differ in scale.
 
+    A callback that sets `token_scores` to {} finds the numbers by token of the step in it (`ScoresTokens`).
     `algorithm`, `training`, `collector` and `estimator` are read anew at each step. With a critic:
     `greenward.training.ppo.PPOTrainer`.
     """
@@ -70,6 +71,7 @@ class RLTrainer(Stateful):
     imitation: AcceptedAnswers | None = None
     own_loss: OwnLoss | None = None
     seed: int = 0
+    token_scores: dict[int, dict[str, np.ndarray]] | None = field(default=None, init=False)
     _saved: ClassVar = {
         "collector": "collector",
         "estimator": "estimator",
@@ -292,6 +294,8 @@ class RLTrainer(Stateful):
         statistics.add(output, micro.mask_BT)
         if number == 0:
             assert scores.entropy_BT is not None
+            if self.token_scores is not None:
+                self.token_scores |= micro.token_scores(scores)
             statistics.add_entropy(scores.entropy_BT.detach(), micro.mask_BT)
         return output.loss.detach()
 
