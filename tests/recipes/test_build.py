@@ -7,8 +7,10 @@ import itertools
 import json
 import re
 import shutil
+from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -22,7 +24,7 @@ from greenward.problems.catalog import check_source
 from greenward.problems.problem import original_id
 from greenward.recipes.run import ShowSampling, check_recipe, dry_run, train
 from greenward.runs.progress import Progress
-from greenward.runs.reading import read_metrics
+from greenward.runs.reading import read_metrics, read_prompts, read_rollouts
 from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, DATA, REINFORCED
 
@@ -204,6 +206,59 @@ def test_a_person_sees_the_first_episodes_and_the_memory_of_a_training(tmp_path,
         in told
     )
     assert "reading problems and model\n" in told and f"model: {DATA / 'starter'}: llama" in told
+
+
+def test_a_kept_answer_says_what_it_was_asked_and_what_the_update_made_of_it(tmp_path):
+    keys = (*REINFORCED, "problems.train=classic_training", "problems.held_out=classic_evaluation")
+    masks = ("algorithm.overlong.mask_truncated=true", "training.num_generations=4", "sampling.max_tokens=24")
+    settings = load_recipe("quickstart", (*keys, *masks, "evaluation.enabled=false"))
+    assert train(settings, tmp_path / "run", quiet=True)
+    prompts, problems = read_prompts(tmp_path / "run"), build_problems(settings)[0]
+    by_name = {problem.task_id: problem for problem in problems}
+    rows = [row for _, row in read_rollouts(tmp_path / "run")]
+    assert rows and len(prompts) == len({row["problem"] for row in rows})
+    groups = defaultdict(list)
+    for row in rows:
+        assert by_name[row["problem"]].entry_point in prompts[row["prompt_id"]]
+        assert row.get("masked") == ("length" if row["stop"] == "length" else None)
+        assert len(row["tests"]) == len(by_name[row["problem"]].tests)
+        assert ("0" not in row["tests"]) == (row["status"] == "passed")
+        groups[row["group"], row["policy_version"]].append(row)
+    for group in groups.values():
+        rewards = np.array([row["rewards"]["programmer"] for row in group])
+        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-5)
+
+
+def test_numbers_by_token_are_those_of_the_update(tmp_path):
+    """Before the first update the policy is the sampler: ratios are 1, and entropy is near the surprise."""
+    keys = (*REINFORCED, "problems.train=classic_training", "problems.held_out=classic_evaluation")
+    tokens = (
+        "rollouts.tokens={every: 2, answers: 3}",
+        "algorithm.kl.coefficient=0.01",
+        "training.max_steps=4",
+    )
+    settings = load_recipe("quickstart", (*keys, *tokens, "evaluation.enabled=false"))
+    assert train(settings, tmp_path / "run", quiet=True)
+    run = tmp_path / "run"
+    assert [path.name for path in sorted((run / "tokens").iterdir())] == [
+        "step_000002.jsonl",
+        "step_000004.jsonl",
+    ]
+    answers = [row for step, row in read_rollouts(run) if step == 4]
+    rows = [json.loads(line) for line in (run / "tokens/step_000004.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        answer = answers[row["row"]]
+        assert sum(row["mask"]) == answer["tokens"] and len(row["pieces"]) == len(row["ids"])
+        assert "".join(row["pieces"]).splitlines()[0].rstrip() in answer["answer"]
+        if "ratio" not in row:  # of a group without signal
+            assert answer["advantage"] == 0
+            continue
+        assert row["ratio"] == pytest.approx(np.ones(len(row["ids"])), abs=2e-3)
+        assert row["advantage"] == pytest.approx([answer["advantage"]] * len(row["ids"]), abs=1e-4)
+        assert min(row["kl"]) >= 0 and max(row["logprob"]) <= 0
+        assert all(0 <= entropy <= np.log(1e5) for entropy in row["entropy"])
 
 
 def test_a_long_step_shows_what_it_draws_and_that_it_updates(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from textwrap import dedent
 
 import pytest
@@ -195,3 +196,45 @@ def test_file_size_is_limited(run):
     limits = Limits(cpu_seconds=2, wall_seconds=5, file_bytes=1000)
     code = "def f(x):\n    with open('big', 'wb', buffering=0) as file: return file.write(b'x' * 5000)"
     assert run(code, limits=limits).results[0].value == 1000
+
+
+RAISING = {
+    "at a call": "def f(x):\n    y = 1\n    return x / 0\n",
+    "in a helper": "def g(x):\n    return [][x]\n\ndef f(x):\n    return g(x)\n",
+    "in the library": "import json\ndef f(x):\n    return json.loads('{')\n",
+    "chained": "def f(x):\n    try:\n        1 / 0\n    except ZeroDivisionError as error:\n        raise KeyError from error\n",
+    "without end": "def f(x):\n    return f(x)\n",
+    "while loading": "import re\nx = 3\nre.compile('(')\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", RAISING.values(), ids=RAISING)
+def test_a_traceback_names_the_places_that_cpython_names(run, code):
+    namespace: dict[str, object] = {}
+    try:
+        exec(compile(code, "<answer>", "exec"), namespace)
+        namespace["f"](3)
+    except BaseException as error:
+        places = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__][-10:]
+    expected = [f'  File "{os.path.basename(p.filename)}", line {p.lineno}, in {p.name}' for p in places]
+    result = run(code)
+    found = result.results[0].traceback if result.results else result.traceback
+    if code == RAISING["without end"]:  # the last place depends on how deep the stack was before
+        assert len(found.splitlines()) == 10 and set(found.splitlines()) == {expected[0]}
+    else:
+        assert found.splitlines() == expected
+
+
+def test_a_traceback_says_nothing_that_is_not_bounded_text(run):
+    code = """
+        class Name(str):
+            def __ne__(self, other): raise SystemExit
+            __eq__ = rpartition = __ne__
+        def f(x):
+            def g(): raise ValueError
+            g.__code__ = g.__code__.replace(co_filename=Name("\\x1b[31m" * 5000), co_name="n" * 5000)
+            g()
+    """
+    (result,) = run(dedent(code)).results
+    assert result.error_class == "ValueError"
+    assert len(result.traceback) < 2000 and len(result.traceback.splitlines()) == 2

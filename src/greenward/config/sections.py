@@ -451,6 +451,13 @@ class ServerConfig(ConfigSection):
     )
 
 
+class TokensConfig(ConfigSection):
+    """Which answers have their numbers by token written into `tokens/`; about 50 bytes a token."""
+
+    every: PositiveInt = Field(10, description="steps from one file to the next")
+    answers: PositiveInt = Field(16, description="how many, from the first kept answer of the step on")
+
+
 class RolloutsConfig(ConfigSection):
     """Where answers are sampled: by the trainer's own model, by vLLM beside it, or by a server of vLLM."""
 
@@ -465,6 +472,10 @@ class RolloutsConfig(ConfigSection):
     )
     max_staleness: NonNegativeInt = Field(
         0, description="1 = sample for the next step during the update, with weights one update old"
+    )
+    tokens: TokensConfig | None = Field(
+        None,
+        description="keep the numbers by token of some answers, as in {every: 10, answers: 16}; none = off",
     )
 
     def mistakes(self) -> Iterator[str]:

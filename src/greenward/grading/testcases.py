@@ -297,6 +297,7 @@ def _module(path: str) -> str:
 Mode = Literal["values", "check", "stdio", "in_process"]
 DEFAULT_COMPARISON = Comparison()
 MAX_VALUE_CHARS = 120
+MAX_TRACEBACK_CHARS = 2000
 
 _WANTED = {
     Relation.COMPLETES: "it to pass",
@@ -448,6 +449,7 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
     pairs = zip(plan.expectations, results, strict=True)
     passed = tuple(one is not None and expectation.is_met_by(one) for expectation, one in pairs)
     error_class, error_message, first_failure = result.error_class, result.error_message, ""
+    traceback = result.traceback
     # What a test found tells more than that another was not reached.
     not_passed = (i for i, ok in enumerate(passed) if not ok)
     failing = min(not_passed, key=lambda i: results[i] is None, default=None)
@@ -469,11 +471,13 @@ def _judge(plan: GradingPlan, result: RunResult, verdict: partial[Verdict]) -> V
         assert failed is not None  # as many results as tests: every test was reached
         status = expectation.failing_status(failed)
         error_class, error_message = failed.error_class, failed.error_message
+        traceback = failed.traceback
     return verdict(
         status=status,
         tests_passed=passed,
         error_class=None if error_class is None else visible(error_class, 100),
         error_message=visible(error_message, MAX_MESSAGE_CHARS),
+        traceback=visible(traceback, MAX_TRACEBACK_CHARS),
         first_failure=first_failure,
         stdout=visible(result.stdout),
         stderr=visible(result.stderr),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +50,8 @@ class Status(str, Enum):
 _MISBEHAVED = frozenset(
     {Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT, Status.CHEATING, Status.EDIT_OUTSIDE}
 )
+_ANSWER_LINES = re.compile(r'^  File "<answer>", line (\d{1,9}), ', re.MULTILINE)
+_SYNTAX_LINES = re.compile(r"\(<answer>, line (\d{1,9})\)$")
 EDIT_ERRORS = frozenset(status for status in Status if status.value.startswith("edit_"))
 """What is wrong with edits that cannot be applied."""
 
@@ -59,15 +62,17 @@ class Verdict:
 
     `tests_passed` has one entry per test of the problem, in order; tests that were never reached
     are False. `first_failure` describes the first failing test (what was called, what was
-    expected, what came). Messages are bounded and without control characters. `stdout` and `stderr` are
-    those of one run: of several runs of a program, the last that counts. `layers` names the layers of
-    isolation under which the answer ran.
+    expected, what came). Messages are bounded and without control characters. `traceback` has the innermost
+    places at which the exception was raised, in Python's form without the lines of the source. `stdout` and
+    `stderr` are those of one run: of several runs of a program, the last that counts. `layers` names the
+    layers of isolation under which the answer ran.
     """
 
     status: Status
     tests_passed: tuple[bool, ...] = ()
     error_class: str | None = None
     error_message: str = ""
+    traceback: str = ""
     first_failure: str = ""
     stdout: str = ""
     stderr: str = ""
@@ -85,6 +90,12 @@ class Verdict:
         if self.error_class is None or self.error_class in self.first_failure:
             return self.first_failure or self.status.value
         return f"{self.first_failure} ({self.error_class}: {self.error_message})".lstrip()
+
+    @property
+    def error_line(self) -> int | None:
+        """The line of the answer that raised the exception or is not Python; None if unknown."""
+        found = _ANSWER_LINES.findall(self.traceback) or _SYNTAX_LINES.findall(self.error_message)
+        return int(found[-1]) if found else None
 
     @property
     def fraction_passed(self) -> float:

@@ -74,6 +74,7 @@ from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.leaving import leaving_line
 from greenward.reports.render import print_report
+from greenward.reports.runs import ALGORITHM_LABELS
 from greenward.reports.write import report_of, write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
 from greenward.runs.checkpoints import pin_checkpoint_before
@@ -471,8 +472,9 @@ def build_reinforcement(
     if engine is not sampled:
         assert isinstance(players, dict)  # in place: a league adds its members to the same mapping
         players.update({name: engine for name, player in players.items() if player is sampled})
+    writer = RolloutWriter(run, training.rollouts_per_step, policy.tokenizer, recipe.rollouts.tokens)
     callbacks: list[Callback] = [
-        RolloutWriter(run, training.rollouts_per_step),
+        writer,
         *task.callbacks(progress.message),
         *sleeps,
         ShowSampling(engine, policy.tokenizer, progress, show),
@@ -498,11 +500,13 @@ def build_reinforcement(
         callbacks=callbacks,
     )
     collecting.callback(collector.close)
+    trainer: Trainer
     if isinstance(recipe, RejectionRecipe):
         phase, trainer = _rejection(recipe, policy, collector)
     else:
         task.own_advantage = own.advantage
         phase, trainer = _policy_gradient(recipe, policy, task, collector, frozen, own)
+        writer.trainer = trainer
     faults: list[Fault] = []
     if isinstance(recipe, PolicyGradientRecipe) and recipe.faults.planted:
         assert isinstance(trainer, RLTrainer)
@@ -544,7 +548,7 @@ def _policy_gradient(
     collector: Collector,
     frozen: Policy | None,
     own: OwnMathematics,
-) -> tuple[str, Trainer]:
+) -> tuple[str, RLTrainer]:
     """A reference that is never renewed may be the `frozen` copy of the policy that there is already."""
     algorithm = recipe.algorithm
     assert isinstance(algorithm, PolicyGradientConfig)
@@ -589,7 +593,7 @@ def _policy_gradient(
         own_loss=own.loss,
         seed=recipe.seed,
     )
-    return f"{algorithm.loss} training", trainer
+    return f"{ALGORITHM_LABELS[recipe.algorithm.name]} training", trainer
 
 
 class MonitorCallback(Callback):
@@ -874,7 +878,7 @@ class Session:
         """Train by a trainer of the task's own."""
         recipe, say = self.recipe, self.progress.message
         limits: Any = recipe.training
-        self.progress.phase(f"{recipe.algorithm.name} training", limits.max_steps)
+        self.progress.phase(f"{ALGORITHM_LABELS[recipe.algorithm.name]} training", limits.max_steps)
         callbacks = [RolloutWriter(run, limits.rollouts_per_step), *self.task.callbacks(say)]
         if finished := self._drive(recipe, run, trainer, limits, callbacks):
             self.task.finish(run, trainer, say)

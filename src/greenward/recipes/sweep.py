@@ -29,7 +29,7 @@ from greenward.hardware.detection import this_machine
 from greenward.hardware.launch import python_module
 from greenward.recipes.leaving import leaving_line
 from greenward.recipes.run import check_needs, refuse_both, show_report
-from greenward.reports.runs import max_lost_share, read_runs
+from greenward.reports.runs import ALGORITHM_LABELS, max_lost_share, read_runs
 from greenward.runs.directory import compare_configs, has_steps
 from greenward.runs.files import write_atomically, writing
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
@@ -347,7 +347,7 @@ def runs_of_seed(folder: Path, overrides: Sequence[str]) -> tuple[Run, Run, Run]
 
     phases = (
         phase("warm start", WARM_START, recipe.warm_start.max_steps),
-        phase(recipe.algorithm.loss, steps=recipe.training.max_steps),
+        phase(ALGORITHM_LABELS[recipe.algorithm.name], steps=recipe.training.max_steps),
     )
     only_at_the_ends = f"evaluation.eval_interval_steps={UNBOUNDED_STEPS}"
     main = Run(folder, RECIPE, [only_at_the_ends, *overrides], phases=phases)

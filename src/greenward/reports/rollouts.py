@@ -25,7 +25,7 @@ from greenward.reports.document import (
     words,
 )
 from greenward.runs.answers import ROLE, holds_text, is_number, numbers_in, read_answer_columns, read_rows_at
-from greenward.runs.reading import ROLLOUTS, is_run, steps_in
+from greenward.runs.reading import ROLLOUTS, is_run, read_prompts, steps_in
 from greenward.runs.selection import Condition, Selection, step_range
 
 Row = Mapping[str, Any]
@@ -90,8 +90,14 @@ class Rollouts:
         columns = self._columns
         with expecting("the rollouts of a run", self._path, RunError):
             rows = read_rows_at(self._path, columns, np.sort(chosen))
-            found = {place: _task(int(columns.steps[place]), row) for place, row in rows}
-        shown = tuple(found[place] for place in map(int, chosen) if place in found)
+            found = dict(rows)
+            named = {key for row in found.values() if isinstance(key := row.get("prompt_id"), str)}
+            prompts = read_prompts(self._path, named)
+        shown = tuple(
+            _task(int(columns.steps[place]), found[place], prompts)
+            for place in map(int, chosen)
+            if place in found
+        )
         of = f" of {said}" if (said := in_words(self._wanted)) else ""
         if sort := self._wanted.sort:
             of += f", {'largest' if sort.startswith('-') else 'smallest'} {sort.lstrip('-')} first"
@@ -165,7 +171,7 @@ def _in_words(one: Condition) -> str:
     return " ".join(filter(None, (one.field, _OPERATORS[one.operator], one.value)))
 
 
-def _task(step: int, row: Row) -> AnsweredTask:
+def _task(step: int, row: Row, prompts: Mapping[str, str]) -> AnsweredTask:
     status = str(row.get("status", "unknown"))
     rewards = numbers_in(row, "rewards")
     if len(rewards) == 1:
@@ -175,17 +181,22 @@ def _task(step: int, row: Row) -> AnsweredTask:
     remarks = [f"step {step}", *(f"{name} {value:.3g}" for name, value in figures.items())]
     remarks += [f"{row['tokens']} tokens"] if row.get("tokens") else []
     remarks += [f"ended by {words(str(row['stop']))}"] if row.get("stop") else []
-    answer = shown_answer(status, row.get("answer"), row.get("first_failure"), remark=" · ".join(remarks))
+    remarks += [f"not trained on: {words(str(row['masked']))}"] if row.get("masked") else []
+    failure = "\n".join(str(part) for part in map(row.get, ("first_failure", "traceback")) if part)
+    answer = shown_answer(status, row.get("answer"), failure, remark=" · ".join(remarks))
     said = (
         f"{number}. {turn.get('role')}: {turn.get('text')}"
         for number, turn in enumerate(row.get("transcript") or (), 1)
         if isinstance(turn, dict)
     )
     return AnsweredTask(
-        str(row.get("task_id", row.get("problem", ""))), bounded("\n".join((*_asked(row), *said))), (answer,)
+        str(row.get("task_id", row.get("problem", ""))),
+        bounded("\n".join((*_asked(row, prompts), *said))),
+        (answer,),
     )
 
 
-def _asked(row: Row) -> tuple[str, ...]:
-    """The prompt, where the answer has one of its own: those of our runs are in their problems."""
-    return (str(row["prompt"]),) if row.get("prompt") else ()
+def _asked(row: Row, prompts: Mapping[str, str]) -> tuple[str, ...]:
+    """The prompt in the row, or the one of `prompts` that it names."""
+    prompt = row.get("prompt") or prompts.get(str(row.get("prompt_id")))
+    return (str(prompt),) if prompt else ()

@@ -58,7 +58,7 @@ Evaluation = Mapping[str, Any]
 
 CONTROL = "Control"
 _FOLDER_LABELS = {"control": CONTROL, "similarity": "Similarity reward"}
-_ARM_LABELS = {
+ALGORITHM_LABELS = {
     "grpo": "GRPO",
     "ppo": "PPO",
     "rejection": "Rejection sampling",
@@ -268,7 +268,7 @@ def _from_start(arm: Group, main: Group) -> Group:
 
 def _label(run: RecordedRun) -> str:
     name = algorithm_of(run.config) or "training"
-    return (run.task and run.task.label) or _ARM_LABELS.get(name, name)
+    return (run.task and run.task.label) or ALGORITHM_LABELS.get(name, name)
 
 
 def max_lost_share(runs: Runs) -> float:

@@ -159,7 +159,9 @@ class Episode:
     infrastructure failed: the episode leaves the loss and the baseline. `outcome` is a word from the
     environment's closed list (passed, syntax_error, won …); `success` is None where there is no such thing.
     `answer` is the code that was judged, `reward_terms` are the unweighted terms by name, `extra` is what
-    they logged, and `transcript` holds (role, text) for people where there was more than one answer.
+    they logged, and `transcript` holds (role, text) for people where there was more than one answer. A
+    trainer adds `advantage`, the mean over the tokens that the policy wrote, and in `masked` why the answer
+    left the loss, "" if it did not.
     """
 
     turns: tuple[Turn, ...]
@@ -174,11 +176,18 @@ class Episode:
     reward_terms: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     transcript: tuple[tuple[str, str], ...] = ()
+    advantage: float | None = None
+    masked: str = ""
 
     @cached_property
     def trained_turns(self) -> tuple[Turn, ...]:
         """The turns in which the trained policy wrote something."""
         return tuple(turn for turn in self.turns if turn.trained)
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """What the trained policy saw before its first token; () where it wrote nothing."""
+        return self.trained_turns[0].prompt_ids if self.trained_turns else ()
 
     @cached_property
     def trained_rewards(self) -> dict[str, float]:

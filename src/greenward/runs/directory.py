@@ -6,6 +6,8 @@
     own_loss.py                  the source of a loss of the user's; own_advantage.py, own_reward_NAME.py
     predictions.jsonl            a reward model's predictions and what grading found
     rollouts/step_000123.jsonl   the answers of a step
+    prompts.jsonl                their prompts, each text once
+    tokens/step_000010.jsonl     numbers by token of some of them (`rollouts.tokens`)
     evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
     checkpoints/step_000020/     and `last`, a link to the newest
     faults.json                  what was planted; diagnostics never read it
@@ -53,9 +55,11 @@ from greenward.runs.reading import (
     EVALUATIONS,
     METRICS,
     PREDICTIONS,
+    PROMPTS,
     PROVENANCE,
     ROLLOUTS,
     SUMMARY,
+    TOKENS,
     WARM_START,
     base_model,
     evaluated_suites,
@@ -89,6 +93,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.keep_spaced_checkpoints",
     "monitor",
     "rollouts.server",
+    "rollouts.tokens",
     "rollouts.transfer",
     "rollouts.transfer_dir",
     "rollouts.vllm",
@@ -173,6 +178,26 @@ class PredictionsFile(StepFile):
             self._append({"step": step, "predicted": chances, "passed": [int(value) for value in passed]})
 
 
+class PromptsFile(StepFile):
+    """The writer of prompts.jsonl: each prompt once, under the key that rows of answers have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._known = {row.get("prompt_id") for row in read_jsonl(path).rows}
+
+    def add(self, step: int, prompt: str) -> str:
+        """The key of a prompt, which is written if it is new."""
+        key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        if key not in self._known:
+            self._append({"step": step, "prompt_id": key, "prompt": prompt})
+            self._known.add(key)
+        return key
+
+    def truncate_after(self, step: int) -> None:
+        super().truncate_after(step)
+        self._known = {row.get("prompt_id") for row in read_jsonl(self.path).rows}
+
+
 class RunDirectory(Closeable):
     """One run, open for writing: made by `create`, closed by `close` or `with`."""
 
@@ -184,6 +209,7 @@ class RunDirectory(Closeable):
         self.inexact = dict(inexact or {})  # key -> "old -> new", what makes a resumed run inexact
         self.metrics = MetricsFile(path / METRICS)
         self.predictions = PredictionsFile(path / PREDICTIONS)
+        self.prompts = PromptsFile(path / PROMPTS)
         self._lock = lock
 
     @classmethod
@@ -271,6 +297,12 @@ class RunDirectory(Closeable):
         """Write the answers of one step, one object a line; replaces the file of that step."""
         write_rows(self.path / ROLLOUTS / f"{step_name(step)}.jsonl", rows)
 
+    def write_tokens(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write numbers by token of answers of one step, a turn a line; replaces the file of that step."""
+        with writing(str(self.path)):
+            (self.path / TOKENS).mkdir(exist_ok=True)
+        write_rows(self.path / TOKENS / f"{step_name(step)}.jsonl", rows)
+
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         """Write the evaluation after `step` steps; replaces the file of that step (and suite).
 
@@ -285,14 +317,14 @@ class RunDirectory(Closeable):
 
         Safe to repeat after a kill.
         """
-        for name in (ROLLOUTS, EVALUATIONS, CHECKPOINTS):
+        for name in (ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS):
             for found, path in steps_in(self.path / name):
                 if found > step:
                     remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for name in (SUMMARY, "report.html", "report.md", "report.json"):
             (self.path / name).unlink(missing_ok=True)
-        self.metrics.truncate_after(step)
-        self.predictions.truncate_after(step)
+        for file in (self.metrics, self.predictions, self.prompts):
+            file.truncate_after(step)
 
     def close(self) -> None:
         """Let others write the run."""
@@ -304,6 +336,9 @@ class _Dropped:
 
     def append(self, *_: Any) -> None: ...
 
+    def add(self, *_: Any) -> str:
+        return ""
+
     sync = truncate_after = append
 
 
@@ -314,13 +349,14 @@ class FollowedRun(RunDirectory):
         self.path, self.config, self.inexact = path, config, {}
         self.metrics: Any = _Dropped()
         self.predictions: Any = _Dropped()
+        self.prompts: Any = _Dropped()
 
     def write_evaluation(self, step: int, record: Mapping[str, Any], suite: str | None = None) -> Path:
         return self.path / EVALUATIONS / evaluation_name(step, suite)
 
     def _drop(self, *_: Any, **__: Any) -> None: ...
 
-    add_provenance = write_rollouts = truncate_after = close = _drop
+    add_provenance = write_rollouts = write_tokens = truncate_after = close = _drop
 
 
 def has_steps(path: Path) -> bool:

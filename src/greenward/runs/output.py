@@ -128,6 +128,7 @@ _MANIFEST = "manifest.json"  # of a checkpoint: it names its files
 _CHECKPOINTS, _TENSORBOARD = "checkpoints", "tensorboard"
 _OF_STEPS: Mapping[str, tuple[str, ...]] = {
     "rollouts": (),
+    "tokens": (),
     "evaluations": (),
     _CHECKPOINTS: ("last", ".last.writing", "pinned.json"),
     _TENSORBOARD: ("events.out.tfevents.*",),
@@ -151,10 +152,10 @@ KINDS: Mapping[Kind, _Description] = MappingProxyType(
         "run": _Description(
             "a run",
             (
-                "config.yaml", "provenance.json", "metrics.jsonl", "predictions.jsonl", "alarms.jsonl",
-                "faults.json", "progress.json", "summary.json", "failure.txt", "random_search.json",
-                "replay.html", "own_loss.py", "own_advantage.py", "own_reward_*.py", "rollouts",
-                "evaluations", "checkpoints",
+                "config.yaml", "provenance.json", "metrics.jsonl", "predictions.jsonl", "prompts.jsonl",
+                "alarms.jsonl", "faults.json", "progress.json", "summary.json", "failure.txt",
+                "random_search.json", "replay.html", "own_loss.py", "own_advantage.py",
+                "own_reward_*.py", "rollouts", "tokens", "evaluations", "checkpoints",
                 *_RUNS_OF_A_RUN, *_TRACKERS,
             ),
         ),

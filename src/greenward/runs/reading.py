@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,13 +50,14 @@ SHARED_SECTIONS = (
     "model", "problems", "warm_start", "sampling", "environment", "algorithm", "training", "evaluation",
 )  # fmt: skip
 WITHOUT_EFFECT = ("name", "output")  # keys of a config that change no number of a run
-ROLLOUTS, EVALUATIONS, CHECKPOINTS = "rollouts", "evaluations", "checkpoints"
+ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS = "rollouts", "tokens", "evaluations", "checkpoints"
 
 MAX_STEP = 10**12
 MAX_SAMPLES = 10**6  # answers to a problem
 # What a run writes for each step, by the name of the folder: elsewhere such a name is the user's.
 _STEP_NAMES = {
     "rollouts": re.compile(r"step_(\d{6,12})\.jsonl"),
+    "tokens": re.compile(r"step_(\d{6,12})\.jsonl"),
     "evaluations": re.compile(r"step_(\d{6,12})(?:\.\w+)?\.json"),
     "checkpoints": re.compile(r"step_(\d{6,12})"),
 }
@@ -269,6 +270,23 @@ def read_rollouts(
                 yield step, row
 
 
+def read_prompts(
+    path: Path, wanted: Collection[str] | None = None, within: Path | None = None
+) -> dict[str, str]:
+    """The prompts of the answers that the run at `path` kept, by `prompt_id`: all, or those that are wanted.
+
+    No link may lead out of `within`, which is the run unless it is given.
+    """
+    found: dict[str, str] = {}
+    for row in JsonRows(path / PROMPTS, lenient=True, within=within or path):
+        key, prompt = row.get("prompt_id"), row.get("prompt")
+        if isinstance(key, str) and isinstance(prompt, str) and (wanted is None or key in wanted):
+            found[key] = prompt
+            if wanted is not None and len(found) == len(wanted):
+                break
+    return found
+
+
 @dataclass(frozen=True)
 class RecordedRun:
     """What a run directory holds: rows of metrics and evaluations, oldest first.
@@ -376,6 +394,7 @@ def _short(path: Path) -> str:
 
 TIMING_PREFIXES = ("time/", "perf/")
 PREDICTIONS = "predictions.jsonl"
+PROMPTS = "prompts.jsonl"
 
 
 def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,12 +144,16 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class CallResult:
-    """What one call gave: a value as plain data, or the class and message of an exception."""
+    """What one call gave: a value as plain data, or class, message and traceback of an exception.
+
+    The traceback has the innermost places in Python's form, without the lines of the source.
+    """
 
     returned: bool
     value: Any = None
     error_class: str | None = None
     error_message: str = ""
+    traceback: str = ""
     plain: bool = True  # False: the call returned something that is not plain data
 
 
@@ -166,6 +170,7 @@ class RunResult:
     results: tuple[CallResult, ...] = ()
     error_class: str | None = None
     error_message: str = ""
+    traceback: str = ""
     stdout: str = ""
     stderr: str = ""
     cpu_seconds: float = 0.0

@@ -55,7 +55,7 @@ _KILLED = {
 _ENDED = ("load_error", "syntax_error", "no_entry_point", "exited", "memory")  # what an answer may report
 _SIGNALS = {one.value: one.name for one in signal.Signals}
 
-Ending = tuple[Outcome, str | None, str]
+Ending = tuple[Outcome, str | None, str, str]
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,13 @@ class Attempt:
         except Exception:  # an input of an answer that this reader does not foresee
             ended = _FORGED
         may_leave = bool(job.stdins) and not report.get("shares")
-        outcome, error_class, message = _ending(ended, report, may_leave=may_leave)
+        outcome, error_class, message, traceback = _ending(ended, report, may_leave=may_leave)
         result = RunResult(
             outcome=outcome,
             results=tuple(results),
             error_class=error_class,
             error_message=message,
+            traceback=traceback,
             stdout=blobs[results_end:stdout_end].decode("utf-8", "replace"),
             stderr=blobs[stdout_end:].decode("utf-8", "replace"),
             layers=layers,
@@ -243,6 +244,7 @@ class Attempt:
             results=tuple(CallResult(True, text) for text in texts),
             error_class=None,
             error_message="",
+            traceback="",
         )
 
     def merge(self, answer: RunResult, checks: RunResult) -> RunResult:
@@ -259,7 +261,13 @@ class Attempt:
         if outcome in (Outcome.LOAD_ERROR, Outcome.SYNTAX_ERROR):
             outcome, when = Outcome.INFRASTRUCTURE, "the setup of the test programs fails"
         message = f"{when}: {checks.error_message}"
-        return replace(merged, outcome=outcome, error_class=checks.error_class, error_message=message)
+        return replace(
+            merged,
+            outcome=outcome,
+            error_class=checks.error_class,
+            error_message=message,
+            traceback=checks.traceback,
+        )
 
 
 _encode = partial(encode, max_chars=MAX_JOB_CHARS)
@@ -273,7 +281,7 @@ def _count_runs(done: tuple[RunResult, ...]) -> int:
     return sum(len(result.results) for result in done)
 
 
-_FORGED: Ending = (Outcome.CHEATING, "ForgedResult", "wrote to the private result channel")
+_FORGED: Ending = (Outcome.CHEATING, "ForgedResult", "wrote to the private result channel", "")
 
 
 def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallResult]) -> Ending | None:
@@ -297,12 +305,14 @@ def _read_frames(data: bytes, nonce: bytes, expected: int, results: list[CallRes
                 results.append(CallResult(True, value))
             case ["opaque", _, str(message)] if is_next:
                 results.append(CallResult(True, error_message=message, plain=False))
-            case ["raised", _, str(name), str(message)] if is_next:
-                results.append(CallResult(False, error_class=name, error_message=message))
+            case ["raised", _, str(name), str(message), str(traceback)] if is_next:
+                results.append(
+                    CallResult(False, error_class=name, error_message=message, traceback=traceback)
+                )
             case ["done"] if len(results) == expected:
-                ended = (Outcome.COMPLETED, None, "")
-            case ["ended", str(outcome), str(name), str(message)] if outcome in _ENDED:
-                ended = (Outcome(outcome), name, message)
+                ended = (Outcome.COMPLETED, None, "", "")
+            case ["ended", str(outcome), str(name), str(message), str(traceback)] if outcome in _ENDED:
+                ended = (Outcome(outcome), name, message, traceback)
             case _:
                 return _FORGED
         start = end
@@ -323,18 +333,18 @@ def _ending(ended: Ending | None, report: Mapping[str, Any], *, may_leave: bool)
     """
     exit_code = report["exit"]
     if not report["ready"]:
-        return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})"
+        return Outcome.INFRASTRUCTURE, None, f"the child ended before the answer was loaded ({exit_code})", ""
     if report["killed"] is not None:
-        return *_KILLED[report["killed"]], "stopped at its limit"
+        return *_KILLED[report["killed"]], "stopped at its limit", ""
     if ended is not None:
         return ended
     if exit_code == 0 and may_leave:
-        return Outcome.COMPLETED, None, ""
+        return Outcome.COMPLETED, None, "", ""
     if exit_code >= 0:
-        return Outcome.EXITED, "Exit", f"left with status {exit_code} before its calls were made"
+        return Outcome.EXITED, "Exit", f"left with status {exit_code} before its calls were made", ""
     name = _SIGNALS.get(-exit_code, f"signal {-exit_code}")
     outcome = Outcome.TIMEOUT if -exit_code == signal.SIGXCPU else Outcome.EXITED
-    return outcome, name, f"ended by {name}"
+    return outcome, name, f"ended by {name}", ""
 
 
 START_SECONDS = 30.0

@@ -22,6 +22,8 @@ from greenward.rollouts.protocols import Episode, StopReason, Turn
 from greenward.training import distributed
 from greenward.training.advantages import Advantages
 
+_MAX_LOG = 20.0  # beyond it a ratio says no more
+
 
 @dataclass(eq=False)
 class Row:
@@ -246,6 +248,26 @@ class MicroBatch:
     def scores(self, policy: Policy, **options: bool) -> TokenScores:
         """What `policy.completion_logprobs` gives for the rows at their temperature."""
         return policy.completion_logprobs(self.group_batch, temperature=self.temperature, **options)
+
+    def token_scores(self, scores: TokenScores) -> dict[int, dict[str, np.ndarray]]:
+        """Advantage, ratio to the sampler, entropy and KL (k3) by token (T,), of each turn by its `id`."""
+        assert scores.entropy_BT is not None
+        found = {}
+        columns = scores.logprobs_BT.detach(), scores.entropy_BT.detach()
+        columns_BT = (column.float().cpu().numpy() for column in columns)
+        for row, logprobs_T, entropy_T in zip(self.rows, *columns_BT, strict=True):
+            length = len(row.advantages_T)
+            new_T, written_T = logprobs_T[:length], row.turn.policy_wrote_T
+            of_turn = {
+                "advantage": row.advantages_T,
+                "ratio": np.where(written_T, np.exp(np.minimum(new_T - row.turn.logprobs_T, _MAX_LOG)), 1.0),
+                "entropy": entropy_T[:length],
+            }
+            if row.ref_logprobs_T is not None:
+                lead_T = np.minimum(row.ref_logprobs_T - new_T, _MAX_LOG)
+                of_turn["kl"] = np.exp(lead_T) - lead_T - 1
+            found[id(row.turn)] = of_turn
+        return found
 
     @classmethod
     def build(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
 
 from greenward.rollouts.protocols import Episode
 from greenward.runs.directory import RunDirectory
 from greenward.runs.no_signal import MIN_STEPS, no_signal_periods
+
+if TYPE_CHECKING:
+    from greenward.config.sections import TokensConfig
+    from greenward.models.tokenizer import Tokenizer
 
 
 class Stateful:
@@ -60,37 +66,103 @@ class Callback(Stateful):
         """Called after the update of step `step`, with the episodes it was made from; may add metrics."""
 
 
+class ScoresTokens(Protocol):
+    """A trainer that tells what it computed for each token of a step, where `token_scores` is not None.
+
+    `token_scores` holds arrays (T,) by name, for each turn that was trained on by its `id`.
+    """
+
+    token_scores: dict[int, dict[str, np.ndarray]] | None
+
+
 @dataclass(eq=False)
 class RolloutWriter(Callback):
-    """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly."""
+    """Keeps the episodes of each step in `rollouts/`, at most `most` of them, taken evenly.
+
+    With a tokenizer, the prompt of each is kept as the policy saw it. `tokens` says of which answers numbers
+    by token are written as well: what the sampler gave and, where there is a `trainer`, its `token_scores`.
+    """
 
     name = "rollouts"
 
     run: RunDirectory
     most: int | None = None
+    tokenizer: Tokenizer | None = None
+    tokens: TokensConfig | None = None
+    trainer: ScoresTokens | None = None
+
+    def on_step_begin(self, step: int) -> None:
+        if self.trainer is not None:
+            self.trainer.token_scores = {} if self._writes_tokens(step) else None
 
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         every = 1 if self.most is None else -(-len(episodes) // self.most)
-        self.run.write_rollouts(step, [rollout_row(episode) for episode in episodes[:: max(every, 1)]])
+        kept = episodes[:: max(every, 1)]
+        prompts = {one.prompt_ids: "" for one in kept if one.prompt_ids} if self.tokenizer is not None else {}
+        for ids in prompts:
+            assert self.tokenizer is not None
+            prompts[ids] = self.run.prompts.add(step, self.tokenizer.decode(ids, skip_special_tokens=False))
+        self.run.write_rollouts(step, [rollout_row(one, prompts.get(one.prompt_ids, "")) for one in kept])
+        if self._writes_tokens(step):
+            assert self.tokens is not None
+            self.run.write_tokens(step, list(self._token_rows(kept[: self.tokens.answers])))
+
+    def _writes_tokens(self, step: int) -> bool:
+        return self.tokens is not None and step % self.tokens.every == 0
+
+    def _token_rows(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Any]]:
+        """The numbers by token of each turn that the policy played in these episodes."""
+        assert self.tokenizer is not None
+        of_turns = (self.trainer and self.trainer.token_scores) or {}
+        for number, episode in enumerate(episodes):
+            for turn in episode.trained_turns:
+                columns = {"logprob": turn.logprobs_T, **of_turns.get(id(turn), {})}
+                ids = turn.completion_ids.tolist()
+                yield {
+                    "row": number,
+                    "role": turn.role,
+                    "ids": ids,
+                    "pieces": [self.tokenizer.decode([one], skip_special_tokens=False) for one in ids],
+                    "mask": turn.policy_wrote_T.astype(int).tolist(),
+                    **{name: [round(float(one), 4) for one in values] for name, values in columns.items()},
+                }
 
 
-def rollout_row(episode: Episode) -> dict[str, Any]:
+_MAX_TESTS, _MAX_STDOUT_CHARS = 1000, 500
+
+
+def rollout_row(episode: Episode, prompt_id: str = "") -> dict[str, Any]:
     """One episode as plain data; columns that say nothing are left out."""
-    optional = {
-        "extra": dict(episode.extra),
-        "transcript": [{"role": role, "text": text} for role, text in episode.transcript],
-    }
-    return {
+    trained, verdict = episode.trained_turns, episode.verdict
+    row = {
         "problem": episode.task_id,
         "group": episode.group_id,
         "answer": episode.answer,
         "status": episode.outcome,
-        "first_failure": episode.verdict.first_failure if episode.verdict else "",
+        "first_failure": verdict.first_failure if verdict else "",
         "rewards": dict(episode.rewards),
         "terms": dict(episode.reward_terms),
         "tokens": episode.policy_tokens,
-        "stop": trained[-1].stop_reason.value if (trained := episode.trained_turns) else "",
-    } | {name: value for name, value in optional.items() if value}
+        "stop": trained[-1].stop_reason.value if trained else "",
+    }
+    optional: dict[str, Any] = {
+        "policy_version": trained[-1].policy_version if trained else None,
+        "advantage": episode.advantage,
+        "masked": episode.masked or None,
+        "prompt_id": prompt_id or None,
+        "extra": dict(episode.extra) or None,
+        "transcript": [{"role": role, "text": text} for role, text in episode.transcript] or None,
+    }
+    if verdict is not None:
+        optional |= {
+            "tests": "".join("01"[passed] for passed in verdict.tests_passed[:_MAX_TESTS]) or None,
+            "error_class": verdict.error_class,
+            "error_message": verdict.error_message or None,
+            "error_line": verdict.error_line,
+            "traceback": verdict.traceback or None,
+            "stdout": verdict.stdout[:_MAX_STDOUT_CHARS] or None,
+        }
+    return row | {name: value for name, value in optional.items() if value is not None}
 
 
 class NoSignalWarning(Callback):

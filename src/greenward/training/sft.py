@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -233,7 +233,7 @@ class AcceptedAnswers:
 
         While the pool is empty nothing is updated: there are neither `loss` nor `grad_norm` then.
         """
-        kept = [_kept_answer(episode) for episode in episodes if self._accepts(episode)]
+        kept = [_kept_answer(episode) for episode in episodes if self.accepts(episode)]
         self._rounds.append(kept)
         pool = self._pool()
         return {
@@ -243,7 +243,8 @@ class AcceptedAnswers:
             **self._train([example for answer in pool for example in answer.examples], step, rate),
         }
 
-    def _accepts(self, episode: Episode) -> bool:
+    def accepts(self, episode: Episode) -> bool:
+        """Whether an answer is trained on, if it is not the same as others or one too many."""
         if not episode.scored or not episode.policy_tokens or (self.mask_truncated and episode.truncated):
             return False
         if self.config.min_reward is None:
@@ -311,7 +312,11 @@ class RejectionTrainer:
         release_sampling(self.policy)
         started = time.perf_counter()
         metrics |= self.update(episodes, step)
-        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+        metrics["time/update"] = time.perf_counter() - started
+        judged = (
+            replace(one, masked="" if self.answers.accepts(one) else "not_accepted") for one in episodes
+        )
+        return StepRecord(metrics, list(judged))
 
     def update(self, episodes: Sequence[Episode], step: int) -> dict[str, float]:
         """Train on one round; the metrics of it.

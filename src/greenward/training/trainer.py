@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from greenward.common.errors import ConfigError
 from greenward.config.sections import PolicyGradientConfig, TrainingConfig
 from greenward.models.policy import Policy, release_sampling
 from greenward.models.scoring import TokenScores
-from greenward.rollouts.protocols import Episode
+from greenward.rollouts.protocols import Episode, StopReason
 from greenward.training import distributed
 from greenward.training.advantages import Advantages, Estimator
 from greenward.training.batch import Batch, MicroBatch
@@ -53,6 +53,7 @@ class RLTrainer(Stateful):
     With `imitation` each update is followed by supervised steps on the policy's own right answers, by an
     optimizer of their own: the moments of the two gradients differ in scale.
 
+    A callback that sets `token_scores` to {} finds the numbers by token of the step in it (`ScoresTokens`).
     `algorithm`, `training`, `collector` and `estimator` are read anew at each step. With a critic:
     `greenward.training.ppo.PPOTrainer`.
     """
@@ -70,6 +71,7 @@ class RLTrainer(Stateful):
     imitation: AcceptedAnswers | None = None
     own_loss: OwnLoss | None = None
     seed: int = 0
+    token_scores: dict[int, dict[str, np.ndarray]] | None = field(default=None, init=False)
     _saved: ClassVar = {
         "collector": "collector",
         "estimator": "estimator",
@@ -116,7 +118,8 @@ class RLTrainer(Stateful):
         refresh_every = self.algorithm.kl.refresh_every
         if self.reference is not None and refresh_every and (step + 1) % refresh_every == 0:
             self.reference.sync(self.reference_source)
-        return StepRecord(metrics | {"time/update": time.perf_counter() - started}, episodes)
+        metrics["time/update"] = time.perf_counter() - started
+        return StepRecord(metrics, self._annotated(episodes, advantages))
 
     def update(self, episodes: Sequence[Episode], advantages: Advantages, step: int) -> dict[str, float]:
         """Train on one batch of episodes; the metrics of it, those of the estimator included.
@@ -178,6 +181,20 @@ class RLTrainer(Stateful):
         super().load_state_dict(state)
         if self.reference is not None and "reference" in state:
             self.reference.load_state_dict(state["reference"])
+
+    def _annotated(self, episodes: Sequence[Episode], advantages: Advantages) -> list[Episode]:
+        """The episodes with what the update made of each, for those who read the run."""
+        mask_truncated = self.algorithm.overlong.mask_truncated
+        found = []
+        for episode, turns in zip(episodes, advantages.advantages, strict=True):
+            pairs = zip(episode.turns, turns, strict=True)
+            of_tokens = [each_T[turn.policy_wrote_T] for turn, each_T in pairs if turn.trained]
+            masked = "" if episode.scored else "infrastructure"
+            if episode.scored and mask_truncated and episode.truncated:
+                masked = StopReason.LENGTH.value
+            advantage = float(np.concatenate(of_tokens).mean(dtype=np.float64)) if of_tokens else None
+            found.append(replace(episode, advantage=advantage, masked=masked))
+        return found
 
     def _imitate(
         self, answers: AcceptedAnswers, episodes: Sequence[Episode], advantages: Advantages, step: int
@@ -277,6 +294,8 @@ class RLTrainer(Stateful):
         statistics.add(output, micro.mask_BT)
         if number == 0:
             assert scores.entropy_BT is not None
+            if self.token_scores is not None:
+                self.token_scores |= micro.token_scores(scores)
             statistics.add_entropy(scores.entropy_BT.detach(), micro.mask_BT)
         return output.loss.detach()
 

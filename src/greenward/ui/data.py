@@ -30,7 +30,7 @@ from greenward.runs.answers import (
     text_hash,
 )
 from greenward.runs.files import read_json, to_json
-from greenward.runs.reading import evaluation_files, flattened
+from greenward.runs.reading import evaluation_files, flattened, read_prompts
 from greenward.runs.selection import Selection, group_numbers, text_and_task
 from greenward.ui.catalog import Catalog, Place, plain_value
 from greenward.ui.columns import Metrics, Store
@@ -331,7 +331,9 @@ class Pages:
             "error_message": _text(str(content.get("error_message") or "")),
             "tests": str(content.get("tests") or ""),
             "stdout": _text(str(content.get("stdout") or "")),
-            "prompt": _text(str(content.get("prompt") or "")),
+            "prompt": _text(self._prompt(place, content)),
+            "traceback": _text(str(content.get("traceback") or "")),
+            "masked": _text(str(content.get("masked") or ""), 60),
             "transcript": [
                 {"role": _text(str(turn.get("role")), 60), "text": _text(str(turn.get("text")))}
                 for turn in turns[:64]
@@ -351,6 +353,12 @@ class Pages:
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }
+
+    def _prompt(self, place: Place, content: Mapping[str, Any]) -> str:
+        """The prompt in a row, or the one that it names."""
+        key = content.get("prompt_id")
+        named = read_prompts(place.path, {key}, within=place.root) if isinstance(key, str) else {}
+        return str(content.get("prompt") or named.get(str(key), ""))
 
     def _weighed(self, place: Place, terms: Mapping[str, float]) -> list[dict[str, Any]]:
         """The terms of a reward with the weights of the config, where it names them."""

@@ -40,12 +40,14 @@ from greenward.sandbox.inside.layers import OPEN_FILES, LayerStack
 RESULT_FD = 3
 READY, SHARES = 1, 2
 MAX_MESSAGE_CHARS = 500
+_MAX_PLACES, _MAX_NAME_CHARS = 10, 60  # of a traceback
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _exit, _getpid, _write, _process_time = os._exit, os.getpid, os.write, time.process_time
 _compile, _eval, _exec = compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
+_traceback_of: Callable[[Any], Any] = BaseException.__dict__["__traceback__"].__get__
 
 
 def run_job(
@@ -123,7 +125,8 @@ class _Harness:
         namespace = self._load(namespace, code, setup_code, path=path)
         function = _named(entry_point, namespace)
         if entry_point is not None and not callable(function):
-            self.end(["ended", "no_entry_point", "NameError", f"{entry_point} is not defined as a function"])
+            missing = f"{entry_point} is not defined as a function"
+            self.end(["ended", "no_entry_point", "NameError", missing, ""])
         for position, call in enumerate(calls):
             is_expression = type(call) is types.CodeType
             act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
@@ -167,10 +170,10 @@ class _Harness:
             except _PlainDataError as error:
                 return _dumps(["opaque", *position, str(error)[:MAX_MESSAGE_CHARS]])
         except SystemExit as error:
-            self.end(["ended", "exited", *_describe(error)])
+            self.end(_ended_by(error))
         except BaseException as error:
-            base = () if position else (builtin_base(type(error)),)
-            return _dumps(["raised", *position, *_describe(error), *base])
+            last = _traceback(error) if position else builtin_base(type(error))
+            return _dumps(["raised", *position, *_describe(error), last])
 
     def _run_program(self, preamble: str, code: str, setup_code: str) -> None:
         """Runs a program once for each standard input.
@@ -256,7 +259,7 @@ class _Harness:
         try:
             return compiled()
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-            self.end(["ended", "syntax_error", *_describe(error)])
+            self.end(["ended", "syntax_error", *_describe(error), ""])
 
 
 def _ended_by(error: BaseException, outcome: str = "load_error") -> list[str]:
@@ -265,7 +268,7 @@ def _ended_by(error: BaseException, outcome: str = "load_error") -> list[str]:
         outcome = "exited"
     elif issubclass(type(error), MemoryError):
         outcome = "memory"
-    return ["ended", outcome, *_describe(error)]
+    return ["ended", outcome, *_describe(error), _traceback(error)]
 
 
 def _named(entry_point: str | None, namespace: Mapping[str, Any]) -> Any:
@@ -362,6 +365,21 @@ def _describe(error: BaseException) -> tuple[str, str]:
     except BaseException:
         return name, ""
     return name, str.__str__(message)[:MAX_MESSAGE_CHARS]
+
+
+def _traceback(error: BaseException) -> str:
+    """The innermost places at which an exception was raised, as Python names them, without ours."""
+    places: list[str] = []
+    place = _traceback_of(error)
+    while place is not None:
+        code = place.tb_frame.f_code
+        file, name = str.__str__(code.co_filename), str.__str__(code.co_name)
+        if file != __file__:
+            file = file.rpartition("/")[2][:_MAX_NAME_CHARS]
+            places.append(f'  File "{file}", line {place.tb_lineno}, in {name[:_MAX_NAME_CHARS]}\n')
+            del places[:-_MAX_PLACES]
+        place = place.tb_next
+    return "".join(places)
 
 
 CALL_FD = 4

@@ -25,7 +25,7 @@ export class RolloutPage {
     const one = this.answer;
     return html`
       <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${statusBadge(one.status)}</div>
-        <dl class="facts"><div><dt>reward</dt><dd>${number(one.reward, 4)}</dd></div>${one.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(one.advantage, 4)}</dd></div>`}<div><dt>step</dt><dd>${count(one.step)}</dd></div>${one.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(one.tokens, 6)}</dd></div>`}${one.stop ? html`<div><dt>ended by</dt><dd>${one.stop}</dd></div>` : nothing}</dl>
+        <dl class="facts"><div><dt>reward</dt><dd>${number(one.reward, 4)}</dd></div>${one.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(one.advantage, 4)}</dd></div>`}<div><dt>step</dt><dd>${count(one.step)}</dd></div>${one.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(one.tokens, 6)}</dd></div>`}${one.stop ? html`<div><dt>ended by</dt><dd>${one.stop}</dd></div>` : nothing}${one.masked ? html`<div><dt>not trained on</dt><dd>${one.masked.replaceAll("_", " ")}</dd></div>` : nothing}</dl>
         <div class="bar">${one.previous ? html`<a class="button" href=${this.at(one.previous)}><span aria-hidden="true">←</span> Previous</a>` : nothing}${one.next ? html`<a class="button" href=${this.at(one.next)}>Next <span aria-hidden="true">→</span></a>` : nothing}
           <a class="button" href=${runLink(this.params.id, "problems", one.task)}>This problem over the run</a>
           ${one.same_count > 1 ? html`<a class="button" href=${this.where(`same=${one.same_hash}`)}>The same text ×${count(one.same_count)}</a>` : nothing}</div></div>
@@ -55,6 +55,7 @@ export class RolloutPage {
       ? html`<dl class="pair"><dt>call</dt><dd>${difference.call}</dd><dt>expected</dt><dd>${pieces(difference.expected, "ins")}</dd><dt>got</dt><dd>${pieces(difference.got, "del")}</dd></dl>`
       : one.failure ? html`<pre>${one.failure}</pre>` : nothing}
       ${one.error || one.error_message ? html`<p><b>${one.error}</b> ${one.error_message}</p>` : nothing}
+      ${one.traceback ? html`<pre>${one.traceback}</pre>` : nothing}
       ${one.tests ? html`<p class="small"><span class="soft">Tests in order:</span> <span class="mono">${[...one.tests].map((test) => (test === "1" ? html`<span class="good">✓</span>` : html`<span class="bad">✕</span>`))}</span></p>` : nothing}</section>`;
   }
 
