@@ -88,13 +88,15 @@ def train(
     greenward train my.yaml training.max_steps=50 rewards.0.weight=2
     greenward train my.yaml --resume
     """
-    import greenward.api as api
-
     if config is not None:
         overrides = (*([recipe] if recipe is not None else []), *overrides)
         recipe = str(config)
     if recipe is None:
         raise click.UsageError("name a recipe: CONFIG, or --config FILE.")
+    if not quiet:  # before the packages are loaded, which takes seconds
+        click.echo(f"Reading the recipe {visible(recipe)}; loading torch.", err=True)
+    import greenward.api as api
+
     overrides = (*_aliased(chosen), *overrides)
     how = {name: chosen[name] for name in ("resume", "overwrite", "show")}
     how |= {"quiet": quiet, "dry_run": dry_run}
