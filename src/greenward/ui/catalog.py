@@ -65,7 +65,7 @@ class Place:
     parent: str = ""
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path | str) -> Stamp:
     """What tells whether a file has changed."""
     try:
         found = os.stat(path)
@@ -151,7 +151,7 @@ class Catalog:
     def revision(self, place: Place) -> tuple[Any, ...]:
         """What changes when anything changes that a page of the run shows."""
         files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
-        return (*(stamp(place.path / name) for name in files), is_being_written(place.path))
+        return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
 
     def card(self, place: Place, *, with_config: bool = True) -> dict[str, Any]:
         """What the list shows of a run, kept until a file of it changes."""
