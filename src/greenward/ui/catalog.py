@@ -98,7 +98,7 @@ class Catalog:
     def get(self, identifier: str) -> Place | None:
         """The run with an identifier, None for any other text."""
         found = self._places.get(identifier) or self.places().get(identifier)
-        return found if found is not None and _is_itself(found) else None
+        return found if found is not None and is_itself(found) else None
 
     def _scan(self) -> None:
         found: dict[str, Place] = {}
@@ -193,7 +193,7 @@ class Catalog:
         if self.knows_config(place):
             return self._configs[place.id][1]
         try:
-            config = plain_value(read_config(place.path)) if _is_itself(place) else {}
+            config = plain_value(read_config(place.path)) if is_itself(place) else {}
         except (GreenwardError, OSError, *UNEXPECTED):
             config = {}
         self._configs[place.id] = (found, config)
@@ -265,7 +265,7 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def _is_itself(place: Place) -> bool:
+def is_itself(place: Place) -> bool:
     """Whether the folder of a run still is no link, by which files elsewhere would be its own."""
     return os.path.realpath(place.path) == os.fspath(place.path)
 

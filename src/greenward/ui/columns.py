@@ -47,6 +47,10 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin as if nothing of the file had been read."""
         self.steps = np.zeros(0, np.int64)
         self.values: dict[str, np.ndarray] = {}
         self.offset = 0
@@ -76,7 +80,7 @@ class Metrics:
             before = opened.read(min(_TAIL, self.offset))
             if status.st_ino != self.inode or status.st_size < self.offset or before != self.tail:
                 before_rows = len(self.steps)
-                self.__init__()  # type: ignore[misc]
+                self._forget()
                 self._before, self.inode = before_rows, status.st_ino
             self.size = status.st_size
             opened.seek(self.offset)
