@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 
 import numpy as np
 import pytest
@@ -247,6 +248,22 @@ def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
     finally:
         verdicts.close()
     same_metrics(Store(kept), place), same_answers(Store(kept), place)
+
+
+def test_a_diagnosis_of_a_folder_that_became_a_link_is_not_shown(run, tmp_path):
+    place = place_of(run)
+    run.rename(tmp_path / "runs" / "other")
+    run.symlink_to(tmp_path / "runs" / "other")  # within the folder, so that opening a file is not refused
+    kept = Cache(tmp_path / "cache")
+    verdicts = Verdicts(kept)
+    try:
+        until = time.monotonic() + 300
+        while (found := verdicts.get(place, first=True)) is None and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        verdicts.close()
+    assert found is not None and found["headline"] == "The folder was moved."
+    assert list(tmp_path.glob("cache/*diagnosis")) == []
 
 
 def test_reading_stops_in_between_lines_that_are_no_rows(run, monkeypatch):
