@@ -1,10 +1,14 @@
 """How fast `greenward ui` is on large folders: many long runs, a long log, many answers.
 
-    .venv/bin/python benchmarks/ui.py [--runs 200] [--steps 100000] [--answers 1000000] [--json FILE]
+    .venv/bin/python benchmarks/ui.py [--runs 200] [--steps 100000] [--answers 1000000] [--turns 21]
+        [--json FILE]
 
 The runs of the list have logs of full length whose middle is a hole in the file, since the list never reads
 it; one log and one folder of answers are whole. The server is a process of its own that starts without a
 cache, and diagnoses in the background meanwhile. The targets stand in the table; nothing here fails.
+
+A training of a tiny model is watched in every second turn of some steps, as the page of a run does, and what
+a step costs its process is compared with the turns before and after.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -105,6 +110,12 @@ def make_answers(path: Path, count: int, per_step: int = 500) -> int:
     return total
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far, with all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     """A server of a folder, started without a cache."""
 
@@ -136,8 +147,7 @@ class Server:
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def stop(self) -> float:
         began = time.perf_counter()
@@ -173,17 +183,22 @@ def measured(
     found.append(("12 curves of it, read", statistics.median(t for t, _ in times), "s", "0.4"))
     found.append(("", len(times[0][1]) / 1e6, "MB", "1"))
     answers = "/api/v1/runs/whole/rollouts?"
-    began = time.perf_counter()
+    began, before = time.perf_counter(), server.cpu_seconds()
     found.append(("first part of the answers", server.get(answers)[0], "s", "1"))
     while json.loads(server.get(answers)[1])["share"] < 1:
         pass
     found.append(("index of the answers", answer_bytes / (time.perf_counter() - began) / 1e6, "MB/s", "50"))
+    found.append(("", answer_bytes / (server.cpu_seconds() - before) / 1e6, "MB/s of CPU", ""))
     for query in QUERIES:
+        before = server.cpu_seconds()
         times_q = sorted(server.get(f"{answers}{query}&count=60")[0] for _ in range(10))
         found.append((query, 1000 * times_q[-1], "ms, slowest of 10", "150"))
+        found.append(("", 100 * (server.cpu_seconds() - before), "ms CPU, mean", ""))
+    before = server.cpu_seconds()
     seconds, body = server.get(f"{answers}text=absent_everywhere")
-    share = json.loads(body)["searched"]
-    found.append(("text search", share * answer_bytes / seconds / 1e6, "MB/s", "300"))
+    searched = json.loads(body)["searched"] * answer_bytes / 1e6
+    found.append(("text search", searched / seconds, "MB/s", "300"))
+    found.append(("", searched / max(server.cpu_seconds() - before, 0.01), "MB/s of CPU", ""))
     before = server.cpu_seconds()
     polls = [server.get("/api/v1/changes?run=whole") for _ in range(100)]
     found.append(("a poll of a run", 10 * (server.cpu_seconds() - before), "ms CPU", "5"))
@@ -191,7 +206,7 @@ def measured(
     before = server.cpu_seconds()
     for _ in range(20):
         server.get("/api/v1/changes")
-    found.append(("a poll of the list", 50 * (server.cpu_seconds() - before), "ms CPU", ""))
+    found.append(("a poll of the list", 50 * (server.cpu_seconds() - before), "ms CPU", "5"))
     found.append(("memory at the peak", server.memory_mb(), "MiB", "400"))
     found.append(("Ctrl-C to the end", server.stop(), "s", "0.5"))
     again = Server(folder, cache)
@@ -201,10 +216,94 @@ def measured(
     return found
 
 
+class Watcher(threading.Thread):
+    """Asks a server each second whether a run has changed, and then for what its page shows."""
+
+    def __init__(self, server: Server, run: str) -> None:
+        super().__init__(daemon=True)
+        self._server, self._run = server, run
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        seen = ""
+        while not self.ended.wait(1):
+            cursor = json.loads(self._server.get(f"/api/v1/changes?run={self._run}")[1])["cursor"]
+            if cursor != seen:
+                shown = json.loads(self._server.get(f"/api/v1/runs/{self._run}")[1])
+                keys = "&".join(f"key={key}" for key in shown["curated"])
+                self._server.get(f"/api/v1/runs/{self._run}/series?{keys}&px=900")
+                seen = cursor
+
+
+def watched_training(folder: Path, cache: Path, turns: int, steps: int) -> list[tuple[str, float, str, str]]:
+    """What a step of a training costs more in the turns in which it is watched, and the spread of that."""
+    run = folder / "watched"
+    folder.mkdir()
+    options = [
+        "warm_start.max_steps=20",
+        "evaluation.enabled=false",
+        "training.prompts_per_step=16",
+        "training.max_steps=1000000",
+        "training.checkpoint_interval_steps=1000000",
+    ]
+    said = folder / "said.txt"
+    with said.open("wb") as file:
+        training = subprocess.Popen(
+            [sys.executable, "-m", "greenward", "train", "quickstart", "--output", str(run), *options],
+            stdout=file,
+            stderr=file,
+        )
+    server = Server(folder, cache)
+
+    def wait_for(count: int) -> int:
+        """How many steps are done, once there are so many."""
+        log = run / "metrics.jsonl"
+        while (done := log.read_bytes().count(b"\n") if log.exists() else 0) < count:
+            if training.poll() is not None:
+                raise SystemExit(said.read_text())
+            time.sleep(0.02)
+        return done
+
+    costs = []
+    try:
+        begin = wait_for(2 * steps)
+        for turn in range(turns):
+            before = cpu_seconds(training.pid), server.cpu_seconds(), time.perf_counter()
+            watcher = Watcher(server, "watched")
+            if turn % 2:
+                watcher.start()
+            end = wait_for(begin + steps)
+            after = cpu_seconds(training.pid), server.cpu_seconds(), time.perf_counter()
+            if turn % 2:
+                watcher.ended.set()
+                watcher.join()
+            costs.append((np.array(after) - before) / (end - begin))
+            begin = wait_for(end + 1)  # a whole step between the turns
+    finally:
+        training.kill()
+        training.wait()
+        server.stop()
+    found = []
+    cost = np.array(costs)
+    watched = cost[1:-1:2]
+    for column, what in ((0, "CPU"), (2, "wall")):
+        around = (cost[0:-2:2, column] + cost[2::2, column]) / 2
+        more = 100 * (watched[:, column] / around - 1)
+        low, middle, high = np.percentile(more, (25, 50, 75))
+        found.append((f"a watched training: {what} of a step", float(middle), "% more, median", "1"))
+        found.append(("", float(low), "%, lower quartile", ""))
+        found.append(("", float(high), "%, upper quartile", ""))
+    share = 100 * float((watched[:, 1] / watched[:, 2]).mean())
+    found.append(("the server meanwhile", share, "% of a core", ""))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, usual in (("runs", 200), ("steps", 100_000), ("answers", 1_000_000)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--turns", type=int, default=21, help="of the training; 0 leaves it out")
+    parser.add_argument("--steps-of-turn", type=int, default=10)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -215,6 +314,13 @@ def main() -> None:
         answer_bytes = make_answers(folder / "whole", arguments.answers)
         load = os.getloadavg()[0]
         found = measured(folder, log_bytes, answer_bytes, Path(temporary) / "cache")
+        if arguments.turns:
+            found += watched_training(
+                Path(temporary) / "training",
+                Path(temporary) / "cache",
+                arguments.turns,
+                arguments.steps_of_turn,
+            )
     sizes: dict[str, Any] = {name: getattr(arguments, name) for name in ("runs", "steps", "answers")}
     sizes |= {
         "log_bytes": log_bytes,

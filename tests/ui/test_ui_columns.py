@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 
 import numpy as np
 import pytest
@@ -249,6 +250,22 @@ def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
     same_metrics(Store(kept), place), same_answers(Store(kept), place)
 
 
+def test_a_diagnosis_of_a_folder_that_became_a_link_is_not_shown(run, tmp_path):
+    place = place_of(run)
+    run.rename(tmp_path / "runs" / "other")
+    run.symlink_to(tmp_path / "runs" / "other")  # within the folder, so that opening a file is not refused
+    kept = Cache(tmp_path / "cache")
+    verdicts = Verdicts(kept)
+    try:
+        until = time.monotonic() + 300
+        while (found := verdicts.get(place, first=True)) is None and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        verdicts.close()
+    assert found is not None and found["headline"] == "The folder was moved."
+    assert list(tmp_path.glob("cache/*diagnosis")) == []
+
+
 def test_reading_stops_in_between_lines_that_are_no_rows(run, monkeypatch):
     monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
     monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
@@ -257,3 +274,33 @@ def test_reading_stops_in_between_lines_that_are_no_rows(run, monkeypatch):
     shares = [store.metrics(place).share for _ in range(4)]
     assert 0 < shares[0] < shares[1] < shares[2] < shares[3] == 1.0
     assert store.metrics(place).broken == 20 and store.metrics(place).steps.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("STRASSE", "Straße"),  # folds to two letters of ASCII
+        ("straße", "STRASSE"),
+        ("ÜBER", "über"),
+        ("a/b", "A/b"),
+        ('say "no"\n', 'Say "No"\n'),
+        ("k", "\u212a"),  # the sign of Kelvin
+    ],
+)
+@pytest.mark.parametrize("as_ascii", [True, False])
+def test_a_text_is_found_as_python_compares_it_however_it_was_written(tmp_path, text, held, as_ascii):
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    rows = [{"answer": one} for one in (held, "nothing here", f"before {held} behind")]
+    lines = [json.dumps(row, ensure_ascii=as_ascii) for row in rows]
+    lines.append('{"answer": "A\\/b"}')
+    (folder / "step_000001.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = read_answer_columns(tmp_path)
+    expected = [at for at, row in enumerate([*rows, {"answer": "A/b"}]) if holds(row, text)]
+    assert expected
+    shown = answers.read_rows_at(tmp_path, found, range(4), texts=[text])
+    assert [at for at, row in shown if answers.holds_text(row, text)] == expected
+
+
+def holds(row: dict[str, str], text: str) -> bool:
+    return text.casefold() in row["answer"].casefold()

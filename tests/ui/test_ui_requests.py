@@ -120,11 +120,18 @@ def test_with_a_token_nothing_is_shown_without_it(served):
             answering.send(None)
         return sent[0]["status"], dict(sent[0]["headers"])
 
-    assert ask()[0] == ask(b"token=other")[0] == ask(cookie=f"{COOKIE}=other", path="/api/v1/runs")[0] == 403
+    assert (
+        ask()[0]
+        == ask(b"token=other")[0]
+        == ask(cookie=f"{COOKIE}_7117=other", path="/api/v1/runs")[0]
+        == 403
+    )
     assert ask(path="/static/app.js")[0] == 403 and not seen
     status, headers = ask(b"token=s3cret")
     assert status == 200 and b"HttpOnly; SameSite=Strict" in headers[b"set-cookie"]
-    assert ask(cookie=f"{COOKIE}=s3cret")[0] == 200
+    name = headers[b"set-cookie"].decode().partition("=")[0]
+    assert name == f"{COOKIE}_7117"  # two servers on one host must not take each other's
+    assert ask(cookie=f"{name}=s3cret")[0] == 200 and ask(cookie=f"{COOKIE}_7118=s3cret")[0] == 403
     assert ask(b"token=s3cret", host=b"192.168.1.5:7117")[0] == 200  # as a server of all addresses is asked
     assert ask(host=b"192.168.1.5:7117")[0] == 403
     for host in (b"192.168.1.6", b"evil.example", b"192.168.1.5.evil.example", b""):

@@ -40,11 +40,12 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
     regular file, more than `most_bytes`, or a link that leads out of `within`.
     """
     real = os.path.realpath(path)
-    if within is not None and leads_out(path, within):
+    root = None if within is None else os.path.realpath(within)
+    if root is not None and not Path(real).is_relative_to(root):
         said = f"it is a link that leads out of {within}; copy the file, or name the folder that it leads to"
         raise OSError(errno.ELOOP, said, str(path))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(real, flags) if within is None else _open_beneath(within, real, flags)
+    descriptor = os.open(real, flags) if root is None else _open_beneath(root, real, flags)
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -60,12 +61,11 @@ def open_file(path: Path, most_bytes: int, *, within: Path | None = None) -> Bin
         raise
 
 
-def _open_beneath(folder: Path, real: str, flags: int) -> int:
-    """A descriptor of the file at `real`, a path without links in `folder`.
+def _open_beneath(root: str, real: str, flags: int) -> int:
+    """A descriptor of the file at `real` in the folder `root`, paths without links.
 
     Each folder on the way is opened by itself, since one may become a link after the path was looked at.
     """
-    root = os.path.realpath(folder)
     *folders, name = os.path.relpath(real, root).split(os.sep)
     if os.pardir in (*folders, name):
         raise OSError(errno.ELOOP, "it changes while it is read", real)

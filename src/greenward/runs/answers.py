@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,27 +32,25 @@ TERM, ROLE = "term.", "reward."
 MAX_OWN_COLUMNS = 64  # of terms and roles, whose names an answer's file gives
 _NAME_CHARS = 200
 _MAX_BLOCK = 8 << 20
+_ESCAPE = re.compile(rb"\\[u/]")
 _TEXTS = ("answer", "first_failure", "error_message", "prompt")
 
 Row = Mapping[str, Any]
+Found = tuple[int, int, int, int, Row]
+"""Step, row, offset and size of an answer, and its content."""
 
 
-class Codes:
-    """Names by number; the number of a new name is the next one."""
+class Codes(dict[str, int]):
+    """The number of each name, from 0; a new name that is looked up by its key gets the next one."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
+        super().__init__((name, number) for number, name in enumerate(names))
         self.names = list(names)
-        self._numbers = {name: number for number, name in enumerate(self.names)}
 
-    def number(self, name: str) -> int:
-        found = self._numbers.get(name)
-        if found is None:
-            found = self._numbers[name] = len(self.names)
-            self.names.append(name)
-        return found
-
-    def get(self, name: str) -> int | None:
-        return self._numbers.get(name)
+    def __missing__(self, name: str) -> int:
+        self.names.append(name)
+        self[name] = len(self)
+        return self[name]
 
 
 @dataclass
@@ -104,42 +102,56 @@ class AnswerColumns:
         self.numbers = {name: values[mask] for name, values in self.numbers.items()}
         self.names = {name: values[mask] for name, values in self.names.items()}
 
-    def extend(self, found: Sequence[tuple[int, int, int, int, Row]]) -> None:
-        """Add (step, row, offset, size, content) of answers, in this order."""
-        if not found:
-            return
-        count = len(found)
-        missing = [math.nan] * count
-        numbers = {name: list(missing) for name in self.numbers}
-        names: dict[str, list[int]] = {name: [] for name in NAMES}
+    def extend(self, batches: Iterable[Sequence[Found]]) -> None:
+        """Add answers, in this order; the contents of one batch are held at a time."""
+        places: list[int] = []
         same: list[int] = []
-        for place, (_, _, _, _, row) in enumerate(found):
-            for name, text in _names_of(row):
-                names[name].append(self.codes[name].number(text))
-            answer = str(row.get("answer", ""))
-            same.append(text_hash(answer))
-            for name, value in _numbers_of(row, answer):
-                column = numbers.get(name)
-                if column is None:
-                    if len(numbers) >= len(NUMBERS) + MAX_OWN_COLUMNS:
-                        continue
-                    column = numbers[name] = list(missing)
-                column[place] = value
-        before = len(self)
-        for name, column in numbers.items():
-            earlier = self.numbers.get(name)
-            if earlier is None:
-                earlier = np.full(before, np.nan, np.float32)
+        names: dict[str, list[int]] = {name: [] for name in NAMES}
+        numbers: dict[str, list[float]] = {name: [] for name in self.numbers}
+        for batch in batches:
+            begin, rows = len(same), [found[4] for found in batch]
+            for found in batch:
+                places += found[:4]
+            for name, column in zip(NAMES, zip(*map(_names_of, rows), strict=True), strict=False):
+                texts = ["" if value is None else str(value)[:_NAME_CHARS] for value in column]
+                names[name] += map(self.codes[name].__getitem__, texts)
+            answers = [str(row.get("answer", "")) for row in rows]
+            same += map(text_hash, answers)
+            tokens = [_number(row.get("tokens")) for row in rows]
+            numbers["tokens"] += [math.nan if value is None else value for value in tokens]
+            numbers["length"] += [value or len(text) for value, text in zip(tokens, answers, strict=True)]
+            numbers["passed"] += [row.get("status") == "passed" for row in rows]
+            advantages = [_number(row.get("advantage")) for row in rows]
+            numbers["advantage"] += [math.nan if value is None else value for value in advantages]
+            rewards = [numbers_in(row, "rewards") for row in rows]
+            numbers["reward"] += [max(found.values(), default=math.nan) for found in rewards]
+            terms = [numbers_in(row, "terms") for row in rows]
+            for prefix, mappings in ((ROLE, rewards), (TERM, terms)):
+                for place, mapping in enumerate(mappings, begin):
+                    for name, value in mapping.items():
+                        own = numbers.get(prefix + name)
+                        if own is None:
+                            if len(numbers) >= len(NUMBERS) + MAX_OWN_COLUMNS:
+                                continue
+                            own = numbers[prefix + name] = []
+                        if len(own) < place:
+                            own += [math.nan] * (place - len(own))
+                        own.append(value)
+        before, count = len(self), len(same)
+        for name, given in numbers.items():
+            values = np.full(before + count, np.nan, np.float32)
+            values[:before] = self.numbers.get(name, np.nan)
             with np.errstate(over="ignore"):  # beyond single precision is infinite
-                self.numbers[name] = np.concatenate([earlier, np.array(column).astype(np.float32)])
+                values[before : before + len(given)] = given
+            self.numbers[name] = values
         for name in NAMES:
-            self.names[name] = np.concatenate([self.names[name], np.array(names[name], np.int32)])
-        steps, rows, offsets, sizes = (np.array([one[i] for one in found]) for i in range(4))
-        self.steps = np.concatenate([self.steps, steps.astype(np.int64)])
-        self.rows = np.concatenate([self.rows, rows.astype(np.int32)])
-        self.offsets = np.concatenate([self.offsets, offsets.astype(np.int64)])
-        self.sizes = np.concatenate([self.sizes, sizes.astype(np.int32)])
-        self.same = np.concatenate([self.same, np.array(same, np.uint64)])
+            self.names[name] = np.append(self.names[name], np.array(names[name], np.int32))
+        where = np.array(places, np.int64).reshape(-1, 4)
+        self.steps = np.append(self.steps, where[:, 0])
+        self.rows = np.append(self.rows, where[:, 1].astype(np.int32))
+        self.offsets = np.append(self.offsets, where[:, 2])
+        self.sizes = np.append(self.sizes, where[:, 3].astype(np.int32))
+        self.same = np.append(self.same, np.array(same, np.uint64))
 
 
 def text_hash(text: str) -> int:
@@ -147,42 +159,28 @@ def text_hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _names_of(row: Row) -> Iterator[tuple[str, str]]:
-    yield "status", _name(row.get("status", "unknown"))
-    yield "task", _name(row.get("task_id", row.get("problem", "")))
-    yield "stop", _name(row.get("stop"))
-    yield "error", _name(row.get("error_class"))
-    yield "group", _name(row.get("group"))
-
-
-def _name(value: Any) -> str:
-    return "" if value is None else str(value)[:_NAME_CHARS]
-
-
-def _numbers_of(row: Row, answer: str) -> Iterator[tuple[str, float]]:
-    rewards = numbers_in(row, "rewards")
-    if rewards:
-        yield "reward", max(rewards.values())
-    for role, value in rewards.items():
-        yield f"{ROLE}{role}", value
-    for term, value in numbers_in(row, "terms").items():
-        yield f"{TERM}{term}", value
-    if is_number(value := from_json_number(row.get("advantage"))):
-        yield "advantage", float(value)
-    tokens = from_json_number(row.get("tokens"))
-    counted = float(tokens) if is_number(tokens) else 0.0
-    if is_number(tokens):
-        yield "tokens", counted
-    yield "length", counted or float(len(answer))
-    yield "passed", float(row.get("status") == "passed")
+def _names_of(row: Row) -> tuple[Any, ...]:
+    """What a row says of each of `NAMES`."""
+    get = row.get
+    task = get("task_id", get("problem", ""))
+    return get("status", "unknown"), task, get("stop"), get("error_class"), get("group")
 
 
 def numbers_in(row: Row, key: str) -> dict[str, float]:
     """The finite and infinite numbers of a mapping in a row, by name; empty for anything else there."""
     found = row.get(key)
-    items = found.items() if isinstance(found, dict) else ()
-    read = ((str(name)[:_NAME_CHARS], from_json_number(value)) for name, value in items)
-    return {name: float(value) for name, value in read if is_number(value)}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name[:_NAME_CHARS]: number for name, value in found.items() if (number := _number(value)) is not None
+    }
+
+
+def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value
+    value = from_json_number(value)
+    return float(value) if is_number(value) else None
 
 
 def is_number(value: Any) -> bool:
@@ -190,7 +188,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 64)
 
 
-def rows_of_file(path: Path, step: int, within: Path) -> Iterator[tuple[int, int, int, int, Row] | None]:
+def rows_of_file(path: Path, step: int, within: Path) -> Iterator[Found | None]:
     """(step, row, offset, size, content) of each answer in a file; None for a line that is no row.
 
     A last line without an end is left out. Raises `RunError` for a file that cannot be read.
@@ -212,7 +210,7 @@ def rows_of_file(path: Path, step: int, within: Path) -> Iterator[tuple[int, int
 def parsed_row(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; None for anything else."""
     try:
-        row = from_json(line)
+        row = from_json(line, cache_strings="keys")  # each text is looked up in the cache with "all"
     except ValueError:  # half a character or a huge number, which the slower parser takes, or no JSON
         try:
             row = parse_json_text(line)
@@ -224,12 +222,15 @@ def parsed_row(line: bytes) -> dict[str, Any] | None:
 def read_answer_columns(path: Path) -> AnswerColumns:
     """The columns of all answers that the run at `path` kept. Raises `RunError` for a broken file."""
     columns = AnswerColumns()
-    for step, file in steps_in(path / ROLLOUTS):
-        found = list(rows_of_file(file, step, path))
-        if None in found[:-1]:
-            raise RunError(f"{file}, line {found.index(None) + 1}: expected a JSON object")
-        columns.extend([one for one in found if one is not None])
+    columns.extend(_sound_rows(file, step, path) for step, file in steps_in(path / ROLLOUTS))
     return columns
+
+
+def _sound_rows(file: Path, step: int, within: Path) -> list[Found]:
+    found = list(rows_of_file(file, step, within))
+    if None in found[:-1]:
+        raise RunError(f"{file}, line {found.index(None) + 1}: expected a JSON object")
+    return [one for one in found if one is not None]
 
 
 def read_rows_at(
@@ -245,42 +246,50 @@ def read_rows_at(
     unless it is given. A row that is no longer where it was is left out, and so is one that cannot hold all
     `texts` in any case: most of those are told from their bytes (`holds_text` decides).
     """
-    wanted = [json.dumps(text)[1:-1].lower().encode() for text in texts if text.isascii()]
+    wanted = [json.dumps(text.casefold())[1:-1].encode() for text in texts]
     chosen = np.asarray(places, np.int64)
-    steps, offsets, sizes = (
-        column[chosen].tolist() for column in (columns.steps, columns.offsets, columns.sizes)
-    )
-    for step, group in groupby(range(len(chosen)), key=steps.__getitem__):
-        file = path / ROLLOUTS / f"{step_name(step)}.jsonl"
-        members = list(group)
+    for members in np.split(chosen, np.flatnonzero(np.diff(columns.steps[chosen])) + 1):
+        if not len(members):
+            continue
+        file = path / ROLLOUTS / f"{step_name(int(columns.steps[members[0]]))}.jsonl"
         with reading(file), open_file(file, MAX_LOG_BYTES, within=within or path) as opened:
-            for number, line in zip(members, _lines_at(opened, offsets, sizes, members), strict=True):
-                if (
-                    wanted and b"\\u" not in line and b"\\/" not in line
-                ):  # which may stand for a letter or a slash
-                    lower = line.lower()
-                    if not all(text in lower for text in wanted):
-                        continue
-                row = parsed_row(line)
+            for place, line in _lines_at(opened, columns, members, wanted):
+                row = parsed_row(line) if _may_hold(line, wanted) else None
                 if row is not None:
-                    yield int(chosen[number]), row
+                    yield place, row
 
 
 def _lines_at(
-    opened: BinaryIO, offsets: Sequence[int], sizes: Sequence[int], members: Sequence[int]
-) -> Iterator[bytes]:
-    """The lines at some offsets; those that lie close to each other are read at once."""
-    begin = min(offsets[one] for one in members)
-    end = max(offsets[one] + sizes[one] for one in members)
-    if end - begin <= min(_MAX_BLOCK, 4 * sum(sizes[one] for one in members)):
-        opened.seek(begin)
-        block = opened.read(end - begin)
-        for one in members:
-            yield block[offsets[one] - begin : offsets[one] - begin + sizes[one]]
+    opened: BinaryIO, columns: AnswerColumns, members: np.ndarray, wanted: Sequence[bytes]
+) -> Iterator[tuple[int, bytes]]:
+    """(place, line) of answers in one file; lines that lie close to each other are read at once.
+
+    None of these where they cannot hold what is `wanted`.
+    """
+    begins, sizes = columns.offsets[members], columns.sizes[members].astype(np.int64)
+    first, last = int(begins.min()), int((begins + sizes).max())
+    if last - first <= min(_MAX_BLOCK, 4 * int(sizes.sum())):
+        opened.seek(first)
+        block = opened.read(last - first)
+        if _may_hold(block, wanted):
+            within_block = zip(members.tolist(), (begins - first).tolist(), sizes.tolist(), strict=True)
+            for place, begin, size in within_block:
+                yield place, block[begin : begin + size]
         return
-    for one in members:
-        opened.seek(offsets[one])
-        yield opened.read(min(sizes[one], MAX_LINE_BYTES))
+    for place, begin, size in zip(members.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+        opened.seek(begin)
+        yield place, opened.read(min(size, MAX_LINE_BYTES))
+
+
+def _may_hold(text: bytes, wanted: Sequence[bytes]) -> bool:
+    """Whether rows of JSON may hold all that is wanted, which is written as JSON in ASCII without capitals.
+
+    An escape may stand for any letter or a slash, and a letter beyond ASCII for those that it folds to.
+    """
+    if not wanted or not text.isascii():
+        return True
+    lower = text.lower()
+    return all(one in lower for one in wanted) or _ESCAPE.search(text) is not None
 
 
 def holds_text(row: Row, text: str) -> bool:

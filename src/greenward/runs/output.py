@@ -80,11 +80,10 @@ class RunLock:
 
 def is_being_written(folder: Path) -> bool:
     """Whether a process holds the lock of the run at `folder`; asking does not take it."""
-    file = Path(os.path.realpath(folder)) / LOCK
-    if file in _held_here:
+    if _held_here and Path(os.path.realpath(folder)) / LOCK in _held_here:
         return True
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(f"{folder}/{LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -65,7 +65,7 @@ class Place:
     parent: str = ""
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path | str) -> Stamp:
     """What tells whether a file has changed."""
     try:
         found = os.stat(path)
@@ -98,7 +98,7 @@ class Catalog:
     def get(self, identifier: str) -> Place | None:
         """The run with an identifier, None for any other text."""
         found = self._places.get(identifier) or self.places().get(identifier)
-        return found if found is not None and _is_itself(found) else None
+        return found if found is not None and is_itself(found) else None
 
     def _scan(self) -> None:
         found: dict[str, Place] = {}
@@ -151,7 +151,7 @@ class Catalog:
     def revision(self, place: Place) -> tuple[Any, ...]:
         """What changes when anything changes that a page of the run shows."""
         files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
-        return (*(stamp(place.path / name) for name in files), is_being_written(place.path))
+        return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
 
     def card(self, place: Place, *, with_config: bool = True) -> dict[str, Any]:
         """What the list shows of a run, kept until a file of it changes."""
@@ -193,7 +193,7 @@ class Catalog:
         if self.knows_config(place):
             return self._configs[place.id][1]
         try:
-            config = plain_value(read_config(place.path)) if _is_itself(place) else {}
+            config = plain_value(read_config(place.path)) if is_itself(place) else {}
         except (GreenwardError, OSError, *UNEXPECTED):
             config = {}
         self._configs[place.id] = (found, config)
@@ -265,7 +265,7 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def _is_itself(place: Place) -> bool:
+def is_itself(place: Place) -> bool:
     """Whether the folder of a run still is no link, by which files elsewhere would be its own."""
     return os.path.realpath(place.path) == os.fspath(place.path)
 

@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +24,7 @@ import numpy as np
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
-from greenward.runs.answers import NAMES, AnswerColumns, Codes, modified, parsed_row, rows_of_file
+from greenward.runs.answers import NAMES, AnswerColumns, Codes, Found, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
 from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
 from greenward.ui.cache import Cache
@@ -46,6 +47,10 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin as if nothing of the file had been read."""
         self.steps = np.zeros(0, np.int64)
         self.values: dict[str, np.ndarray] = {}
         self.offset = 0
@@ -75,7 +80,7 @@ class Metrics:
             before = opened.read(min(_TAIL, self.offset))
             if status.st_ino != self.inode or status.st_size < self.offset or before != self.tail:
                 before_rows = len(self.steps)
-                self.__init__()  # type: ignore[misc]
+                self._forget()
                 self._before, self.inode = before_rows, status.st_ino
             self.size = status.st_size
             opened.seek(self.offset)
@@ -210,7 +215,10 @@ class Answers:
             ):  # a recorder appends to it, which does not change the folder
                 self._drop_changed({**self.files, newest: stamp(file)})
                 self.waiting = [(newest, file)]
-        found_rows = []
+        self.columns.extend(self._read(place, until))
+
+    def _read(self, place: Place, until: float) -> Iterator[list[Found]]:
+        """The rows of each file that waits, of one at least."""
         is_first = True
         while self.waiting and (is_first or time.monotonic() < until):
             is_first = False
@@ -220,14 +228,10 @@ class Answers:
                 rows = list(rows_of_file(file, step, place.root))
             except (OSError, RunError) as error:
                 rows, self.unread[step] = [], str(error)
-            found_rows += [one for one in rows if one is not None]
+            yield [one for one in rows if one is not None]
             self.columns.broken += rows.count(None)
             self.files[step] = status
             self.read_bytes += status[1]
-            if len(found_rows) > 20_000:
-                self.columns.extend(found_rows)
-                found_rows = []
-        self.columns.extend(found_rows)
 
     def _drop_changed(self, listed: dict[int, tuple[int, int, int]]) -> None:
         """Forget the answers of the first file that changed or is gone, and of all after it.

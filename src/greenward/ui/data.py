@@ -27,7 +27,6 @@ from greenward.runs.answers import (
     is_number,
     numbers_in,
     read_rows_at,
-    text_hash,
 )
 from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened, read_prompts
@@ -97,9 +96,9 @@ class Pages:
             running = bool(found[-1])
             exists = place.path.is_dir()
         else:
-            every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            every = tuple(self.catalog.revision(one) for one in self.catalog.places().values())
             running, found, exists = any(one[-1] for one in every), every, True
-        cursor = f"{text_hash(repr((found, self.verdicts.revision, exists))):016x}"
+        cursor = f"{hash((found, self.verdicts.revision, exists)) & (1 << 64) - 1:016x}"
         return {"cursor": cursor, "running": running, "exists": exists}
 
     def run(self, place: Place) -> dict[str, Any]:
@@ -269,7 +268,7 @@ class Pages:
                 {**listed(columns, int(one), contents.get(int(one), {})), "times": times.get(int(one), 1)}
                 for one in ordered
             ],
-            "facets": _facets(columns, selection, mask if selection.text else None),
+            "facets": _facets(columns, selection, mask),
             "histograms": _histograms(columns, mask),
             "steps": _step_bars(columns, mask),
         }
@@ -467,17 +466,19 @@ def _with_text(
     return np.array(found, np.int64), done / len(places) if len(places) else 1.0
 
 
-def _facets(
-    columns: AnswerColumns, selection: Selection, only: np.ndarray | None
-) -> dict[str, list[list[Any]]]:
-    """For each facet the values with the number of answers that the other conditions hold for."""
+def _facets(columns: AnswerColumns, selection: Selection, mask: np.ndarray) -> dict[str, list[list[Any]]]:
+    """For each facet the values with the number of answers that the other conditions hold for.
+
+    With a text in the selection, of those that `mask` [N] holds.
+    """
     found = {}
     for facet in FACETS:
         names = columns.codes[facet].names
         own = ("task", "problem") if facet == "task" else (facet,)
         others = tuple(one for one in selection.conditions if one.field not in own)
-        mask = only if only is not None else Selection(others).mask(columns)
-        counts = np.bincount(columns.names[facet][mask], minlength=len(names))
+        is_own = others != selection.conditions and not selection.text
+        chosen = Selection(others).mask(columns) if is_own else mask
+        counts = np.bincount(columns.names[facet][chosen], minlength=len(names))
         most = np.argsort(-counts, kind="stable")[:MAX_FACET_VALUES]
         found[facet] = [[names[one], int(counts[one])] for one in most if counts[one] and names[one]]
     return found

@@ -44,6 +44,12 @@ def host_name(value: str) -> str:
     return name.lower() if not port or (port.isascii() and port.isdecimal()) else ""
 
 
+def _cookie_name(scope: Scope) -> str:
+    """With the port in it, since browsers keep one set of cookies for all ports of a host."""
+    _, port = scope.get("server") or (None, None)
+    return f"{COOKIE}_{port}"
+
+
 class Guard:
     """An ASGI middleware around `app` for requests to `hosts`; with a `token`, for those that have it."""
 
@@ -62,7 +68,7 @@ class Guard:
         if refusal is None and self._token:
             given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
             if given and hmac.compare_digest(given.encode(), self._token.encode()):
-                cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/".encode()
+                cookie = f"{_cookie_name(scope)}={self._token}; HttpOnly; SameSite=Strict; Path=/".encode()
             elif not self._has_cookie(scope):
                 refusal = (403, "This server asks for the token that stands in the address it printed.")
 
@@ -114,7 +120,7 @@ class Guard:
         for name, value in scope["headers"]:
             if name.lower() == b"cookie":
                 try:
-                    found = SimpleCookie(value.decode("latin-1")).get(COOKIE)
+                    found = SimpleCookie(value.decode("latin-1")).get(_cookie_name(scope))
                 except CookieError:
                     continue
                 if found is not None and hmac.compare_digest(found.value.encode(), self._token.encode()):

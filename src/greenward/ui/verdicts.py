@@ -19,7 +19,7 @@ from greenward.common.files import open_file, read_file
 from greenward.common.parsing import parse_json_text
 from greenward.runs.reading import EVALUATIONS, METRICS
 from greenward.ui.cache import Cache
-from greenward.ui.catalog import Place, stamp
+from greenward.ui.catalog import Place, is_itself, stamp
 
 SECONDS_FOR_ONE = 600.0  # of a worker that does not answer; on a busy machine it may wait long
 SECONDS_BETWEEN = 60.0
@@ -140,6 +140,8 @@ class Verdicts:
             }
         finally:
             late.cancel()
+        if not is_itself(place):  # the worker reads by path, and may have followed a link that came meanwhile
+            return {"verdict": "cannot tell", "headline": "The folder was moved.", "error": True}
         return dict(found)
 
     def close(self) -> None:
