@@ -18,8 +18,7 @@ from synthetic_study import CONFIG, write_seed
 from greenward.cli.main import cli
 from greenward.common.errors import RunError
 from greenward.reports.document import Chart, Charts, Marker, Report, Series, Table, section
-from greenward.reports.export import exported, write_export
-from greenward.reports.png import BROWSERS
+from greenward.reports.export import BROWSERS, exported, write_export
 from greenward.reports.render import render_json
 from greenward.reports.training import training_report
 from greenward.reports.write import report_of
@@ -239,10 +238,10 @@ def test_a_drawing_for_other_programs_needs_no_variables_and_no_page(study, tmp_
 
 
 def test_without_a_browser_nothing_is_written_and_the_message_says_what_to_do(study, tmp_path, monkeypatch):
-    monkeypatch.setattr("greenward.reports.png.BROWSERS", ("no such browser",))
+    monkeypatch.setattr("greenward.reports.export.BROWSERS", ("no such browser",))
     with pytest.raises(RunError, match=r"Chromium family(.|\n)*Install chromium"):
         write_export(training_report(study), tmp_path / "out", png=True)
-    monkeypatch.setattr("greenward.reports.png.BROWSERS", ("true",))
+    monkeypatch.setattr("greenward.reports.export.BROWSERS", ("true",))
     with pytest.raises(RunError, match=r"drew no PNG(.|\n)*Leave out --png"):
         write_export(training_report(study), tmp_path / "out", png=True)
     assert not (tmp_path / "out").exists()

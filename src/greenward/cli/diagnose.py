@@ -71,11 +71,7 @@ def diagnosis_options(output: str) -> Decorator:
     )
 
 
-run_options = with_options(
-    click.argument("path", metavar="RUN", type=PATH),
-    run_name_option,
-    map_option,
-)
+run_options = with_options(click.argument("path", metavar="RUN", type=PATH), run_name_option, map_option)
 """RUN of any format as `path`, `--run` and `--map`."""
 
 

@@ -17,6 +17,8 @@ from greenward.cli.options import (
     POSITIVE,
     FloatRange,
     api_key_options,
+    base_url_option,
+    checkpoint_option,
     comma_separated,
     dtype_option,
     endpoint_name,
@@ -93,7 +95,7 @@ grading_options = with_options(
     "suite",
     help="mbpp, mbpp:test, humaneval+, families, a file …  [default: held out by MODEL's run]",
 )
-@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@checkpoint_option
 @click.option(
     "--n", "--num-episodes", "--num_episodes", "samples", type=COUNT, default=1, help="Answers each."
 )
@@ -119,7 +121,7 @@ grading_options = with_options(
     help="Form of answers: edits of the problem's program, or the whole.  [default: as trained, else whole]",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="[default: 0; a server gets none]")
-@click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
+@base_url_option
 @click.option("--model", "served", metavar="MODEL", help="The same as MODEL.")
 @click.option("--concurrency", type=click.IntRange(1, 512), help="Requests at a time.  [default: 8]")
 @click.option("--request-timeout", type=POSITIVE, help="Seconds of one.  [default: 300]")

@@ -30,18 +30,7 @@ from greenward.cli.options import Commands
 from greenward.cli.rldk_names import translated
 from greenward.cli.selftest import selftest
 from greenward.cli.tasks import fix, play, problems
-from greenward.cli.tools import (
-    doctor,
-    export,
-    kernels,
-    plan,
-    push,
-    report,
-    rollouts,
-    runs_,
-    sample,
-    sandbox,
-)
+from greenward.cli.tools import doctor, export, kernels, plan, push, report, rollouts, runs_, sample, sandbox
 from greenward.cli.train import config, demo, import_, init, launch, slurm, sweep, train, validate_model
 from greenward.cli.ui import ui
 from greenward.common import interruption

@@ -208,6 +208,14 @@ def folder_option(name: str, help_text: str, *kinds: Kind) -> Decorator:
 overwrite_option = flag("--overwrite", help="Delete what greenward wrote in that folder before.")
 
 
+base_url_option = click.option(
+    "--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL."
+)
+checkpoint_option = click.option(
+    "--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…"
+)
+
+
 def endpoint_name(base_url: str, model: str | None) -> str:
     """What the Python API calls a model of a server; the only one of the server without `model`."""
     if not base_url.startswith(("http://", "https://")):

@@ -24,6 +24,7 @@ from greenward.cli.options import (
     Commands,
     FloatRange,
     api_key_options,
+    base_url_option,
     dtype_option,
     endpoint_name,
     flag,
@@ -47,7 +48,7 @@ MOST_REASONS = 10
 @click.argument("file", type=PATH)
 @click.option("--tests", required=True, type=PATH, help="A file or folder of unittest or pytest.")
 @click.option("--model", required=True, metavar="RUN|ID", help="A run, a model, or what --base-url serves.")
-@click.option("--base-url", metavar="URL", help="Of an OpenAI-compatible server, which serves MODEL.")
+@base_url_option
 @api_key_options
 @click.option("--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try at most.")
 @flag("--all", "all_answers", help="Try all of them; without it none after one that passes.")

@@ -19,6 +19,7 @@ from greenward.cli.options import (
     PATH,
     Commands,
     FloatRange,
+    checkpoint_option,
     dtype_option,
     flag,
     folder_option,
@@ -41,10 +42,7 @@ FORMS = get_args(Form)
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMS),
-    help="How the report is shown.  [default: terminal]",
+    "--format", "form", type=click.Choice(FORMS), help="How the report is shown.  [default: terminal]"
 )
 @folder_option(
     "--output", "The folder of the page.  [default: reports/RUN; of several, reports/overlay]", "report"
@@ -255,7 +253,7 @@ def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) 
     type=click.Choice(("F32", "BF16", "F16", "Q8_0")),
     help="Of matrices.  [default: that of the weights; F16 for adapters and quantised models]",
 )
-@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@checkpoint_option
 @flag("--overwrite", help="Replace a GGUF file of that name.")
 def export(model: str, *, file: Path, kind: str | None, checkpoint: str | None, overwrite: bool) -> None:
     """Write MODEL as a file that llama.cpp, Ollama and LM Studio run.
@@ -456,7 +454,7 @@ def serve(
 @click.argument("model", metavar="MODEL")
 @click.argument("prompt", metavar="PROMPT")
 @flag("--raw", help="Continue PROMPT as a text, without the chat template.")
-@click.option("--checkpoint", metavar="last|best|NAME", help="Of a run: best on held-out problems, or step_…")
+@checkpoint_option
 @click.option("--max-tokens", type=COUNT, default=512, help="Of an answer; fewer where the model ends.")
 @click.option("--temperature", type=FloatRange(min=0), default=0.0)
 @click.option("--top-p", type=FloatRange(0, 1, min_open=True), default=1.0)

@@ -151,7 +151,10 @@ class _Watch:
                     heard = now
                     self._acknowledge()
                 elif number == signal.SIGINT and self._ends_process and now - heard > _SAME_SECONDS:
-                    _end_process()
+                    if _show is not None:
+                        with suppress(OSError):
+                            os.write(2, _SHOW_CURSOR)
+                    os._exit(EXIT_CODE)
 
     def _acknowledge(self) -> None:
         global _requested
@@ -177,14 +180,6 @@ def _is_importing() -> bool:
     while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
         frame = frame.f_back
     return frame is not None
-
-
-def _end_process() -> None:
-    """End at once. Workers end with their sockets."""
-    if _show is not None:
-        with suppress(OSError):
-            os.write(2, _SHOW_CURSOR)
-    os._exit(EXIT_CODE)
 
 
 def _forget() -> None:

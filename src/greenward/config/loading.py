@@ -30,11 +30,7 @@ from greenward.tasks import DEFAULT_TASK, TASKS, recipes_of_task
 AUTO = "auto"
 _MOST_BASES = 20
 _ABSENT = object()
-_BFLOAT16 = {
-    "model.dtype": "bfloat16",
-    "evaluation.num_questions": 100,
-    "model.id": "Qwen/Qwen2.5-3B",
-}
+_BFLOAT16 = {"model.dtype": "bfloat16", "evaluation.num_questions": 100, "model.id": "Qwen/Qwen2.5-3B"}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "model.dtype": AUTO,
@@ -498,10 +494,7 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
 
 
 def load_recipe(
-    path: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    machine: Callable[[], Surroundings] | None = None,
+    path: str | Path, overrides: Sequence[str] = (), *, machine: Callable[[], Surroundings] | None = None
 ) -> Recipe:
     """The recipe in the YAML file at `path` (or shipped under that name), with `overrides` applied.
 

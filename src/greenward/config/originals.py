@@ -842,16 +842,10 @@ ORIGINALS: tuple[Original, ...] = (
         fixed=_ONE_UPDATE,
     ),
     Original(
-        "MBPP evaluation",
-        ("evaluation.test_split|evaluation.eval_at_start",),
-        "grpo_code_execution",
-        _MBPP,
+        "MBPP evaluation", ("evaluation.test_split|evaluation.eval_at_start",), "grpo_code_execution", _MBPP
     ),
     Original(
-        "PPO code fix (RLDK)",
-        ("model|dataset|learning_rate|max_grad_norm",),
-        "ppo_code_fix",
-        _CODE_FIX,
+        "PPO code fix (RLDK)", ("model|dataset|learning_rate|max_grad_norm",), "ppo_code_fix", _CODE_FIX
     ),
 )
 """The first whose marks a file has is its system."""

@@ -196,8 +196,7 @@ class ToolsConfig(ConfigSection):
     )
     output_chars: PositiveInt = Field(4000, description="kept of the output of a call")
     call_reward: NonNegativeFloat = Field(
-        0.0,
-        description="of a call that did what it says, compared turn by turn within a group (GRPO)",
+        0.0, description="of a call that did what it says, compared turn by turn within a group (GRPO)"
     )
     format: Literal["auto", "tags", "native"] = Field(
         "auto", description="native: as the chat template writes calls; auto: native where it can"
@@ -711,8 +710,7 @@ class PolicyGradientConfig(AlgorithmConfig):
     )
     entropy_target: PositiveFloat | None = Field(None, description="nats per token to adapt to; none = fixed")
     negative_weight: NonNegativeFloat = Field(
-        1.0,
-        description="factor on negative advantages; 0 = no gradient of answers below the baseline",
+        1.0, description="factor on negative advantages; 0 = no gradient of answers below the baseline"
     )
     self_imitation: SelfImitationConfig | None = Field(
         None, description="train on the policy's own right answers, too, after each update"

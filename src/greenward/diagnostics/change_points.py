@@ -380,9 +380,14 @@ def _block_means(values: Floats, width: int) -> Floats:
     return np.asarray(np.add.reduceat(values, starts) / np.diff(np.append(starts, len(values))), float)
 
 
+def median_deviation(deviations: Floats) -> float:
+    """The standard deviation of normal `deviations` from 0, by the median of their sizes."""
+    return 1.4826 * float(np.median(np.abs(deviations)))
+
+
 def _without_spikes(values: Floats) -> Floats:
     """`values`, no farther from their running median than 4 robust standard deviations of the distance."""
     padded = np.pad(values, _MEDIAN_REACH, mode="reflect")
     centre = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1), axis=1)
-    reach = _WINSOR_SIGMAS * (1.4826 * np.median(np.abs(values - centre)))
+    reach = _WINSOR_SIGMAS * median_deviation(values - centre)
     return values if reach == 0 else np.asarray(np.clip(values, centre - reach, centre + reach), float)

@@ -539,8 +539,16 @@ def cost_of(run: RunSignals, *, gpus: int | None = None, gpu_hour_cost: float | 
         if seconds is not None:
             hours_since = (hours or 0.0) - float(seconds[np.searchsorted(run.steps, best)]) / 3600
     used = None if hours is None or gpus is None else hours * gpus
+    told = [value for key, value in run.settings.items() if _PLANNED.fullmatch(key)]
+    told += [
+        values[-1]
+        for name in run.values
+        if _PLANNED.fullmatch(name) and len(values := run.series(name)[1]) and not np.ptp(values)
+        if run.family.kind != "agent"  # rsl_rl: the steps of the simulator so far
+    ]
+    counts = [int(one) for one in told if isinstance(one, (int, float)) and math.isfinite(one)]
     return Cost(
-        _planned_steps(run),
+        next((count for count in counts if count >= int(run.steps[-1]) and count > 0), None),
         hours,
         lost,
         None if dead is None else int((dead[1] >= 1).sum()),
@@ -551,19 +559,6 @@ def cost_of(run: RunSignals, *, gpus: int | None = None, gpu_hour_cost: float | 
         None if used is None or lost is None else used * lost,
         None if used is None or gpu_hour_cost is None else used * gpu_hour_cost,
     )
-
-
-def _planned_steps(run: RunSignals) -> int | None:
-    """The number of steps that the run was to have, from its config or its rows."""
-    told = [value for key, value in run.settings.items() if _PLANNED.fullmatch(key)]
-    told += [
-        values[-1]
-        for name in run.values
-        if _PLANNED.fullmatch(name) and len(values := run.series(name)[1]) and not np.ptp(values)
-        if run.family.kind != "agent"  # rsl_rl: the steps of the simulator so far
-    ]
-    counts = [int(one) for one in told if isinstance(one, (int, float)) and math.isfinite(one)]
-    return next((count for count in counts if count >= int(run.steps[-1]) and count > 0), None)
 
 
 def _seconds_until(run: RunSignals) -> Floats | None:
@@ -705,12 +700,6 @@ def _learning_fact(run: RunSignals) -> tuple[Fact, ...]:
     return (Fact(f"change of {run.logged_as(found.signal)}", moved),)
 
 
-def card_report(card: Card, run: RunSignals) -> Report:
-    """One card as a report of its own."""
-    details = section("Details", *card.tables, charts(card.charts, in_json=False))
-    return _report(card, card.headline, f"{card.title}:", run, card.facts, [details], _card_record(card))
-
-
 def _report(
     found: Diagnosis | Card,
     headline: str,
@@ -778,7 +767,10 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     written = [*write_report(diagnosis_report(diagnosis), folder, "reward_health").values()]
     texts: dict[str, str] = {}
     for card in diagnosis.cards:
-        report = card_report(card, diagnosis.run)
+        details = section("Details", *card.tables, charts(card.charts, in_json=False))
+        report = _report(
+            card, card.headline, f"{card.title}:", diagnosis.run, card.facts, [details], _card_record(card)
+        )
         texts |= {f"{card.name}.md": render(report, "markdown"), f"{card.name}.json": render(report, "json")}
         texts |= {chart.file: standalone(chart) for chart in card.charts if chart.file}
     with writing(str(folder)):

@@ -18,6 +18,7 @@ from greenward.diagnostics.change_points import (
     Steps,
     exactly,
     find_change_point,
+    median_deviation,
     onset_at,
 )
 from greenward.diagnostics.finding import Result, Test, Thresholds, gap_of, not_made
@@ -97,7 +98,7 @@ def departure(values: Floats, onset: Onset) -> Onset:
     x = np.arange(-len(reference), 0.0)
     trend = float(np.polyfit(x, reference, 1)[0]) if len(reference) >= MIN_POINTS else 0.0
     middle = float(np.median(reference - trend * x))
-    spread = 1.4826 * float(np.median(np.abs(reference - trend * x - middle)))
+    spread = median_deviation(reference - trend * x - middle)
     offsets = np.arange(len(values)) - (start + len(reference))
     outside = np.abs(values - middle - trend * offsets) > _OUTSIDE * spread
     first = place
@@ -211,7 +212,7 @@ def plain_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint 
     if change is None:
         return None
     before, after = float(np.median(part[:count])), float(np.median(part[-count:]))
-    noise = 1.4826 * float(np.median(np.abs(np.diff(part)))) / np.sqrt(2)
+    noise = difference_noise(part)
     if (after > before) != (change.after > change.before) or abs(after - before) <= _PLAIN_SD * noise:
         return None
     effect = (after - before) / max(noise, 1e-12)
@@ -227,23 +228,11 @@ def rise_since(run: RunSignals, name: str, step: int) -> tuple[float, float] | N
     last = values[-max(_AROUND, len(values) // 10) :]
     if len(around) < _AROUND // 4 or len(values) < _AROUND:
         return None
-    noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
+    noise = difference_noise(values)
     error = noise * np.sqrt(2 / len(around) + 2 / len(last))  # neighbours resemble each other
     before, after = float(around.mean()), float(last.mean())
     least = LEAST_RISE if name == PASS_RATE else LEAST_RISE * abs(before)
     return (before, after) if after - before > max(3 * error, least, 1e-9) else None
-
-
-def late_share(*, below: float, over: float) -> Test:
-    """Values below a limit at more than the share `over` of the steps of the second half."""
-
-    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        values = run.series(signal)[1]
-        late = values[len(values) // 2 :]
-        share = float((late < below).mean())
-        return Result(share > over, {"share": share, "median": float(np.median(late))})
-
-    return test
 
 
 def beyond(*, above: float, off: float | None = None) -> Test:
@@ -343,8 +332,13 @@ def noise_of(values: Floats, z: float) -> tuple[float, float]:
     total = float(around @ around)
     phi = float(around[1:] @ around[:-1]) / total if total else 0.0
     phi = min(max(phi + (1 + 3 * phi) / len(values), 0.0), 0.95)
-    innovation = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    innovation = difference_noise(values)
     return innovation * math.sqrt(1 + phi) / (1 - phi), student_quantile(z, len(values) / 3)
+
+
+def difference_noise(values: Floats) -> float:
+    """The standard deviation of a series around a smooth curve, by the differences of neighbours."""
+    return median_deviation(np.diff(values)) / math.sqrt(2)
 
 
 def student_quantile(z: float, free: float) -> float:
@@ -352,22 +346,6 @@ def student_quantile(z: float, free: float) -> float:
     (Wallace 1959, Annals of Mathematical Statistics 30).
     """
     return math.sqrt(free * math.expm1((z * (8 * free + 3) / (8 * free + 1)) ** 2 / free))
-
-
-def rises_to(*, above: float) -> Test:
-    """A rise from the first to the last tenth, to more than `above` times it. Entropies have little noise and
-    look like random walks to a test of change, which only dates the rise.
-    """
-
-    def test(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-        values = run.series(signal)[1]
-        start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-        if start <= 0 or end <= above * start:
-            return Result()
-        numbers = {"before": start, "after": end, "ratio": end / start}
-        return Result(True, numbers, onset=onset_of(run, signal))
-
-    return test
 
 
 def onset_of(run: RunSignals, signal: str) -> Onset | None:
@@ -464,10 +442,10 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     padded = np.pad(values, _SPIKE_REACH, mode="reflect")
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1), axis=1)
     excess = values - around
-    sigma = max(1.4826 * float(np.median(np.abs(excess))), float(np.finfo(float).tiny))
+    sigma = max(median_deviation(excess), float(np.finfo(float).tiny))
     positive = (around > 0) & (values > 0)
     logs = np.log(np.where(positive, values, 1.0) / np.where(positive, around, 1.0))
-    log_sigma = 1.4826 * float(np.median(np.abs(logs[positive]))) if positive.any() else 0.0
+    log_sigma = median_deviation(logs[positive]) if positive.any() else 0.0
     found = positive & (values > SPIKE_RATIO * around) & (excess > SPIKE_SIGMAS * sigma)
     found &= logs > SPIKE_LOG_SIGMAS * log_sigma
     found[:_BEGINNING] = False

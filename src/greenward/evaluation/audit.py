@@ -60,12 +60,7 @@ from greenward.evaluation.audit_texts import (
 from greenward.grading.answers import extract_code
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
-from greenward.grading.user_rewards import (
-    FunctionEnded,
-    FunctionHung,
-    FunctionProcess,
-    GroundTruth,
-)
+from greenward.grading.user_rewards import FunctionEnded, FunctionHung, FunctionProcess, GroundTruth
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 from greenward.sandbox.protocol import Limits

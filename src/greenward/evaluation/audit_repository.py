@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 
 from greenward.common.errors import ConfigError
 from greenward.common.text import visible
 from greenward.evaluation.audit_programs import HONEST
 from greenward.evaluation.audit_report import EDITED_TESTS, LEAKED, AuditReport, Trial, TrialOutcome
-from greenward.evaluation.package_files import SETUP, package_files
 from greenward.problems.python_source import parse_or_none
 from greenward.problems.repositories import TEST_FILE
 from greenward.sandbox.pool import LocalExecutor
@@ -38,6 +40,25 @@ _LEAVES = "import os\n\nos._exit(0)\n"
 _PASSING = "import unittest\n\n\nclass Test(unittest.TestCase):\n    def test(self):\n        pass\n"
 _SHOWN_OUTPUT = 300  # characters of what a grader printed
 _LEAST_LINE = 12  # characters of a line that tells a solution from others
+_PACKAGES = ".packages"
+# Commands import from the folder, and write nothing beside it. `pytest` is no program there, but a module.
+_SETUP = (
+    f'export PYTHONPATH="$PWD/{_PACKAGES}" PYTHONDONTWRITEBYTECODE=1; '
+    'pytest() { python3 -m pytest "$@"; }; '
+)
+_IMPORT_SECONDS = 120
+# Imports all modules of packages, and prints the files of what is loaded then.
+_LOADED = """
+import importlib, json, pkgutil, sys
+for name in sys.argv[1:]:
+    paths = getattr(importlib.import_module(name), "__path__", ())
+    for module in pkgutil.walk_packages(paths, f"{name}.", onerror=lambda name: None):
+        try:
+            module.name.endswith("__main__") or importlib.import_module(module.name)
+        except (Exception, SystemExit):
+            pass  # a module for another system, or one that is a program
+print("\\n" + json.dumps([getattr(module, "__file__", None) for module in [*sys.modules.values()]]))
+"""
 
 
 def audit_repository(
@@ -67,7 +88,7 @@ def audit_repository(
     solved = start if solution is None else {**start, **_read(Path(solution))}
     grader = grader or _usual_grader(solved)
     needed = [*packages, *(["pytest"] if re.search(r"\bpytest\b", grader) else [])]
-    installed = package_files(needed)
+    installed = _package_files(needed)
     changed = (path for path in solved if start.get(path) != solved[path])
     written = [path for path in solved if path.endswith(".py")] if solution is None else changed
     graders = _named(solved, grader)
@@ -80,13 +101,15 @@ def audit_repository(
     with LocalExecutor(workers=1) as executor:
 
         def is_put_back(path: str) -> bool:
-            return path not in answers if answers else _matches(path, restored)
+            if answers:
+                return path not in answers
+            return any(fnmatch(path, one) or path.startswith(f"{one.rstrip('/')}/") for one in restored)
 
         def judged(tree: Files) -> tuple[float, str]:
             written = {path: text for path, text in tree.items() if not is_put_back(path)}
             put_back = {path: text for path, text in start.items() if is_put_back(path)}
             with executor.open({**written, **put_back, **installed}, limits) as workspace:
-                done = workspace.exec(f"{SETUP}{grader}" if installed else grader)
+                done = workspace.exec(f"{_SETUP}{grader}" if installed else grader)
             if done.outcome is not Outcome.COMPLETED:
                 return 0.0, done.error
             return _score(done.output, done.exit_code), visible(done.output[-_SHOWN_OUTPUT:].strip())
@@ -135,10 +158,6 @@ def _read(folder: Path) -> dict[str, str]:
     if not files:
         raise ConfigError(f"{folder} holds no text files.", remedy="Name the folder of a project.")
     return files
-
-
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(path, one) or path.startswith(f"{one.rstrip('/')}/") for one in patterns)
 
 
 def _score(output: str, exit_code: int | None) -> float:
@@ -243,3 +262,47 @@ def _leaks(
     if (Path(folder) / ".git").exists():
         what = "the folder holds .git: its commits may hold the solution"
         yield Trial(what, LEAKED, str(folder), TrialOutcome.REFUSED, None, "not read", _REASONS[LEAKED])
+
+
+def _package_files(names: Sequence[str]) -> dict[str, str]:
+    """The Python files of packages, and those that they import of others, by their paths in a workspace.
+
+    What is compiled is left out. Raises `ConfigError` for a package that is not installed or cannot be
+    imported.
+    """
+    if not names:
+        return {}
+    modules: set[str] = set()
+    roots: set[Path] = set()
+    for name in names:
+        try:
+            package = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            raise ConfigError(
+                f"the grader needs the package {name}, which is not installed here.",
+                remedy=f"Install it (pip install {name}).",
+            ) from None
+        roots.add(Path(str(package.locate_file(""))).resolve())
+        modules |= {
+            file.parts[0].removesuffix(".py")
+            for file in package.files or ()
+            if file.suffix == ".py" and ".." not in file.parts
+        }
+    command = [sys.executable, "-c", _LOADED, *sorted(modules)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"the packages {', '.join(names)} cannot be imported: {str(error.stderr)[-300:].strip()}",
+            remedy="Import them by hand, or leave them out.",
+        ) from None
+    files = {}
+    for loaded in json.loads(done.stdout.splitlines()[-1]):
+        path = Path(loaded).resolve() if loaded else Path()
+        root = next((one for one in roots if path.is_relative_to(one)), None)
+        if root is None or path.suffix != ".py":
+            continue
+        program = [path.with_name("__main__.py")] if path.name == "__init__.py" else []
+        for one in (path, *filter(Path.is_file, program)):
+            files[f"{_PACKAGES}/{one.relative_to(root).as_posix()}"] = one.read_text(encoding="utf-8")
+    return files

@@ -198,14 +198,10 @@ def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], s
 
 
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
-    taken = extract_code(_written(sample), sample.problem)
-    return sample if taken.code is None and keep else replace(sample, extracted=taken)
-
-
-def _written(sample: Sample) -> str:
-    """What a model wrote of an answer, without the prompt that a completion continues."""
+    # A completion continues the prompt, which is no part of what the model wrote.
     completed = sample.code == sample.problem.starter_code + sample.text
-    return sample.text if completed else sample.code or ""
+    taken = extract_code(sample.text if completed else sample.code or "", sample.problem)
+    return sample if taken.code is None and keep else replace(sample, extracted=taken)
 
 
 def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:

@@ -30,6 +30,7 @@ from greenward.problems.python_source import (
     UNREADABLE,
     dotted_name,
     first_line,
+    loaded_names,
     parse,
     parse_or_none,
     parse_prompt,
@@ -747,13 +748,9 @@ def _joined(code: str, block: Block, blocks: Sequence[Block]) -> tuple[str, tupl
     chosen = sorted((statements[index] for index in taken), key=lambda one: (one[0], one[1].lineno))
     source = "".join(_source(blocks[number].code, node) for number, node in chosen)
     lines = source_lines(code)
-    future = [node.end_lineno or 0 for node in tree.body if _is_future(node)]
-    first = max(future, default=0)
+    future = (one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__")
+    first = max((one.end_lineno or 0 for one in future), default=0)
     return "".join((*lines[:first], source, *lines[first:])), ("joined",)
-
-
-def _is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 def _source(code: str, node: ast.stmt) -> str:
@@ -778,13 +775,9 @@ def _bound(node: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _loaded(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-
-
 def _free(node: ast.AST) -> set[str]:
     """The names that code uses and binds nowhere, without those that Python has."""
-    return _loaded(node) - set(_bound(node)) - vars(builtins).keys()
+    return loaded_names(node) - set(_bound(node)) - vars(builtins).keys()
 
 
 def _trimmed(code: str, problem: Problem, *, is_text: bool = False) -> tuple[str, tuple[str, ...]]:
@@ -864,7 +857,7 @@ def _tests_behind(tree: ast.Module, name: str) -> list[ast.stmt]:
     begun = [first_line(node) for node in tree.body[1:]]
     for number, node in enumerate(tree.body):
         shares_line = first_line(node) == last_line or begun[number : number + 1] == [node.end_lineno]
-        last_line, loaded = node.end_lineno or 0, _loaded(node)
+        last_line, loaded = node.end_lineno or 0, loaded_names(node)
         if number <= places[0] or isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
         is_needed = bound[number] & needed or changed[number] & needed or loaded & prepare

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from greenward.grading.matching import BoundedMatcher
-from greenward.problems.python_source import first_line, parse_or_none, same_trees
+from greenward.problems.python_source import first_line, loaded_names, parse_or_none, same_trees
 
 _HEADING = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _MAX_CHARS = 1 << 18  # of a program that is looked at
@@ -73,7 +73,7 @@ def needed_change(before: str, after: str, passes: Callable[[str], bool]) -> str
         fewer = [one for one in kept if one is not group]
         text = _applied(old, new, [change for one in fewer for change in one.changes])
         tree = _parsed(text)
-        if tree is not None and not (names & _used(tree)) - _bound(tree) and passes(text):
+        if tree is not None and not (names & loaded_names(tree)) - _bound(tree) and passes(text):
             kept = fewer
     return _applied(old, new, [change for one in kept for change in one.changes])
 
@@ -392,9 +392,3 @@ def _bound(tree: ast.Module | ast.stmt) -> set[str]:
             names.add(node.id)
         pending += ast.iter_child_nodes(node)
     return names
-
-
-def _used(tree: ast.Module) -> set[str]:
-    return {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }

@@ -106,10 +106,7 @@ class Recorder(Closeable):
         return self._process == os.getpid()
 
     def log(
-        self,
-        step: int,
-        metrics: Mapping[str, Any] | None = None,
-        answers: Iterable[Mapping[str, Any]] = (),
+        self, step: int, metrics: Mapping[str, Any] | None = None, answers: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         """Record metrics, answers or both of a step; it may be called several times for a step.
 

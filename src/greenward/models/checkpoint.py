@@ -29,7 +29,6 @@ from greenward.models.tokenizer import Tokenizer, read_json
 from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ADAPTER_CONFIG = "adapter_config.json"
 _SHAPE_KEYS = {  # of `DecoderShape` and of config.json
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "layers": "num_hidden_layers",
@@ -171,7 +170,7 @@ def read_shape(folder: Path) -> DecoderShape | None:
     with expecting("the config of a model", folder / "config.json", CheckpointError):
         _, rope_kind = _rope_of(config)
         computed = (
-            config.get("model_type") in _ARCHITECTURES
+            config.get("model_type") in gguf.FAMILIES
             and rope_kind in ("default", "llama3")
             and config.get("hidden_act", "silu") == "silu"
             and not any(config.get(key) for key in ("attention_bias", "mlp_bias", "use_sliding_window"))
@@ -227,10 +226,9 @@ def config_of(shape: DecoderShape, dtype: torch.dtype) -> dict[str, Any]:
     """The config.json of a decoder."""
     if shape.qk_norm and shape.qkv_bias:
         raise CheckpointError("no published architecture has both QK-norm and QKV bias")
-    family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
     return {
-        "architectures": [_ARCHITECTURES[family]],
-        "model_type": family,
+        "architectures": [gguf.FAMILIES[shape.family]],
+        "model_type": shape.family,
         **{theirs: getattr(shape, ours) for ours, theirs in _SHAPE_KEYS.items()},
         "rope_scaling": shape.rope_scaling and {"rope_type": "llama3"} | asdict(shape.rope_scaling),
         "hidden_act": "silu",

@@ -66,6 +66,11 @@ class DecoderShape:
     qkv_bias: bool = False
     tied_embeddings: bool = True
 
+    @property
+    def family(self) -> str:
+        """The `model_type` of the published architecture that has this shape."""
+        return "qwen3" if self.qk_norm else "qwen2" if self.qkv_bias else "llama"
+
 
 class RotaryTable(nn.Module):
     """Cosines and sines of the rotary embedding (Su et al. 2021, eq. 15), grown as needed."""

@@ -72,7 +72,7 @@ _NO_LANGUAGE_MODEL = {
     "bert": "an embedding model", "nomic-bert": "an embedding model", "jina-bert-v2": "an embedding model",
     "t5encoder": "an encoder", "whisper": "a speech model",
 }  # fmt: skip
-_FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _SIZES = {  # of the file, and of config.json
     "block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
@@ -508,7 +508,7 @@ def _demand_language_model(contents: _Contents) -> None:
 def _unpack(contents: _Contents, folder: Path, identities: Sequence[Sequence[int]]) -> None:
     tokenizer = _tokenizer(contents)
     tokenizer.save(folder)
-    if contents.architecture in _FAMILIES and not contents.metadata.get(
+    if contents.architecture in FAMILIES and not contents.metadata.get(
         f"{contents.architecture}.expert_count"
     ):
         write_json(folder / "config.json", _config(contents))
@@ -585,7 +585,7 @@ def _config(contents: _Contents) -> dict[str, Any]:
             remedy="Take the model in the form of Hugging Face.",
         )
     return {
-        "architectures": [_FAMILIES[family]],
+        "architectures": [FAMILIES[family]],
         "model_type": family,
         **sizes,
         "vocab_size": contents.tensors["token_embd.weight"].shape[0],
@@ -853,7 +853,7 @@ def write(
     there, but for a GGUF file with `overwrite`.
     """
     library = _library()
-    family = "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
+    family = shape.family
     said = _tokenizer_metadata(tokenizer, shape.vocab_size, path)
     if not (overwrite and path.is_file() and not path.is_symlink() and _begins_as_gguf(path)):
         check_file(path)
@@ -942,7 +942,8 @@ def _tokenizer_metadata(tokenizer: Tokenizer, rows: int, path: Path) -> dict[str
     said = json.loads(tokenizer.backend.to_str())
     model, normalizer = said["model"], (said["normalizer"] or {}).get("type")
     steps = _steps(said["pre_tokenizer"])
-    pre = next((name for name, made in _PRE_TOKENIZERS.items() if _steps(_state(made())) == steps), None)
+    known = {name: _steps(json.loads(made().__getstate__())) for name, made in _PRE_TOKENIZERS.items()}
+    pre = next((name for name, found in known.items() if found == steps), None)
     if (
         model["type"] != "BPE"
         or pre is None
@@ -983,10 +984,6 @@ def _tokenizer_metadata(tokenizer: Tokenizer, rows: int, path: Path) -> dict[str
         "tokenizer.ggml.add_bos_token": begins,
         **({"tokenizer.chat_template": tokenizer.chat_template} if tokenizer.chat_template else {}),
     }
-
-
-def _state(step: Any) -> Any:
-    return json.loads(step.__getstate__())
 
 
 def _steps(state: Any) -> list[dict[str, Any]]:

@@ -29,14 +29,10 @@ def files_of(path: Path) -> dict[int, Path]:
         if match := _NAME.fullmatch(named.name):
             folder = Path(os.path.realpath(named.parent))
             if int(match[2]) == 1:
-                return _beside(folder, match[1], match[3])
+                matches = ((_NAME.fullmatch(one.name), one) for one in folder.iterdir())
+                return {int(m[2]): one for m, one in matches if m and (m[1], m[3]) == (match[1], match[3])}
             return {int(match[2]): folder / named.name}
     return {1: Path(os.path.realpath(path))}
-
-
-def _beside(folder: Path, name: str, count: str) -> dict[int, Path]:
-    matches = ((_NAME.fullmatch(one.name), one) for one in folder.iterdir())
-    return {int(m[2]): one for m, one in matches if m and (m[1], m[3]) == (name, count)}
 
 
 def without_later_parts(files: Iterable[Path]) -> list[Path]:

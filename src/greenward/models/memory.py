@@ -27,12 +27,7 @@ import torch
 
 from greenward.common.errors import ConfigError, GreenwardError
 from greenward.config.loading import Surroundings, load_recipe
-from greenward.config.recipe import (
-    ModelRecipe,
-    PPORecipe,
-    ReinforcementRecipe,
-    language_model,
-)
+from greenward.config.recipe import ModelRecipe, PPORecipe, ReinforcementRecipe, language_model
 from greenward.hardware.detection import Gpu
 from greenward.models.checkpoint import holding, read_shape, resolve, shape_of
 from greenward.models.decoder import DecoderShape

@@ -22,14 +22,7 @@ from greenward.config.sections import ServerConfig, VLLMConfig
 from greenward.models.policy import Policy
 from greenward.models.sampler import check_prompts, row_keys
 from greenward.models.tokenizer import Tokenizer
-from greenward.rollouts.protocols import (
-    Completion,
-    OnGroup,
-    OnTokens,
-    SamplingParams,
-    StopReason,
-    per_prompt,
-)
+from greenward.rollouts.protocols import Completion, OnGroup, OnTokens, SamplingParams, StopReason, per_prompt
 
 Choice = Mapping[str, Any]
 """A completion as vLLM gives it: token_ids, logprobs (T,), finish_reason, stop_reason, weight_versions."""
@@ -331,7 +324,17 @@ class VLLMEngine:
         pending: dict[int, dict[str, Any]] = {}
         for n, keys in enumerate(row_keys(prompts, sizes, per_prompt(seed, len(prompts)))):
             # vLLM's own seeds of a group count up from this one.
-            sampling = self._sampling_params(params) | {"n": drawn[n], "seed": int(keys[0] >> np.uint64(2))}
+            sampling = {
+                "max_tokens": params.max_tokens,
+                "temperature": params.temperature,
+                "top_p": params.top_p,
+                "top_k": params.top_k,
+                "stop": list(params.stop_strings),
+                "stop_token_ids": list(self.tokenizer.eos_ids),
+                "ignore_eos": True,  # the ends are those of our tokenizer alone
+                "logprobs": 0,  # that of the sampled token
+                "skip_special_tokens": False,
+            } | {"n": drawn[n], "seed": int(keys[0] >> np.uint64(2))}
             pending[n] = {"token_ids": [int(i) for i in prompts[n]], "sampling_params": sampling}
         groups: list[list[Completion]] = [[] for _ in prompts]
         for _ in range(_RESENT):
@@ -379,19 +382,6 @@ class VLLMEngine:
                 wait = min(2 * wait, 30.0)
                 with suppress(EngineError):  # an update that was begun would refuse the next one
                     self.vllm.finish_weight_update()
-
-    def _sampling_params(self, params: SamplingParams) -> dict[str, Any]:
-        return {
-            "max_tokens": params.max_tokens,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-            "stop": list(params.stop_strings),
-            "stop_token_ids": list(self.tokenizer.eos_ids),
-            "ignore_eos": True,  # the ends are those of our tokenizer alone
-            "logprobs": 0,  # that of the sampled token
-            "skip_special_tokens": False,
-        }
 
     def _completion(self, choice: Choice, params: SamplingParams) -> Completion:
         token_ids, logprobs = np.array(choice["token_ids"]), np.array(choice["logprobs"], dtype=np.float32)

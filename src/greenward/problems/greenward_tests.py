@@ -63,12 +63,9 @@ class _Outcomes:
     def pytest_runtest_logreport(self, report: Any) -> None:
         name = report.nodeid.partition("[")[0]
         if report.failed:
-            self.failures[name] = _reason(str(report.longrepr))
+            # Of pytest's account of a failure, the line of the test (after `>`) and the error (after `E`).
+            text = str(report.longrepr)
+            lines = [line[1:].strip() for line in text.splitlines() if line[:1] in (">", "E")]
+            self.failures[name] = "; ".join(lines) or text.strip().rpartition("\n")[2]
         elif report.when == "call" and report.passed:
             self.failures.setdefault(name, None)
-
-
-def _reason(text: str) -> str:
-    """Of pytest's account of a failure, the line of the test (after `>`) and the error (after `E`)."""
-    lines = [line[1:].strip() for line in text.splitlines() if line[:1] in (">", "E")]
-    return "; ".join(lines) or text.strip().rpartition("\n")[2]

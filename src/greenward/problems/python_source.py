@@ -152,3 +152,8 @@ def starter_code(function_name: str, parameters: str, docstring: str) -> str:
     """A signature and its docstring, indented and escaped, that an answer can continue."""
     lines = "\n".join(f"    {line}".rstrip() for line in in_quotes(docstring).splitlines())
     return f'def {function_name}({parameters}):\n    """{lines.lstrip()}"""\n'
+
+
+def loaded_names(node: ast.AST) -> set[str]:
+    """The names that a piece of code reads."""
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}

@@ -50,11 +50,7 @@ def _sent(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if recipe.sandbox.backend == "ray":
         yield "programs and tests", "the nodes of the Ray cluster", "sandbox.backend=local"
     if isinstance(recipe, ModelRecipe) and _is_asked_for(recipe):
-        yield (
-            f"the name {recipe.model.id}",
-            "the Hugging Face hub",
-            "model.offline=true",
-        )
+        yield (f"the name {recipe.model.id}", "the Hugging Face hub", "model.offline=true")
     if isinstance(recipe, ReinforcementRecipe) and recipe.monitor.enabled:
         rules = load_rules(recipe.monitor.rules)
         actions = [*rules.actions, *(action for rule in rules.rules for action in rule.actions)]

@@ -25,12 +25,7 @@ from greenward.reports.document import (
     section,
     shown_answer,
 )
-from greenward.reports.evaluation import (
-    PROMPTS,
-    RESULTS,
-    SAMPLES,
-    comparison_warnings,
-)
+from greenward.reports.evaluation import PROMPTS, RESULTS, SAMPLES, comparison_warnings
 from greenward.reports.training import short_names
 from greenward.runs.files import JsonRows
 from greenward.runs.reading import is_evaluation, read_summary

@@ -138,7 +138,7 @@ def session_table(session: Mapping[str, Any]) -> Table:
 
 
 NOTHING = "–"
-DOCS, FINDING_PAGES = "docs/diagnostics.md", "docs/findings"
+FINDING_PAGES = "docs/findings"
 
 Tone = Literal["neutral", "good", "warning", "bad"]
 Level = Literal["main", "detail", "appendix"]
@@ -415,9 +415,8 @@ class Report:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it."""
-        found: dict[str, str] = import_module("greenward.reports.render").mime_bundle(
-            self
-        )  # imports this file
+        render = import_module("greenward.reports.render")  # which imports this file
+        found: dict[str, str] = render.mime_bundle(self)
         return found
 
 

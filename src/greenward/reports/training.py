@@ -333,11 +333,7 @@ def training_report(path: str | Path) -> Report:
                 charts(step_charts(main.runs, training_curves(main.runs)), "small", in_json=False),
             ),
             played_section(main),
-            section(
-                "Warm start",
-                charts(warm_start_charts(runs), "small", in_json=False),
-                level="appendix",
-            ),
+            section("Warm start", charts(warm_start_charts(runs), "small", in_json=False), level="appendix"),
             section("Time and memory", _costs(runs), level="detail"),
             section("Settings", *_settings(main.first), level="appendix"),
         ),

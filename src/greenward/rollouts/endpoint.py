@@ -26,14 +26,7 @@ from greenward.common.http import (
 )
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.common.text import load_keys, visible
-from greenward.rollouts.protocols import (
-    Completion,
-    OnGroup,
-    OnTokens,
-    SamplingParams,
-    StopReason,
-    per_prompt,
-)
+from greenward.rollouts.protocols import Completion, OnGroup, OnTokens, SamplingParams, StopReason, per_prompt
 
 if TYPE_CHECKING:
     from greenward.models.policy import Policy

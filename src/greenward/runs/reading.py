@@ -26,15 +26,7 @@ from greenward.common.errors import RunError
 from greenward.common.files import UNEXPECTED, read_file
 from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.config.upgrade import upgrade
-from greenward.runs.files import (
-    OVERFLOWED,
-    JsonRows,
-    Lines,
-    from_json_number,
-    read_json,
-    read_jsonl,
-    reading,
-)
+from greenward.runs.files import OVERFLOWED, JsonRows, Lines, from_json_number, read_json, read_jsonl, reading
 from greenward.tasks import DEFAULT_TASK, shipped_task
 
 if TYPE_CHECKING:

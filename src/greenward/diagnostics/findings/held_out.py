@@ -17,7 +17,12 @@ import numpy as np
 from greenward.common.statistics import Z_95, Estimate
 from greenward.diagnostics.change_points import exactly, find_change_point
 from greenward.diagnostics.finding import WORSE, Finding, Gap, Result, Test, Thresholds, Topic, not_made
-from greenward.diagnostics.signal_tests import find_signal_change, median_of_part, rise_since
+from greenward.diagnostics.signal_tests import (
+    difference_noise,
+    find_signal_change,
+    median_of_part,
+    rise_since,
+)
 from greenward.diagnostics.signals import HELD_OUT, PASS_RATE, REWARD, Floats, RunSignals
 from greenward.reports import document
 from greenward.reports.document import (
@@ -76,7 +81,7 @@ def held_out_points(run: RunSignals) -> list[Point]:
     if len(values) < _FEWEST:
         return []
     differences = np.diff(values)
-    noise = 1.4826 * float(np.median(np.abs(differences))) / math.sqrt(2)
+    noise = difference_noise(values)
     if np.count_nonzero(differences) <= len(differences) / 2:  # few episodes, most of which end alike
         noise = float(differences.std()) / math.sqrt(2)
     noise = max(noise, 1e-3 * _scale(values))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from greenward.common.statistics import Z_95
-from greenward.diagnostics.change_points import MIN_POINTS, exactly
+from greenward.diagnostics.change_points import MIN_POINTS, exactly, median_deviation
 from greenward.diagnostics.finding import (
     UPDATES,
     WORSE,
@@ -29,6 +29,7 @@ from greenward.diagnostics.finding import (
 from greenward.diagnostics.signal_tests import (
     HUGE,
     Z_99,
+    difference_noise,
     find_signal_change,
     first_frequent,
     lasting_change,
@@ -218,7 +219,7 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     best, place = float(moves[place]), (place + apart) * stride
     if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
         return Result()
-    spread = 1.4826 * float(np.median(np.abs(np.diff(logs)))) or 1e-9
+    spread = median_deviation(np.diff(logs)) or 1e-9
     window = logs[place - _AROUND : place + _AROUND]  # the best fit of two levels to it
     counts, sums = np.arange(1, len(window)), (window - window.mean()).cumsum()[:-1]
     at = place - _AROUND + 1 + int((sums**2 / (counts * counts[::-1])).argmax())
@@ -382,7 +383,7 @@ def _spread_of_episodes(run: RunSignals, noise: float) -> float:
     """
     window = run.family.window
     if (new := _new_episodes(run)) is not None:
-        shocks = 1.4826 * float(np.median(np.abs(np.diff(run.series(REWARD)[1])))) / math.sqrt(2)
+        shocks = difference_noise(run.series(REWARD)[1])
         noise = min(noise, shocks * math.sqrt(window / min(new, window)))
     return noise * math.sqrt(window)
 

@@ -16,6 +16,7 @@ from greenward.diagnostics.change_points import (
     find_bend,
     find_change_point,
     flat,
+    median_deviation,
     onset_at,
 )
 from greenward.diagnostics.families import COUNTS_OF_EPISODES
@@ -39,6 +40,7 @@ from greenward.diagnostics.signal_tests import (
     SPIKE_LOG_SIGMAS,
     beyond,
     departure,
+    difference_noise,
     find_burst,
     find_explosion,
     find_impossible,
@@ -47,14 +49,12 @@ from greenward.diagnostics.signal_tests import (
     first_frequent,
     lasting_change,
     late_mean,
-    late_share,
     lines_of,
     measure_memory_growth,
     median_of_part,
     most_likely_start,
     onset_of,
     rise_since,
-    rises_to,
     surely_above,
     table_of,
 )
@@ -78,9 +78,7 @@ from greenward.diagnostics.signals import (
 from greenward.reports.document import NOTHING, Chart, Fact, Onset, Series, Severity, duration, memory
 
 _NO_MEMORY_LIMIT = Gap(
-    "time to out-of-memory",
-    "the memory of the machine is not known",
-    "Give --memory-limit-mb.",
+    "time to out-of-memory", "the memory of the machine is not known", "Give --memory-limit-mb."
 )
 REWARDS = (REWARD, "reward/code_score", "reward/correctness", "reward/readability", "reward/tests", PASS_RATE)
 SKIPPED = "updates/non_finite"
@@ -310,7 +308,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     large = found.ratio >= HARMFUL_RATIO and (learned(run).sign != 0 or not math.isfinite(found.ratio))
     # By few answers norms differ by factors from step to step: such a growth is then no other scale.
     before = np.log(norms[(steps < onset.step) & (norms > 0)])
-    scatter = 1.4826 * float(np.median(np.abs(before - np.median(before)))) if len(before) else 0.0
+    scatter = median_deviation(before - np.median(before)) if len(before) else 0.0
     large = large and math.log(found.ratio) > SPIKE_LOG_SIGMAS * scatter
     harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
@@ -625,9 +623,15 @@ ENTROPY_COLLAPSE = Finding(
 
 def entropy_rises(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Entropy that grows by half or more while the reward does not rise, from where the entropy rises on."""
-    result = rises_to(above=1.5)(run, signal, limits)
-    since = result.onset.step if result.onset else 0
-    return Result() if result.found and rises_from(run, since) else result
+    values = run.series(signal)[1]
+    start, end = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
+    if start <= 0 or end <= 1.5 * start:
+        return Result()
+    # Entropies have little noise and look like random walks to a test of change, which only dates the rise.
+    onset = onset_of(run, signal)
+    if rises_from(run, onset.step if onset else 0):
+        return Result()
+    return Result(True, {"before": start, "after": end, "ratio": end / start}, onset=onset)
 
 
 ENTROPY_RISE = Finding(
@@ -659,9 +663,7 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     half = len(values) // 2
     slopes = [float(np.polyfit(steps[part], values[part], 1)[0]) for part in (slice(half), slice(half, None))]
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
-    noise = (
-        1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
-    )  # k1 of a small KL is little else
+    noise = difference_noise(values)  # k1 of a small KL is little else
     runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and end > KL_GROWTH * (start + noise)
     runs_away = runs_away and start > 0
     if not runs_away:
@@ -823,13 +825,13 @@ def useless_values(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Values that explain nothing late in the run, unless their errors have all but vanished: returns that
     are all the same have no variance to explain.
     """
-    result = late_share(below=0.01, over=0.75)(run, signal, limits)
-    errors = run.series("value/loss")[1]
-    if not len(errors):
-        return result
-    largest = max(float(np.median(part)) for part in np.array_split(errors, min(_LEVELS, len(errors))))
-    vanished = float(np.median(errors[len(errors) // 2 :])) < _VANISHED_ERROR * largest
-    return replace(result, found=result.found and not vanished)
+    values, errors = (run.series(name)[1] for name in (signal, "value/loss"))
+    late = values[len(values) // 2 :]
+    share, vanished = float((late < 0.01).mean()), False
+    if len(errors):
+        largest = max(float(np.median(part)) for part in np.array_split(errors, min(_LEVELS, len(errors))))
+        vanished = float(np.median(errors[len(errors) // 2 :])) < _VANISHED_ERROR * largest
+    return Result(share > 0.75 and not vanished, {"share": share, "median": float(np.median(late))})
 
 
 VALUE_FUNCTION_USELESS = Finding(

@@ -156,7 +156,8 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
     table = Table(rows, form.step_keys)
     runs = table.runs(is_one=bool(log.session))  # what greenward writes into a folder is of one run
     if not runs:
-        raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=_reasons(table))
+        reasons = "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
+        raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=reasons)
     picked, others = _of_one_log(runs, path, inner)
     for reason, count in log.set_aside.items():
         table.set_aside[reason] += count
@@ -205,10 +206,6 @@ def _several(found: list[Found]) -> str:
 
 def _joined(shown: list[str], count: int) -> str:
     return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
-
-
-def _reasons(table: Table) -> str:
-    return "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
 
 
 __all__ = ["read_run_signals"]

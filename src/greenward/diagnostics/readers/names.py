@@ -567,18 +567,15 @@ def _rewinds(steps: Steps) -> Iterator[tuple[int, bool]]:
         late = len(inside) == 1 and end - start > 1 and last > high  # one row, then on as before
         if (again or len(inside) >= _MANY) and not late:
             of_run = piece if len(piece) > 1 else steps[begin : begin + _PEEKED]
-            # Of runs in one file, only some log the policy that they begin with.
-            anew = first - (first > low == 0) * _distance(of_run) <= low and _is_beginning(first, of_run)
+            # Of runs in one file, only some log the policy that they begin with; one that begins late goes on
+            # from a checkpoint.
+            distance = _distance(of_run)
+            anew = first - (first > low == 0) * distance <= low and first <= 2 * distance
             yield start, anew
             if anew:
                 begin, seen, low, high = start, set(), first, last
         seen.update(piece.tolist())
         low, high = min(low, first), max(high, last)
-
-
-def _is_beginning(step: int, steps: Steps) -> bool:
-    """Whether a log with these steps may begin at `step`; one that begins later goes on from a checkpoint."""
-    return step <= 2 * _distance(steps)
 
 
 def _distance(steps: Steps) -> float:

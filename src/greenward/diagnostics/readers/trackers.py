@@ -497,14 +497,14 @@ def _rows_of(record: bytes, config: Row) -> Iterator[Row]:
         if number == _HISTORY and isinstance(value, bytes):
             yield _history(value)
         elif number == _CONFIG and isinstance(value, bytes):
-            config |= _items(value, 1)
+            config |= _items(value)
         elif number == _RUN and isinstance(value, bytes):
             for update in messages(value, 4):
-                config |= _items(update, 1)
+                config |= _items(update)
 
 
 def _history(message: bytes) -> Row:
-    row = flat(_items(message, 1))
+    row = flat(_items(message))
     for step in messages(message, 2):
         for number, value in fields(step):
             if number == 1:
@@ -515,10 +515,10 @@ def _history(message: bytes) -> Row:
     return row
 
 
-def _items(message: bytes, number: int) -> Row:
-    """Key → value of repeated items of key (1), nested key (2) and JSON (16)."""
+def _items(message: bytes) -> Row:
+    """Key → value of the items (1) of a message: of key (1), nested key (2) and JSON (16)."""
     found: Row = {}
-    for item in messages(message, number):
+    for item in messages(message, 1):
         key: Any = ""
         nested: list[str] = []
         text: Any = b"null"

@@ -28,7 +28,16 @@ class KernelAttention:
         self.shape, self.kernels, self.batch = decoder.shape, kernels, batch
         self.table = decoder.rotary.grown(batch.longest)
         self.positions_M = batch.positions_M
-        self.layout = layout_of(batch)
+        lengths_N, buckets = _lengths(batch), batch.buckets
+        self.layout = Layout(
+            len(lengths_N),
+            np.concatenate([bucket.prompts.row_starts() for bucket in buckets]),
+            lengths_N,
+            np.append(0, np.cumsum([bucket.group_size for bucket in buckets for _ in bucket.members])),
+            np.concatenate([bucket.owns.row_starts() for bucket in buckets]),
+            np.concatenate([bucket.owns.lengths for bucket in buckets]),
+            batch.longest,
+        )
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
         return Attend.apply(qkv_MXD, self)
@@ -152,20 +161,6 @@ class KernelDecodeAttention:
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
         H, K = self.shape.heads, self.shape.kv_heads
         return self.kernels.decode(qkv_BXD, H, K, self.table, self.rows, self.caches[layer]).flatten(1)
-
-
-def layout_of(batch: GroupBatch) -> Layout:
-    """The groups of a batch, bucket by bucket."""
-    lengths_N, buckets = _lengths(batch), batch.buckets
-    return Layout(
-        len(lengths_N),
-        np.concatenate([bucket.prompts.row_starts() for bucket in buckets]),
-        lengths_N,
-        np.append(0, np.cumsum([bucket.group_size for bucket in buckets for _ in bucket.members])),
-        np.concatenate([bucket.owns.row_starts() for bucket in buckets]),
-        np.concatenate([bucket.owns.lengths for bucket in buckets]),
-        batch.longest,
-    )
 
 
 def _lengths(batch: GroupBatch) -> np.ndarray:

@@ -209,13 +209,7 @@ class Kernels:
         self._call("cache_prompts", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
 
     def decode(
-        self,
-        qkv_BXD: Tensor,
-        heads: int,
-        kv_heads: int,
-        table: Tensor,
-        rows: Rows,
-        caches: Sequence[int],
+        self, qkv_BXD: Tensor, heads: int, kv_heads: int, table: Tensor, rows: Rows, caches: Sequence[int]
     ) -> Tensor:
         """Attended values (B, H, D) of each row's newest token; 0 for tokens behind the rows.
 

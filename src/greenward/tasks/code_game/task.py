@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +16,6 @@ from greenward.common.statistics import Estimate, rate
 from greenward.config.recipe import ReinforcementRecipe, recipes_with, without_groups
 from greenward.config.sections import ConfigSection, GRPOAlgorithmConfig, SupervisedConfig
 from greenward.grading.judge import build_limits
-from greenward.problems.problem import ProblemSet
 from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory
 from greenward.sandbox.isolation import Level
@@ -35,14 +33,8 @@ from greenward.tasks.code_game.environment import (
     trace_by_interpreting,
 )
 from greenward.tasks.code_game.judge import ProgramJudge
-from greenward.tasks.league import SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
-from greenward.tasks.problem_task import (
-    find_tracked_suites,
-    open_grader,
-    suite_evaluator,
-    warn_of_long_prompts,
-)
-from greenward.tasks.task import Say, Task
+from greenward.tasks.league import SELF, GameTask, League, LeagueCallback, opponents_too_late
+from greenward.tasks.task import Say
 from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
@@ -104,19 +96,15 @@ class CodeGameRecipe(CodeGameSections, ReinforcementRecipe):
             yield "task code_game runs programs under two hash seeds: sandbox.backend must be local"
 
 
-class CodeGame(Task):
-    """The game of code: its phases, and games on other first lines and suites of code as the evaluation.
-
-    It has neither problems nor reward functions of the caller's own.
-    """
+class CodeGame(GameTask):
+    """The game of code: its phases, and games on other first lines as the evaluation."""
 
     recipes: ClassVar = {
         "grpo": CodeGameRecipe,
         **recipes_with("code_game", CodeGameSections, algorithms=["sft"]),
     }
     label: ClassVar = "code_game"
-    asks_problems: ClassVar = False
-    silent: ClassVar = SILENT_IN_GAMES
+    answers: ClassVar = "programs and predictions"
     recipe: CodeGameRecipe
 
     @staticmethod
@@ -126,16 +114,6 @@ class CodeGame(Task):
         if phases := game.get("phases"):
             turns = "the roles take turns, {} and {} steps".format(*phases)
         return f"Predictor: {game.get('predictor')}; {turns}. Intervals are 95 %."
-
-    def __init__(
-        self,
-        recipe: CodeGameRecipe,
-        given: Mapping[str, ProblemSet] = MappingProxyType({}),
-        functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(recipe)
-        self._league: League | None = None
-        self.suites = find_tracked_suites(recipe, ProblemSet([]))
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         section, sandbox = self.recipe.code_game, self.recipe.sandbox
@@ -148,8 +126,7 @@ class CodeGame(Task):
         )
         self._judge = stack.enter_context(judge)
         run.add_provenance(sandbox=judge.isolation.to_json())
-        if self.suites:
-            self._grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
+        super().open(run, stack)
 
     def texts(self) -> Iterable[str]:
         for program in self._random_programs(2000):
@@ -158,14 +135,11 @@ class CodeGame(Task):
 
     def found(self) -> Iterator[str]:
         yield f"game: {CODE_GAME}, predictor {self.recipe.code_game.predictor}"
-        for suite in self.suites:
-            yield f"suite {suite.name}: {len(suite.problems)} problems"
+        yield from super().found()
 
     def check_model(self, model: PromptReader, warn: Say) -> str:
         self._prompts(model)
-        for suite in self.suites:
-            warn_of_long_prompts(suite, self.recipe, model, warn)
-        return f"programs and predictions of up to {self.recipe.sampling.max_tokens} tokens"
+        return super().check_model(model, warn)
 
     def sample(self, model: PromptReader | None) -> str:
         assert model is not None
@@ -254,13 +228,7 @@ class CodeGame(Task):
                 "rows": [],
             }
 
-        found: dict[str | None, Evaluator] = {
-            one.name: suite_evaluator(
-                one, self.recipe, policy.tokenizer, self._grader, progress=self.progress
-            )
-            for one in self.suites
-        }
-        return {CODE_GAME: evaluate, **found}
+        return {CODE_GAME: evaluate, **super().evaluators(policy)}
 
     def _environment(self, policy: Policy, seed: int) -> CodeGameEnvironment:
         return CodeGameEnvironment(

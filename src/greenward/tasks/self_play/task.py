@@ -43,13 +43,7 @@ from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import RESULTS
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.league import LEAGUE, SELF, SILENT_IN_GAMES, League, LeagueCallback, opponents_too_late
-from greenward.tasks.problem_task import (
-    find_tracked_suites,
-    open_grader,
-    suite_evaluator,
-    warn_of_long_prompts,
-)
+from greenward.tasks.league import LEAGUE, SELF, GameTask, League, LeagueCallback, opponents_too_late
 from greenward.tasks.self_play.environment import (
     LATEST,
     GameEnvironment,
@@ -70,7 +64,7 @@ from greenward.tasks.self_play.games import (
     ScriptedPlayer,
     find_game,
 )
-from greenward.tasks.task import Say, Task
+from greenward.tasks.task import Say
 from greenward.training.protocols import Callback, Evaluator, Example
 
 if TYPE_CHECKING:
@@ -235,19 +229,15 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
     return Contestant(EndpointEngine(endpoint), prompts, sampling)
 
 
-class SelfPlay(Task):
-    """Games of two players: those that are trained on, and matches and exact figures as evaluations.
-
-    They have neither problems nor reward functions of the caller's own.
-    """
+class SelfPlay(GameTask):
+    """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
     recipes: ClassVar = {
         "grpo": SelfPlayRecipe,
         **recipes_with("self_play", SelfPlaySections, algorithms=["sft"]),
     }
     label: ClassVar = "Self-play"
-    asks_problems: ClassVar = False
-    silent: ClassVar = SILENT_IN_GAMES
+    answers: ClassVar = "moves"
     no_signal = staticmethod(cause_in_games)
     recipe: SelfPlayRecipe
 
@@ -273,12 +263,7 @@ class SelfPlay(Task):
         total = sum(given.values())
         if set(given) == {SELF}:
             return "Opponents: pure self-play. The policy played every game against itself."
-        names = {
-            SELF: "itself",
-            LEAGUE: "earlier versions",
-            "random": "random play",
-            "expert": "the expert",
-        }
+        names = {SELF: "itself", LEAGUE: "earlier versions", "random": "random play", "expert": "the expert"}
         shares = [
             f"{100 * share / total:.0f} % of the games against {names.get(n, n)}"
             for n, share in given.items()
@@ -292,12 +277,10 @@ class SelfPlay(Task):
         given: Mapping[str, ProblemSet] = MappingProxyType({}),
         functions: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
-        super().__init__(recipe)
         self._games = {config.name: find_game(config.name) for config in recipe.self_play.games}
         for game in self._games.values():
             check_format(game, recipe.self_play.move_format)
-        self._league: League | None = None
-        self.suites = find_tracked_suites(recipe, ProblemSet([]))
+        super().__init__(recipe)
         self._endpoints = {name: Endpoint(name) for name in recipe.self_play.opponents if is_endpoint(name)}
         self._served = {
             (name, game): served_contestant(self._games[game], endpoint, recipe.sampling.temperature)
@@ -315,11 +298,9 @@ class SelfPlay(Task):
                 )
 
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
-        """Start the grader, if the recipe names suites of code; games need nothing."""
         for endpoint in self._endpoints.values():
             stack.callback(endpoint.close)
-        if self.suites:
-            self.grader, self.suites = open_grader(self.recipe, self.suites, run, stack)
+        super().open(run, stack)
 
     def texts(self) -> Iterable[str]:
         for game, state, action in self._random_positions(400):
@@ -327,14 +308,11 @@ class SelfPlay(Task):
 
     def found(self) -> Iterator[str]:
         yield f"games: {', '.join(self._games)}"
-        for suite in self.suites:
-            yield f"suite {suite.name}: {len(suite.problems)} problems"
+        yield from super().found()
 
     def check_model(self, model: PromptReader, warn: Say) -> str:
         self._check(model)
-        for suite in self.suites:
-            warn_of_long_prompts(suite, self.recipe, model, warn)
-        return f"moves of up to {self.recipe.sampling.max_tokens} tokens"
+        return super().check_model(model, warn)
 
     def sample(self, model: PromptReader | None) -> str:
         assert model is not None
@@ -435,10 +413,7 @@ class SelfPlay(Task):
             )
             for table in self._tables(policy)
         }
-        return found | {
-            one.name: suite_evaluator(one, recipe, policy.tokenizer, self.grader, progress=self.progress)
-            for one in self.suites
-        }
+        return {**found, **super().evaluators(policy)}
 
     def _check(self, policy: Policy | PromptReader) -> None:
         """Raises `ConfigError` for opponents with other tokens, and for moves and prompts that do not fit."""

@@ -33,14 +33,7 @@ from greenward.config.sections import (
 )
 from greenward.diagnostics.finding import Topic
 from greenward.diagnostics.simulated_faults import Kind
-from greenward.evaluation.evaluate import (
-    EvaluationRow,
-    EvaluationRows,
-    OnSamples,
-    Sample,
-    Seconds,
-    summarise,
-)
+from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, OnSamples, Sample, Seconds, summarise
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.evaluation.store import EvaluationFolder
 from greenward.grading.answers import Extracted
@@ -212,8 +205,7 @@ class TokenEnvironmentConfig(ConfigSection):
         None, description="folder or hub id of a code model (extra hf), for embedding: model"
     )
     embedding_reads: Literal["tokens", "program"] = Field(
-        "tokens",
-        description="embedding: model reads each token once, or the program after each token",
+        "tokens", description="embedding: model reads each token once, or the program after each token"
     )
     relations: bool = Field(
         True, description="show how inputs and outputs of the visible tests go together (hashed, learned)"
@@ -256,8 +248,7 @@ class DQNTrainingConfig(LoopConfig):
     episodes_per_step: PositiveInt = Field(50, description="episodes of a round, graded together")
     updates_per_step: PositiveInt = Field(8, description="updates after each round")
     practice_per_step: NonNegativeInt = Field(
-        0,
-        description="further episodes of a round, in which generated functions are written by the agent",
+        0, description="further episodes of a round, in which generated functions are written by the agent"
     )
     practice_rounds: PositiveInt = Field(
         1, description="rounds until the longest generated problems are practised, from the shortest on"
@@ -690,12 +681,7 @@ class ProgramEvaluation(EvaluationSession):
     that was trained, `ProblemError` for problems that the grammar does not know.
     """
 
-    def __init__(
-        self,
-        run: str | Path,
-        problems: str | None,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, run: str | Path, problems: str | None, options: Mapping[str, Any]) -> None:
         samples, epsilon = options.get("samples", 1), options.get("epsilon")
         of_answers = {one.name for one in fields(AnswerOptions)} - {"samples", *OPTIONS}
         if wrong := sorted(of_answers & set(options)):
