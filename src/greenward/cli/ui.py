@@ -14,7 +14,7 @@ from greenward.common.errors import GreenwardError
 
 
 @click.command("ui")
-@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=PATH)
+@click.argument("folders", metavar="[FOLDER|LOG]...", nargs=-1, type=PATH)
 @click.option("--port", type=click.IntRange(1, 65535), default=7117, help="The next free one from here on.")
 @click.option(
     "--host", default="127.0.0.1", help="Another address than this machine's needs a token, which is printed."
@@ -27,8 +27,9 @@ def ui(
 ) -> None:
     """Show the runs below each FOLDER in the browser: curves, answers and diagnoses, also while they train.
 
-    Without a FOLDER those below runs/. Nothing is written there: indexes lie in ~/.cache/greenward/ui.
-    Ctrl-C ends it.
+    A LOG of another trainer, whatever `greenward diagnose` reads, is shown as a run; logs of trackers are
+    found in folders, too. Without a FOLDER those below runs/. Nothing is written there: indexes lie in
+    ~/.cache/greenward/ui. Ctrl-C ends it.
 
     \b
     greenward ui
@@ -45,8 +46,10 @@ def ui(
         ) from None
     shown = folders or (Path("runs"),)
     for folder in shown:
-        if not folder.is_dir():
-            raise click.UsageError(f"{folder} is no folder. Give one with runs in it.")
+        if not folder.is_dir() and not folder.is_file():
+            raise click.UsageError(
+                f"{folder} is no folder and no file. Give a folder with runs in it, or a log."
+            )
 
     def ready(url: str) -> None:
         if as_json:

@@ -36,8 +36,8 @@ from greenward.runs.selection import Selection, parse_query
 from greenward.ui import comparing
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.columns import Store
 from greenward.ui.data import MAX_ROWS, Pages
+from greenward.ui.logs import LogStore
 from greenward.ui.security import LOOPBACK, Guard
 from greenward.ui.verdicts import Verdicts
 
@@ -104,9 +104,10 @@ def _response(request: Request, found: Any) -> Response:
 def make_app(
     folders: Sequence[Path], *, cache: Path | None, hosts: Sequence[str] = LOOPBACK, token: str = ""
 ) -> tuple[Guard, Pages]:
-    """The ASGI application for some folders, and what it shows; close `pages.verdicts` at the end."""
+    """The ASGI application for some folders, and what it shows; close `pages` at the end."""
     kept = Cache(cache)
-    pages = Pages(Catalog(folders, kept), Store(kept), Verdicts(kept))
+    store = LogStore(kept)
+    pages = Pages(Catalog(folders, kept), store, Verdicts(kept, store.file))
     page_files = {name: _Asset(*found) for name, found in assets().items()}
 
     async def page(request: Request) -> Response:
@@ -363,5 +364,5 @@ def serve(
         finished.set()
         for number, handler in before.items():
             signal.signal(number, handler)
-        pages.verdicts.close()
+        pages.close()
         opened.close()

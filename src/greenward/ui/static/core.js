@@ -115,9 +115,10 @@ export const words = (name) => String(name).replaceAll("_", " ");
 
 const STATES = {
   running: ["▶", "link"], waiting: ["◌", "link"], finished: ["✓", "none"],
-  stopped: ["■", "none"], failed: ["✕", "bad"], stale: ["?", "warn"],
+  log: ["≡", "none"], stopped: ["■", "none"], failed: ["✕", "bad"], stale: ["?", "warn"],
 };
 const STATE_MEANS = {
+  log: "another trainer's log, which does not say whether it still runs",
   waiting: "started, no step done yet", stale: "not finished, and no process writes it",
   stopped: "interrupted; can be resumed", failed: "ended by an error",
 };
