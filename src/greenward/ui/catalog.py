@@ -48,12 +48,14 @@ from greenward.ui.cache import Cache
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
 MAX_LOGS = 1000  # of other trainers, in a folder
+MAX_AUDITS = 100
 MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
 _INSIDE = frozenset({ROLLOUTS, EVALUATIONS, CHECKPOINTS})
+_AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 Stamp = tuple[int, int, int]
@@ -97,6 +99,8 @@ class Catalog:
     def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
         self._cache = cache or Cache(None)
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        self.audits: dict[str, Place] = {}
+        """Files with the JSON of an audit, by identifier; the name is that of the file."""
         self.inner: dict[str, list[str]] = {}
         """The names of the runs in a log, by its identifier, once it was found to have several."""
         self.problems: list[str] = []
@@ -121,6 +125,7 @@ class Catalog:
 
     def _scan(self) -> None:
         found: dict[str, Place] = {}
+        audits: dict[str, Place] = {}
         self.problems = []
 
         def add(place: Place) -> str:
@@ -138,8 +143,9 @@ class Catalog:
                 self._add_log(add, Place("", folder, folder.parent, folder.name, logs=(folder,)))
                 continue
             by_path: dict[Path, str] = {}
+            audit_files: list[Path] = []
             logs: list[tuple[Path, bool]] = []
-            for path in self._runs_below(folder, logs):
+            for path in self._runs_below(folder, logs, audit_files):
                 parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
                 by_path[path] = add(Place("", path, folder, _name_in(path, folder), parent))
             trackers = logs_of_trackers((path for path, is_trackers in logs if is_trackers), folder)
@@ -150,17 +156,22 @@ class Catalog:
             if logs and not by_path and not trackers:
                 files = tuple(path for path, _ in logs[:MAX_LOGS])
                 self._add_log(add, Place("", folder, folder, folder.name, logs=files))
-        self._places = found
+            for path in audit_files[:MAX_AUDITS]:
+                name = path.relative_to(folder).as_posix()
+                name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
+                audits[_slug(name)] = Place(_slug(name), path, folder, name)
+        self._places, self.audits = found, audits
 
     def _add_log(self, add: Callable[[Place], str], place: Place) -> None:
         identifier = add(place)
         for name in self.inner.get(identifier, ()):
             add(replace(place, name=f"{place.name}/{name}", inner=name))
 
-    def _runs_below(self, folder: Path, logs: list[tuple[Path, bool]]) -> Iterator[Path]:
+    def _runs_below(self, folder: Path, logs: list[tuple[Path, bool]], audits: list[Path]) -> Iterator[Path]:
         """Folders with the files of a run, the outer ones first, in the order of their names.
 
-        Into `logs` go files outside of them that may be logs, and whether their names are a tracker's.
+        Into `logs` go files outside of them that may be logs, and whether their names are a tracker's; into
+        `audits` all files whose names are those of audits.
         """
         entries = 0
         waiting = deque([(folder, 0, False)])
@@ -184,6 +195,8 @@ class Catalog:
                         elif entry.is_file(follow_symlinks=False):
                             if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
                                 own.add(entry.name)
+                            elif _AUDIT.fullmatch(entry.name):
+                                audits.append(path / entry.name)
                             elif not inside:
                                 is_trackers, is_any = may_be_log(path, entry.name)
                                 if is_any:
@@ -201,6 +214,16 @@ class Catalog:
                 waiting.extend(
                     (path / name, depth + 1, inside or is_run) for name in sorted(inner, key=_natural)
                 )
+
+    def audit(self, identifier: str) -> Place | None:
+        """The file of an audit with an identifier, None for any other text."""
+        self.places()
+        return self.audits.get(identifier)
+
+    def audits_of(self, place: Place) -> list[Place]:
+        """The audits in the folder of a run, and then those in the folders that hold it."""
+        found = (one for one in self.audits.values() if one.path.parent in (place.path, *place.path.parents))
+        return sorted(found, key=lambda one: (-len(one.path.parts), one.name))
 
     def revision(self, place: Place) -> tuple[Any, ...]:
         """What changes when anything changes that a page of the run shows."""

@@ -32,7 +32,8 @@ from greenward.runs.answers import (
 from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened
 from greenward.runs.selection import Selection, group_numbers, text_and_task
-from greenward.ui.catalog import Catalog, Place, plain_value
+from greenward.ui import audits
+from greenward.ui.catalog import Catalog, Place, plain_value, stamp
 from greenward.ui.columns import Metrics
 from greenward.ui.logs import LogStore
 from greenward.ui.series import MAX_POINTS, curve, smoothed
@@ -101,6 +102,7 @@ class Pages:
             "folders": [str(folder) for folder in self.catalog.folders],
             "problems": self.catalog.problems,
             "runs": rows,
+            "audits": [audits.brief(one) for one in self.catalog.audits.values()],
             "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
         }
 
@@ -112,6 +114,7 @@ class Pages:
             exists = place.path.exists()
         else:
             every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            every += [(stamp(one.path), False) for one in self.catalog.audits.values()]
             running, found, exists = any(one[-1] for one in every), every, True
         cursor = f"{text_hash(repr((found, self.verdicts.revision, exists))):016x}"
         return {"cursor": cursor, "running": running, "exists": exists}
@@ -155,6 +158,11 @@ class Pages:
                 [one.id, one.inner]
                 for one in self.catalog.places().values()
                 if one.inner and not place.inner and one.path == place.path
+            ],
+            "audits": [
+                [one.id, one.name]
+                for one in self.catalog.audits_of(place)
+                if "error" not in audits.brief(one)
             ],
             "verdict": verdict,
         }

@@ -33,7 +33,7 @@ from greenward.common.files import UNEXPECTED
 from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
-from greenward.ui import comparing
+from greenward.ui import audits, comparing
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.data import MAX_ROWS, Pages
@@ -216,6 +216,15 @@ def make_app(
     def problem(request: Request) -> Any:
         return comparing.problem(pages, place_of(request), request.query_params.get("task", ""))
 
+    def audit(request: Request) -> Any:
+        found = pages.catalog.audit(request.path_params["audit"])
+        if found is None:
+            raise HTTPException(404, "There is no such audit: its file was moved or deleted.")
+        named = request.query_params.get("run")
+        run = pages.catalog.get(named) if named else None
+        shown = audits.audit(found)
+        return {**shown, "in_run": None if run is None else audits.cheats_in(pages.store, run, found)}
+
     run = "/api/v1/runs/{run}"
     routes = {
         "/api/v1/runs": lambda request: pages.runs(),
@@ -223,6 +232,7 @@ def make_app(
         run: lambda request: pages.run(place_of(request)),
         f"{run}/marks": lambda request: pages.marks(place_of(request)),
         "/api/v1/compare": compare,
+        "/api/v1/audits/{audit}": audit,
         f"{run}/evaluation": evaluation,
         f"{run}/group": group,
         f"{run}/problem": problem,
@@ -234,7 +244,7 @@ def make_app(
         f"{run}/rollouts.jsonl": rollout_file("jsonl"),
         f"{run}/rollouts/{{step:int}}/{{row:int}}": rollout,
     }
-    shown = ("/", "/r/{run}", "/r/{run}/{rest:path}", "/compare")
+    shown = ("/", "/r/{run}", "/r/{run}/{rest:path}", "/compare", "/audit/{audit}")
     app = Starlette(
         routes=[
             *(Route(path, data(answer)) for path, answer in routes.items()),

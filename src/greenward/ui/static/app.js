@@ -6,6 +6,7 @@ import { RunPage } from "/static/pages/run.js";
 import { RolloutsPage } from "/static/pages/rollouts.js";
 import { RolloutPage } from "/static/pages/rollout.js";
 import { ComparePage } from "/static/pages/compare.js";
+import { AuditPage } from "/static/pages/audit.js";
 import { EvaluationPage, GroupPage, ProblemPage } from "/static/pages/detail.js";
 
 const root = document.getElementById("app");
@@ -14,6 +15,8 @@ const ROUTES = [
   [/^\/r\/([^/]+)$/, RunPage, ["id"]],
   [/^\/compare$/, ComparePage, []],
   [/^\/r\/([^/]+)\/(curves|diagnosis|config)$/, RunPage, ["id", "tab"]],
+  [/^\/r\/([^/]+)\/audit$/, AuditPage, ["id"]],
+  [/^\/audit\/([^/]+)$/, AuditPage, ["audit"]],
   [/^\/r\/([^/]+)\/rollouts$/, RolloutsPage, ["id"]],
   [/^\/r\/([^/]+)\/evaluation$/, EvaluationPage, ["id"]],
   [/^\/r\/([^/]+)\/groups\/(\d+)\/([^/]+)$/, GroupPage, ["id", "step", "group"]],

@@ -2,9 +2,9 @@
 import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, verdictBadge } from "/static/core.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
-const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["config", "Config"]];
+const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["audit", "Audit"], ["config", "Config"]];
 const OWN_TABS = ["rollouts", "evaluation"];
-const tabs = ({ id, is_log }, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => !is_log || !OWN_TABS.includes(name)).map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
+const tabs = ({ id, is_log, audits }, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => (name === "audit" ? audits.length : !is_log || !OWN_TABS.includes(name))).map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
 
 export const runHead = (run, here) => html`
   <div class="stack">

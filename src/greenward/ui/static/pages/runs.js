@@ -1,5 +1,6 @@
 // All runs of the folders: which is best, which has findings, which runs.
 import { age, count, getJson, go, html, link, nothing, number, percent, rangeBar, runLink, spark, stateBadge, verdictBadge, Window } from "/static/core.js";
+import { auditBadge, auditLine } from "/static/pages/audit.js";
 
 const COLUMNS = [
   ["tick", ""], ["name", "Run"], ["state", "State"], ["held", "Held-out"], ["reward", "Reward"], ["spark", "Curve"], ["verdict", "Diagnosis"], ["step", "Step"], ["changed", "Changed"],
@@ -52,7 +53,7 @@ export class RunsPage {
     this.rows = rows;
     const arms = runs.filter((run) => run.parent).length;
     const ticked = this.ticked();
-    if (!runs.length)
+    if (!runs.length && !this.data.audits.length)
       return html`<h1>No runs yet</h1><p>There is no run below ${this.data.folders.join(", ")}. Start one with <code>greenward train quickstart</code>: it appears here by itself.</p>${this.problems(problems)}`;
     return html`
       <h1 class="unseen">Runs</h1>
@@ -69,7 +70,14 @@ export class RunsPage {
         <colgroup class="only-wide">${COLUMNS.map(([name]) => html`<col class="c-${name}">`)}</colgroup>
         <thead><tr>${COLUMNS.map(([name, title]) => html`<th class="c-${name}" scope="col" aria-sort=${this.sorted(name)}>${VALUES[name] ? html`<button @click=${() => this.sort(name)}>${title}${{ ascending: " ↑", descending: " ↓", none: "" }[this.sorted(name)]}</button>` : title || html`<span class="unseen">Compare</span>`}</th>`)}</tr></thead>
         <tbody>${this.window.rows(rows.length, this.window.range(document.querySelector(".runs tbody"), rows.length), (place) => this.row(rows[place], place, ticked), COLUMNS.length)}</tbody>
-      </table>${rows.length ? nothing : html`<p class="empty">No run matches.</p>`}</div>`;
+      </table>${rows.length ? nothing : html`<p class="empty">No run matches.</p>`}</div>
+      ${this.audits()}`;
+  }
+
+  audits() {
+    if (!this.data.audits.length) return nothing;
+    return html`<section class="stack"><h2>Audits of rewards</h2><div class="scroll" tabindex="0" role="region" aria-label="Audits"><table><thead><tr><th scope="col">Audit</th><th scope="col">Verdict</th><th scope="col">Kind of grader</th></tr></thead>
+      <tbody>${this.data.audits.map((one) => html`<tr><td>${one.error ? one.name : html`<a class="name" href=${"/audit/" + encodeURIComponent(one.id)}>${one.name}</a>`}<span class="soft small cut">${one.function ?? ""}</span></td><td>${auditBadge(one)}</td><td>${one.error ? html`<span class="warn">${one.error}</span>` : html`${one.kinds.join(", ")} <span class="soft">${auditLine(one)}</span>`}</td></tr>`)}</tbody></table></div></section>`;
   }
 
   sorted(name) {
