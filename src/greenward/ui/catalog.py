@@ -54,7 +54,8 @@ SECONDS_BETWEEN_SCANS = 3.0
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
-_INSIDE = frozenset({ROLLOUTS, EVALUATIONS, CHECKPOINTS})
+TOKENS = "tokens"
+_INSIDE = frozenset({ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS})
 _AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 

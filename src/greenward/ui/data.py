@@ -37,6 +37,7 @@ from greenward.ui.catalog import Catalog, Place, plain_value, stamp
 from greenward.ui.columns import Metrics
 from greenward.ui.logs import LogStore
 from greenward.ui.series import MAX_POINTS, curve, smoothed
+from greenward.ui.tokens import has_tokens
 from greenward.ui.verdicts import Verdicts, findings_in
 
 MAX_ROWS = 512
@@ -384,6 +385,7 @@ class Pages:
             "same_count": int(same.sum()),
             "same_steps": [int(columns.steps[same].min()), int(columns.steps[same].max())],
             "history": history(columns, order),
+            "has_tokens": has_tokens(place, step),
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }

@@ -39,6 +39,7 @@ from greenward.ui.catalog import Catalog, Place
 from greenward.ui.data import MAX_ROWS, Pages
 from greenward.ui.logs import LogStore
 from greenward.ui.security import LOOPBACK, Guard
+from greenward.ui.tokens import turns
 from greenward.ui.verdicts import Verdicts
 
 PORT = 7117
@@ -192,6 +193,11 @@ def make_app(
             raise HTTPException(404, "There is no such answer: its file was cut or deleted.")
         return found
 
+    def tokens(request: Request) -> Any:
+        asked = request.query_params
+        step, row = (_whole(asked.get(name), 0, 1 << 60) for name in ("step", "row"))
+        return {"turns": turns(place_of(request), step, row)}
+
     def compare(request: Request) -> Any:
         names = [name for name in request.query_params.get("runs", "").split(",") if name]
         places = [found for name in names if (found := pages.catalog.get(name)) is not None]
@@ -236,6 +242,7 @@ def make_app(
         f"{run}/evaluation": evaluation,
         f"{run}/group": group,
         f"{run}/problem": problem,
+        f"{run}/tokens": tokens,
         f"{run}/series": series,
         f"{run}/series.csv": series_csv,
         f"{run}/series.svg": series_svg,

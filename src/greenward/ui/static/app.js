@@ -151,7 +151,7 @@ function view() {
 const KEYS = [
   [["/"], "search"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["Esc"], "up"],
   [["J", "K"], "next, previous answer"], [["x"], "tick the run"], [["c"], "compare the ticked runs"], [["f"], "failing answers only"],
-  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"], [["g", "d"], "diagnosis"], [["d"], "difference to the best of a group"],
+  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"], [["g", "d"], "diagnosis"], [["t"], "what tokens are coloured by"], [["d"], "difference to the best of a group"],
   [["y"], "copy the address"], [["?"], "this list"],
 ];
 const help = () => document.getElementById("help").showModal();
