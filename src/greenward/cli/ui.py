@@ -21,9 +21,17 @@ from greenward.common.errors import GreenwardError
 )
 @flag("--no-open", help="Open no browser.")
 @flag("--no-cache", help="Keep no index in the cache folder.")
+@click.option("--bundle", type=PATH, metavar="OUT", help="Write the pages into a new folder, for any host.")
 @json_option
 def ui(
-    folders: tuple[Path, ...], *, port: int, host: str, no_open: bool, no_cache: bool, as_json: bool
+    folders: tuple[Path, ...],
+    *,
+    port: int,
+    host: str,
+    no_open: bool,
+    no_cache: bool,
+    bundle: Path | None,
+    as_json: bool,
 ) -> None:
     """Show the runs below each FOLDER in the browser: curves, answers and diagnoses, also while they train.
 
@@ -34,10 +42,11 @@ def ui(
     \b
     greenward ui
     greenward ui runs/mine other/runs --port 7200
+    greenward ui runs/mine --bundle site
     """
     try:
         from greenward.ui.cache import cache_folder
-        from greenward.ui.server import serve
+        from greenward.ui.server import serve, write_pages
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -50,6 +59,13 @@ def ui(
             raise click.UsageError(
                 f"{folder} is no folder and no file. Give a folder with runs in it, or a log."
             )
+
+    cache = None if no_cache else cache_folder()
+    if bundle is not None:
+        count = write_pages(shown, bundle, cache=cache)
+        said = json.dumps({"bundle": str(bundle), "files": count})
+        click.echo(said if as_json else f"{bundle}: {count} files, for any static host")
+        return
 
     def ready(url: str) -> None:
         if as_json:
@@ -65,4 +81,4 @@ def ui(
 
             webbrowser.open(url)
 
-    serve(shown, host=host, port=port, cache=None if no_cache else cache_folder(), ready=ready)
+    serve(shown, host=host, port=port, cache=cache, ready=ready)

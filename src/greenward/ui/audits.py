@@ -71,6 +71,11 @@ def audit(place: Place) -> dict[str, Any]:
     }
 
 
+def audit_in(store: Store, run: Place, place: Place) -> dict[str, Any]:
+    """The same, and which answers of a run are found cheating or such a cheat."""
+    return {**audit(place), "in_run": cheats_in(store, run, place)}
+
+
 def brief(place: Place) -> dict[str, Any]:
     """What the list shows of an audit."""
     return _brief(place, stamp(place.path))

@@ -34,12 +34,13 @@ from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import audits, comparing
+from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.data import MAX_ROWS, Pages
 from greenward.ui.logs import LogStore
 from greenward.ui.security import LOOPBACK, Guard
-from greenward.ui.tokens import turns
+from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import Verdicts
 
 PORT = 7117
@@ -106,9 +107,7 @@ def make_app(
     folders: Sequence[Path], *, cache: Path | None, hosts: Sequence[str] = LOOPBACK, token: str = ""
 ) -> tuple[Guard, Pages]:
     """The ASGI application for some folders, and what it shows; close `pages` at the end."""
-    kept = Cache(cache)
-    store = LogStore(kept)
-    pages = Pages(Catalog(folders, kept), store, Verdicts(kept, store.file))
+    pages = _pages(folders, cache)
     page_files = {name: _Asset(*found) for name, found in assets().items()}
 
     async def page(request: Request) -> Response:
@@ -196,7 +195,7 @@ def make_app(
     def tokens(request: Request) -> Any:
         asked = request.query_params
         step, row = (_whole(asked.get(name), 0, 1 << 60) for name in ("step", "row"))
-        return {"turns": turns(place_of(request), step, row)}
+        return tokens_of(place_of(request), step, row)
 
     def compare(request: Request) -> Any:
         names = [name for name in request.query_params.get("runs", "").split(",") if name]
@@ -204,7 +203,7 @@ def make_app(
         missing = [name for name in names if pages.catalog.get(name) is None]
         if not places:
             raise HTTPException(404, "None of these runs is here.")
-        return {**comparing.compared(pages, places[: comparing.MAX_RUNS]), "missing": missing}
+        return comparing.compared(pages, places[: comparing.MAX_RUNS], missing)
 
     def evaluation(request: Request) -> Any:
         asked = request.query_params
@@ -228,8 +227,7 @@ def make_app(
             raise HTTPException(404, "There is no such audit: its file was moved or deleted.")
         named = request.query_params.get("run")
         run = pages.catalog.get(named) if named else None
-        shown = audits.audit(found)
-        return {**shown, "in_run": None if run is None else audits.cheats_in(pages.store, run, found)}
+        return audits.audit(found) if run is None else audits.audit_in(pages.store, run, found)
 
     run = "/api/v1/runs/{run}"
     routes = {
@@ -261,6 +259,24 @@ def make_app(
         exception_handlers={HTTPException: _refused},
     )
     return Guard(app, hosts, token), pages
+
+
+def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
+    kept = Cache(cache)
+    store = LogStore(kept)
+    return Pages(Catalog(folders, kept), store, Verdicts(kept, store.file))
+
+
+def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:
+    """Write the pages into the new folder `out`, as files for any static host; returns their number.
+
+    Raises `RunError` as `write_bundle` does.
+    """
+    pages = _pages(folders, cache)
+    try:
+        return write_bundle(pages, assets(), out)
+    finally:
+        pages.close()
 
 
 class _Chosen:

@@ -30,22 +30,22 @@ def has_tokens(place: Place, step: int) -> bool:
     return _file(place, step).is_file()
 
 
-def turns(place: Place, step: int, row: int) -> list[dict[str, Any]]:
+def tokens_of(place: Place, step: int, row: int) -> dict[str, Any]:
     """The turns of an answer, each with the texts of its tokens and a list for each kind of number.
 
     A number that is not finite is None, and so is one that is missing. Raises `OSError`.
     """
-    found: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
     if not has_tokens(place, step):
-        return found
+        return {"turns": turns}
     with open_file(_file(place, step), MAX_BYTES, within=place.root) as opened:
         for line in lines(opened, MAX_LINE_BYTES):
             content = parsed_row(line)
             if content is not None and content.get("row") == row and isinstance(content.get("pieces"), list):
-                found.append(_turn(content))
-                if len(found) == MAX_TURNS:
+                turns.append(_turn(content))
+                if len(turns) == MAX_TURNS:
                     break
-    return found
+    return {"turns": turns}
 
 
 def _turn(content: dict[str, Any]) -> dict[str, Any]:

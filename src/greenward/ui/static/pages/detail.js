@@ -1,5 +1,6 @@
 // A group that was compared, a problem over the run, and an evaluation by problem.
 import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg } from "/static/core.js";
+import { here } from "/static/bundled.js";
 import { codeLines } from "/static/pages/compare.js";
 import { estimate, runHead } from "/static/pages/run.js";
 
@@ -37,7 +38,7 @@ export class GroupPage extends Detail {
   }
   key(event) {
     if (event.key !== "d") return false;
-    go(link(location.pathname, this.query.with("diff", this.query.get("diff") ? "" : "1")), { replace: true });
+    go(link(here().path, this.query.with("diff", this.query.get("diff") ? "" : "1")), { replace: true });
     return true;
   }
 }

@@ -1,4 +1,5 @@
 // One answer: why did it get this reward.
+import { here } from "/static/bundled.js";
 import { Tokens } from "/static/tokens.js";
 import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge, svg } from "/static/core.js";
 
@@ -24,7 +25,7 @@ export class RolloutPage {
     this.update();
     await this.tokens.load(this.params.id, this.params.step, this.params.row, signal);
   }
-  colour = (name) => go(link(location.pathname, this.query.with("colour", name)), { replace: true });
+  colour = (name) => go(link(here().path, this.query.with("colour", name)), { replace: true });
 
   view() {
     const one = this.answer;

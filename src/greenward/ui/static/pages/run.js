@@ -1,5 +1,6 @@
 // One run: how it is, its curves with the marks of findings, and its config.
 import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, verdictBadge } from "/static/core.js";
+import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
 const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["audit", "Audit"], ["config", "Config"]];
@@ -64,7 +65,7 @@ export class RunPage {
   up = () => (this.tab ? runLink(this.params.id) : "/");
   unfinished = () => this.loaded && (this.run.share < 1 || !this.run.verdict || this.run.verdict.outdated);
   get base() {
-    return location.pathname;
+    return here().path;
   }
 
   async load(signal) {
@@ -180,7 +181,7 @@ export class RunPage {
     const set = (name, value) => go(link(this.base, query.with(name, value)), { replace: true });
     return html`<div class="bar">
         <input class="field grow" type="search" data-search placeholder="Find a curve" aria-label="Find a curve" .value=${query.get("q")} @input=${(event) => set("q", event.target.value)}>
-        <label class="small">Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
+        <label class="small" data-live>Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
         <button class="button" aria-pressed=${query.get("log") === "1"} @click=${() => set("log", query.get("log") ? "" : "1")}>Log axis</button>
         ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${this.run.is_log ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
@@ -202,7 +203,7 @@ export class RunPage {
       return html`<figure class="card chart" data-key=${key}><header><h3 title=${this.theirs(key) ? `${key}, logged as ${this.theirs(key)}` : key}>${key}${this.theirs(key) ? html` <span class="soft small">${this.theirs(key)}</span>` : nothing}</h3><span class="read" data-read></span></header>
         <div class="plot" tabindex="0" role="img" aria-label=${this.describe(key, own)} @keydown=${(event) => steer(event.currentTarget, event)}></div>
         <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? link(runLink(this.params.id, "rollouts"), mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
-          <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
+          <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button data-live @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
           <details><summary class="soft">table</summary>${this.table(key)}</details></footer></figure>`;
     });
   }
