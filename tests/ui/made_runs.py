@@ -124,18 +124,18 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
 
 
-def make_app(folders: list[Path], *, cache: Path | None) -> tuple[Any, Any]:
+def make_app(folders: list[Path], *, cache: Path | None, frame: str | None = None) -> tuple[Any, Any]:
     """As that of the server; where the extra is missing the test is skipped."""
     server = pytest.importorskip("greenward.ui.server", reason="the extra `ui` is not installed")
-    app, pages = server.make_app(folders, cache=cache)
+    app, pages = server.make_app(folders, cache=cache, frame=frame)
     return app, pages
 
 
 @contextmanager
-def serving(folders: list[Path], cache: Path | None) -> Iterator[int]:
+def serving(folders: list[Path], cache: Path | None, frame: str | None = None) -> Iterator[int]:
     """A server of some folders, at a port."""
     uvicorn = pytest.importorskip("uvicorn", reason="the extra `ui` is not installed")
-    app, pages = make_app(folders, cache=cache)
+    app, pages = make_app(folders, cache=cache, frame=frame)
     opened = socket.socket()
     opened.bind(("127.0.0.1", 0))
     opened.listen(64)

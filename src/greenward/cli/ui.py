@@ -21,6 +21,7 @@ from greenward.common.errors import GreenwardError
 )
 @flag("--no-open", help="Open no browser.")
 @flag("--no-cache", help="Keep no index in the cache folder.")
+@click.option("--frame", metavar="ORIGIN", help="Let pages of a notebook show these: http://localhost:8888.")
 @click.option("--bundle", type=PATH, metavar="OUT", help="Write the pages into a new folder, for any host.")
 @json_option
 def ui(
@@ -30,6 +31,7 @@ def ui(
     host: str,
     no_open: bool,
     no_cache: bool,
+    frame: str | None,
     bundle: Path | None,
     as_json: bool,
 ) -> None:
@@ -81,4 +83,4 @@ def ui(
 
             webbrowser.open(url)
 
-    serve(shown, host=host, port=port, cache=cache, ready=ready)
+    serve(shown, host=host, port=port, cache=cache, frame=frame, ready=ready)

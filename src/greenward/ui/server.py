@@ -104,7 +104,12 @@ def _response(request: Request, found: Any) -> Response:
 
 
 def make_app(
-    folders: Sequence[Path], *, cache: Path | None, hosts: Sequence[str] = LOOPBACK, token: str = ""
+    folders: Sequence[Path],
+    *,
+    cache: Path | None,
+    hosts: Sequence[str] = LOOPBACK,
+    token: str = "",
+    frame: str | None = None,
 ) -> tuple[Guard, Pages]:
     """The ASGI application for some folders, and what it shows; close `pages` at the end."""
     pages = _pages(folders, cache)
@@ -258,7 +263,7 @@ def make_app(
         ],
         exception_handlers={HTTPException: _refused},
     )
-    return Guard(app, hosts, token), pages
+    return Guard(app, hosts, token, frame), pages
 
 
 def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
@@ -344,11 +349,13 @@ def serve(
     host: str = LOOPBACK[0],
     port: int = PORT,
     cache: Path | None = None,
+    frame: str | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve the pages until Ctrl-C. `ready` is called with the address once connections are accepted.
 
-    On another host than this machine itself each request needs a token, which is part of that address.
+    On another host than this machine itself each request needs a token, which is part of that address. Pages
+    of the origin `frame` may show these in a frame.
     Raises `RunError` when no port is free.
     """
     import uvicorn
@@ -357,7 +364,7 @@ def serve(
     is_local = host in LOOPBACK
     token = "" if is_local else secrets.token_urlsafe(24)
     hosts = LOOPBACK if is_local else (*LOOPBACK, host, socket.gethostname(), socket.getfqdn())
-    app, pages = make_app(folders, cache=cache, hosts=hosts, token=token)
+    app, pages = make_app(folders, cache=cache, hosts=hosts, token=token, frame=frame)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{opened.getsockname()[1]}/" + (f"?token={token}" if token else "")
     settings = uvicorn.Config(
