@@ -68,7 +68,13 @@ def test_nothing_is_overwritten_or_put_among_the_runs(bundle, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="no run"):
         server.write_pages([tmp_path / "empty"], tmp_path / "site")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "link"]
+    many = [tmp_path / "many" / str(number) for number in range(21)]
+    for path in many:
+        path.mkdir(parents=True)
+        (path / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 1.0}\n')
+    with pytest.raises(RunError, match="21 runs"):
+        server.write_pages([tmp_path / "many"], tmp_path / "site")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "link", "many"]
     assert (tmp_path / "file").read_text() == "mine" and not (folder / "site").exists()
 
 

@@ -120,6 +120,10 @@ def test_tokens_are_coloured_read_by_keys_and_in_a_table(tokens, browser):
     page.keyboard.press("Escape")
     page.wait_for_selector(".answers tr.row")
     assert "colour" not in page.url and "step=20" in page.url
+    page = watched.open("/r/run/rollouts/20/2", "pre.tokens span")  # a screenful of a long answer
+    page.get_by_role("button", name="Tokens after").click()
+    until(page, "document.querySelector('pre.tokens span').dataset.at === '1500'")
+    assert page.locator("main *").count() < 3000
     page = watched.open("/r/run/rollouts/20/3", "pre.tokens span")
     assert page.evaluate("window.owned") is None and "<script>" in page.locator("pre.tokens").inner_text()
     context.close()

@@ -56,11 +56,6 @@ def write_bundle(pages: Pages, assets: dict[str, tuple[bytes, str]], out: Path) 
     places = _diagnosed(pages)
     if not places and not pages.catalog.audits:
         raise RunError("there is no run below the folders", remedy="Name a folder with runs in it.")
-    if len(places) > MAX_RUNS:
-        raise RunError(
-            f"{len(places)} runs are below the folders; a bundle has at most {MAX_RUNS}",
-            remedy="Name the runs that you mean.",
-        )
     with writing(str(out)):
         temporary = Path(mkdtemp(prefix=f".{out.name}.", dir=real.parent))
         try:
@@ -74,11 +69,16 @@ def write_bundle(pages: Pages, assets: dict[str, tuple[bytes, str]], out: Path) 
 
 
 def _diagnosed(pages: Pages) -> list[Place]:
-    """The runs, once each is diagnosed, as far as that is done in time."""
+    """The runs, once each is diagnosed, as far as that is done in time. Raises `RunError` for too many."""
     until = time.monotonic() + SECONDS_FOR_DIAGNOSIS
     waiting = True
     while waiting and time.monotonic() < until:
         places = list(pages.catalog.places().values())
+        if len(places) > MAX_RUNS:
+            raise RunError(
+                f"{len(places)} runs are below the folders; a bundle has at most {MAX_RUNS}",
+                remedy="Name the runs that you mean.",
+            )
         found = [pages.verdict(one, first=True) for one in places if not one.parent]
         waiting = any(one is None or one.get("outdated") for one in found)
         inner = sum(len((one or {}).get("inner", ())) for one in found)

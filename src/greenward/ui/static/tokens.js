@@ -9,7 +9,7 @@ const COLOURS = {
   ratio: { title: "Ratio", bounds: [0.02, 0.1, 0.3], size: (value) => value - 1, two: true, middle: 1 },
   kl: { title: "KL", bounds: [0.001, 0.01, 0.03, 0.1, 0.3, 1], size: (value) => value },
 };
-const BARS = 300, ROWS = 100;
+const BARS = 300, ROWS = 100, PIECES = 1500;
 
 export class Tokens {
   turns = null;
@@ -40,10 +40,13 @@ export class Tokens {
     const scale = values ? scaleOf(name, values, turn.mask) : null;
     const level = (place) => (scale && turn.mask[place] && values[place] !== null ? scale.level(values[place]) : "");
     const at = this.at.get(i);
+    const begin = Math.floor((at ?? 0) / PIECES) * PIECES;
+    const pieces = turn.pieces.slice(begin, begin + PIECES);
     return html`<div class="stack">${this.turns.length > 1 ? html`<h3>Turn ${i + 1} <span class="soft small">${turn.role}</span></h3>` : nothing}
       ${scale ? html`${this.bars(turn, values, scale, i)}${legend(scale)}` : html`<p class="soft">This turn has no such number: nothing in its group differed, or another process trained on it.</p>`}
       <p class="small num" data-token>${at === undefined ? html`<span class="soft">Point at a token, or use the arrow keys on the bars.</span>` : this.said(turn, at)}</p>
-      <pre class="tokens" tabindex="0" @pointerover=${(event) => this.point(i, event.target.dataset?.at)}>${turn.pieces.map((piece, place) => html`<span data-at=${place} class="${level(place)}${turn.mask[place] ? "" : " not-own"}${place === at ? " at" : ""}">${piece.replaceAll("\n", "⏎\n")}</span>`)}</pre>
+      <pre class="tokens" tabindex="0" @pointerover=${(event) => this.point(i, event.target.dataset?.at)}>${pieces.map((piece, j) => html`<span data-at=${begin + j} class="${level(begin + j)}${turn.mask[begin + j] ? "" : " not-own"}${begin + j === at ? " at" : ""}">${piece.replaceAll("\n", "⏎\n")}</span>`)}</pre>
+      ${turn.pieces.length > PIECES ? html`<div class="bar"><button class="button" ?disabled=${begin === 0} @click=${() => this.point(i, begin - PIECES)}>Tokens before</button><span class="small num">${count(begin + 1)} to ${count(begin + pieces.length)} of ${count(turn.pieces.length)}</span><button class="button" ?disabled=${begin + PIECES >= turn.pieces.length} @click=${() => this.point(i, begin + PIECES)}>Tokens after</button></div>` : nothing}
       ${turn.rest ? html`<p class="soft">${count(turn.rest)} more tokens are in the file.</p>` : nothing}
       ${this.table(turn, i)}</div>`;
   }
