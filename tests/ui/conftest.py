@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import socket
-import threading
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import Served, make_app, write_hostile, write_run
+from browsing import Watched
+from made_runs import Served, serving, write_hostile, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+AXE = "axe-core@4.14.1"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    uvicorn = pytest.importorskip("uvicorn", reason="the extra `ui` is not installed")
     base = tmp_path_factory.mktemp("ui")
     folder = base / "runs"
     answers = {
@@ -29,17 +31,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (base / "outside" / "config.yaml").write_text("name: secret\n")
     (base / "outside" / "metrics.jsonl").write_text('{"step": 1, "secret": 1.0}\n')
     (folder / "linked").symlink_to(base / "outside")
-    app, pages = make_app([folder], cache=base / "cache")
-    opened = socket.socket()
-    opened.bind(("127.0.0.1", 0))
-    opened.listen(64)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", server_header=False))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
-    thread.start()
-    yield Served(folder, opened.getsockname()[1], answers)
-    server.should_exit = True
-    thread.join(10)
-    pages.verdicts.close()
+    with serving([folder], base / "cache") as port:
+        yield Served(folder, port, answers)
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +44,32 @@ def browser() -> Iterator[Any]:
         opened = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def context(browser, request) -> Iterator[Any]:
+    made = browser.new_context(viewport={"width": 1280, "height": 900}, **getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watched(context, served) -> Iterator[Watched]:
+    found = Watched(context.new_page(), served.url)
+    yield found
+    assert found.wrong == []
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory) -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "greenward-tests" / AXE
+    file = cache / "package" / "axe.min.js"
+    if not file.is_file():
+        if shutil.which("npm") is None:
+            pytest.skip("axe-core is not here, and neither is npm to fetch it")
+        cache.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(["npm", "pack", AXE], cwd=cache, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            pytest.skip("axe-core cannot be fetched from the npm registry")
+        subprocess.run(["tar", "xzf", done.stdout.strip()], cwd=cache, check=True)
+    return file.read_text()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +124,28 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
 
 
-def make_app(folders: list[Path], *, cache: Path | None) -> tuple[Any, Any]:
+def make_app(folders: list[Path], *, cache: Path | None, frame: str | None = None) -> tuple[Any, Any]:
     """As that of the server; where the extra is missing the test is skipped."""
     server = pytest.importorskip("greenward.ui.server", reason="the extra `ui` is not installed")
-    app, pages = server.make_app(folders, cache=cache)
+    app, pages = server.make_app(folders, cache=cache, frame=frame)
     return app, pages
+
+
+@contextmanager
+def serving(folders: list[Path], cache: Path | None, frame: str | None = None) -> Iterator[int]:
+    """A server of some folders, at a port."""
+    uvicorn = pytest.importorskip("uvicorn", reason="the extra `ui` is not installed")
+    app, pages = make_app(folders, cache=cache, frame=frame)
+    opened = socket.socket()
+    opened.bind(("127.0.0.1", 0))
+    opened.listen(64)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", server_header=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+    thread.start()
+    yield opened.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
+    pages.close()
 
 
 def request(

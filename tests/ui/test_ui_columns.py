@@ -19,6 +19,7 @@ from greenward.ui import cache, columns
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.columns import Store
+from greenward.ui.logs import LogStore
 from greenward.ui.verdicts import Verdicts
 
 
@@ -242,7 +243,7 @@ def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
         assert file is not None
         file.write_bytes(content)
     assert Catalog([run.parent], kept).config(place)["seed"] == 0
-    verdicts = Verdicts(kept)
+    verdicts = Verdicts(kept, LogStore(kept).file)
     try:
         assert verdicts.get(place) is None
     finally:

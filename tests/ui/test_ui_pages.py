@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browsing import flaws, until
 from made_runs import write_run
-
-AXE = "axe-core@4.14.1"
-
-
-def until(page: Any, script: str, seconds: float = 15.0) -> None:
-    """Wait until a script gives true. Playwright's own waiting makes code of text, which the policy refuses."""
-    end = time.monotonic() + seconds
-    while not page.evaluate(script):
-        assert time.monotonic() < end, script
-        page.wait_for_timeout(50)
-
-
-class Watched:
-    """A page whose errors, refused policies and requests to elsewhere are kept."""
-
-    def __init__(self, page: Any, url: str) -> None:
-        self.page, self.url, self.wrong = page, url, []
-        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        page.on(
-            "console",
-            lambda m: self.wrong.append(m.text) if m.type == "error" and "404" not in m.text else None,
-        )
-        page.on(
-            "request",
-            lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.wrong.append(r.url),
-        )
-
-    def open(self, path: str, wait: str = "main h1, main h2, main .empty") -> Any:
-        self.page.goto(self.url + path)
-        self.page.wait_for_selector(wait, state="attached")
-        return self.page
-
-
-@pytest.fixture
-def context(browser, request) -> Iterator[Any]:
-    made = browser.new_context(viewport={"width": 1280, "height": 900}, **getattr(request, "param", {}))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watched(context, served) -> Iterator[Watched]:
-    found = Watched(context.new_page(), served.url)
-    yield found
-    assert found.wrong == []
 
 
 def hostile(served) -> str:
@@ -240,21 +192,6 @@ def test_a_curve_is_saved_as_a_picture(watched):
     assert Path(saved.value.path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture(scope="session")
-def axe(tmp_path_factory) -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "greenward-tests" / AXE
-    file = cache / "package" / "axe.min.js"
-    if not file.is_file():
-        if shutil.which("npm") is None:
-            pytest.skip("axe-core is not here, and neither is npm to fetch it")
-        cache.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(["npm", "pack", AXE], cwd=cache, capture_output=True, text=True, timeout=60)
-        if done.returncode:
-            pytest.skip("axe-core cannot be fetched from the npm registry")
-        subprocess.run(["tar", "xzf", done.stdout.strip()], cwd=cache, check=True)
-    return file.read_text()
-
-
 PAGES = {
     "/": "tr.row",
     "/r/study~sick": ".plot canvas",
@@ -272,30 +209,4 @@ PAGES = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(browser, served, axe, scheme):
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, color_scheme=scheme, bypass_csp=True
-    )
-    page = context.new_page()
-    wrong = []
-    for path, wait in PAGES.items():
-        page.set_viewport_size({"width": 1280, "height": 900})
-        page.goto(served.url + path)
-        page.wait_for_selector(wait)
-        for width in (1280, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(100)
-            if width == 1280 or path == "/":
-                page.evaluate(
-                    "(text) => { window.axe || eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text)) }",
-                    axe,
-                )
-                tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-                found = page.evaluate("(tags) => axe.run({runOnly: tags})", tags)
-                wrong += [
-                    (path, width, one["id"], [node["html"][:200] for node in one["nodes"][:3]])
-                    for one in found["violations"]
-                ]
-            if (sideways := page.evaluate("document.documentElement.scrollWidth")) > width:
-                wrong.append((path, width, "scrolls sideways", sideways))
-    context.close()
-    assert wrong == []
+    assert flaws(browser, served.url, PAGES, axe, scheme) == []

@@ -1,5 +1,8 @@
 """The runs below some folders: names, states and key numbers, by small files only.
 
+Logs of other trainers are runs, too: those that a tracker's name tells, those that were named as files,
+and, of a folder without any other run, what else `diagnose` may read there.
+
 Identifiers are made here of relative paths and resolved by look-up, so that no path ever comes from a client.
 Symbolic links are not followed while looking for runs, and no file is read through one that leads out of its
 folder. Metrics are never parsed for the list: what it shows of them is in the last bytes of the file.
@@ -13,8 +16,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
+from greenward.diagnostics.readers.formats import logs_of_trackers, may_be_log
 from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
 from greenward.runs.progress import PROGRESS
@@ -34,6 +38,7 @@ from greenward.runs.reading import (
     METRICS,
     ROLLOUTS,
     SUMMARY,
+    TOKENS,
     WARM_START,
     algorithm_of,
     flattened,
@@ -43,11 +48,15 @@ from greenward.ui.cache import Cache
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
+MAX_LOGS = 1000  # of other trainers, in a folder
+MAX_AUDITS = 100
+MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
-_INSIDE = frozenset({ROLLOUTS, EVALUATIONS, CHECKPOINTS})
+_INSIDE = frozenset({ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS})
+_AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 Stamp = tuple[int, int, int]
@@ -56,13 +65,24 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there."""
+    """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there.
+
+    `logs` are the files of another trainer's log, empty for a run of greenward's; `inner` is its name there
+    where the log has several runs.
+    """
 
     id: str
     path: Path
     root: Path
     name: str
     parent: str = ""
+    logs: tuple[Path, ...] = ()
+    inner: str = ""
+
+    @property
+    def key(self) -> Path:
+        """What names the run among all that are kept."""
+        return self.path / f"#{self.inner}" if self.inner else self.path
 
 
 def stamp(path: Path | str) -> Stamp:
@@ -80,6 +100,10 @@ class Catalog:
     def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
         self._cache = cache or Cache(None)
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        self.audits: dict[str, Place] = {}
+        """Files with the JSON of an audit, by identifier; the name is that of the file."""
+        self.inner: dict[str, list[str]] = {}
+        """The names of the runs in a log, by its identifier, once it was found to have several."""
         self.problems: list[str] = []
         self._places: dict[str, Place] = {}
         self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -102,29 +126,61 @@ class Catalog:
 
     def _scan(self) -> None:
         found: dict[str, Place] = {}
+        audits: dict[str, Place] = {}
         self.problems = []
-        for folder in self.folders:
-            by_path: dict[Path, str] = {}
-            for path in self._runs_below(folder):
-                relative = path.relative_to(folder)
-                name = relative.as_posix() if relative.parts else folder.name
-                if len(self.folders) > 1:
-                    name = f"{folder.name}/{name}" if relative.parts else name
-                identifier = _slug(name)
-                if identifier in found:
-                    identifier += "-" + blake2b(os.fsencode(path), digest_size=4).hexdigest()
-                parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
-                by_path[path] = identifier
-                found[identifier] = Place(identifier, path, folder, name, parent)
-        self._places = found
 
-    def _runs_below(self, folder: Path) -> Iterator[Path]:
-        """Folders with the files of a run, the outer ones first, in the order of their names."""
+        def add(place: Place) -> str:
+            name = place.name
+            if len(self.folders) > 1 and place.path not in self.folders:
+                name = f"{place.root.name}/{name}"
+            identifier = _slug(name)
+            if identifier in found:
+                identifier += "-" + blake2b(os.fsencode(place.key), digest_size=4).hexdigest()
+            found[identifier] = replace(place, id=identifier, name=name)
+            return identifier
+
+        for folder in self.folders:
+            if not folder.is_dir():
+                self._add_log(add, Place("", folder, folder.parent, folder.name, logs=(folder,)))
+                continue
+            by_path: dict[Path, str] = {}
+            audit_files: list[Path] = []
+            logs: list[tuple[Path, bool]] = []
+            for path in self._runs_below(folder, logs, audit_files):
+                parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
+                by_path[path] = add(Place("", path, folder, _name_in(path, folder), parent))
+            trackers = logs_of_trackers((path for path, is_trackers in logs if is_trackers), folder)
+            for one in trackers[:MAX_LOGS]:
+                path = one.files[0] if not one.format.whole_folder else folder / one.name
+                path = path if path.exists() else one.files[0].parent
+                self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=one.files))
+            if logs and not by_path and not trackers:
+                files = tuple(path for path, _ in logs[:MAX_LOGS])
+                self._add_log(add, Place("", folder, folder, folder.name, logs=files))
+            for path in audit_files[:MAX_AUDITS]:
+                name = path.relative_to(folder).as_posix()
+                name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
+                audits[_slug(name)] = Place(_slug(name), path, folder, name)
+        self._places, self.audits = found, audits
+
+    def _add_log(self, add: Callable[[Place], str], place: Place) -> None:
+        identifier = add(place)
+        for name in self.inner.get(identifier, ()):
+            add(replace(place, name=f"{place.name}/{name}", inner=name))
+
+    def _runs_below(self, folder: Path, logs: list[tuple[Path, bool]], audits: list[Path]) -> Iterator[Path]:
+        """Folders with the files of a run, the outer ones first, in the order of their names.
+
+        Into `logs` go files outside of them that may be logs, and whether their names are a tracker's; into
+        `audits` all files whose names are those of audits.
+        """
         entries = 0
-        waiting = deque([(folder, 0)])
+        waiting = deque([(folder, 0, False)])
         while waiting:
-            path, depth = waiting.popleft()
-            inner, is_run = [], False
+            path, depth, inside = waiting.popleft()
+            inner: list[str] = []
+            own: set[str] = set()
+            others: list[tuple[Path, bool]] = []
             try:
                 with os.scandir(path) as listing:
                     for entry in listing:
@@ -137,19 +193,43 @@ class Catalog:
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in _INSIDE and not entry.name.startswith("."):
                                 inner.append(entry.name)
-                        elif entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
-                            is_run = is_run or entry.is_file(follow_symlinks=False)
+                        elif entry.is_file(follow_symlinks=False):
+                            if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
+                                own.add(entry.name)
+                            elif _AUDIT.fullmatch(entry.name):
+                                audits.append(path / entry.name)
+                            elif not inside:
+                                is_trackers, is_any = may_be_log(path, entry.name)
+                                if is_any:
+                                    others.append((path / entry.name, is_trackers))
             except OSError as error:
                 self.problems.append(f"{path}: {error.strerror or error}")
+            is_run = bool(own) and not (own == {CONFIG} and any(is_trackers for _, is_trackers in others))
             if is_run:
                 yield path
+            else:
+                logs += others
             if entries > MAX_ENTRIES:
                 return
             if depth < MAX_DEPTH:
-                waiting.extend((path / name, depth + 1) for name in sorted(inner, key=_natural))
+                waiting.extend(
+                    (path / name, depth + 1, inside or is_run) for name in sorted(inner, key=_natural)
+                )
+
+    def audit(self, identifier: str) -> Place | None:
+        """The file of an audit with an identifier, None for any other text."""
+        self.places()
+        return self.audits.get(identifier)
+
+    def audits_of(self, place: Place) -> list[Place]:
+        """The audits in the folder of a run, and then those in the folders that hold it."""
+        found = (one for one in self.audits.values() if one.path.parent in (place.path, *place.path.parents))
+        return sorted(found, key=lambda one: (-len(one.path.parts), one.name))
 
     def revision(self, place: Place) -> tuple[Any, ...]:
         """What changes when anything changes that a page of the run shows."""
+        if place.logs:
+            return (*(stamp(file) for file in place.logs), False)
         files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
         return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
 
@@ -161,15 +241,18 @@ class Catalog:
             card = known[1]
         else:
             try:
-                card = self._read_card(place, with_config)
+                card = _card_of_log(place) if place.logs else self._read_card(place, with_config)
             except UNEXPECTED as error:  # one strange file must not hide the other runs
                 card = {**_EMPTY, "id": place.id, "name": place.name, "parent": place.parent}
                 card["problems"] = [f"A file has another form than a run writes ({type(error).__name__})."]
             self._cards[place.id] = ((revision, with_config), card)
-        return {**card, "state": _state(card, revision[-1])}
+        state = "log" if place.logs else _state(card, revision[-1])
+        return {**card, "state": state, "is_log": bool(place.logs)}
 
     def knows_config(self, place: Place) -> bool:
         """Whether the config is at hand: parsing one takes a hundred times as long as looking it up."""
+        if place.logs:
+            return True
         found = stamp(place.path / CONFIG)
         known = self._configs.get(place.id)
         if known is not None and known[0] == found:
@@ -188,6 +271,8 @@ class Catalog:
 
     def config(self, place: Place) -> dict[str, Any]:
         """The config as JSON has it; empty where it cannot be read."""
+        if place.logs:
+            return {}
         file = place.path / CONFIG
         found = stamp(file)
         if self.knows_config(place):
@@ -263,6 +348,25 @@ _EMPTY: dict[str, Any] = {
     "changed": 0.0,
     "bytes": 0,
 }
+
+
+def _card_of_log(place: Place) -> dict[str, Any]:
+    """What is known of another trainer's log before it is read."""
+    stamps = [stamp(file) for file in place.logs]
+    return {
+        **_EMPTY,
+        "id": place.id,
+        "name": place.name,
+        "parent": place.parent,
+        "changed": max(time_ns for _, _, time_ns in stamps) / 1e9,
+        "bytes": sum(size for _, size, _ in stamps),
+        "problems": [],
+    }
+
+
+def _name_in(path: Path, folder: Path) -> str:
+    relative = path.relative_to(folder)
+    return relative.as_posix() if relative.parts else folder.name
 
 
 def is_itself(place: Place) -> bool:

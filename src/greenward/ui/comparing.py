@@ -31,10 +31,10 @@ _OF_THE_MACHINE = ("python", "system", "device", "cpu_count", "git.commit", "git
 _KEPT_ANSWERS = 8
 
 
-def compared(pages: Pages, places: Sequence[Place]) -> dict[str, Any]:
+def compared(pages: Pages, places: Sequence[Place], missing: Sequence[str] = ()) -> dict[str, Any]:
     """What differs between runs: settings, code and machine, and the results on the same problems.
 
-    Each run is compared with the first one, in pairs by problem.
+    Each run is compared with the first one, in pairs by problem. `missing` are identifiers of none.
     """
     configs = [dict(flattened(pages.catalog.config(one))) for one in places]
     sessions = [_session(one) for one in places]
@@ -45,6 +45,7 @@ def compared(pages: Pages, places: Sequence[Place]) -> dict[str, Any]:
         "surroundings": _differing(sessions),
         "pairs": [_pair(first, one) for one in others],
         "keys": _common_keys(pages, places),
+        "missing": list(missing),
     }
 
 

@@ -31,10 +31,13 @@ from greenward.runs.answers import (
 from greenward.runs.files import read_json, to_json
 from greenward.runs.reading import evaluation_files, flattened, read_prompts
 from greenward.runs.selection import Selection, group_numbers, text_and_task
-from greenward.ui.catalog import Catalog, Place, plain_value
-from greenward.ui.columns import Metrics, Store
+from greenward.ui import audits
+from greenward.ui.catalog import Catalog, Place, plain_value, stamp
+from greenward.ui.columns import Metrics
+from greenward.ui.logs import LogStore
 from greenward.ui.series import MAX_POINTS, curve, smoothed
-from greenward.ui.verdicts import Verdicts
+from greenward.ui.tokens import has_tokens
+from greenward.ui.verdicts import Verdicts, findings_in
 
 MAX_ROWS = 512
 MAX_TEXT = 64 << 10
@@ -65,8 +68,20 @@ ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fift
 class Pages:
     """The data of the pages, of a catalog of runs, their columns and their diagnoses."""
 
-    def __init__(self, catalog: Catalog, store: Store, verdicts: Verdicts) -> None:
+    def __init__(self, catalog: Catalog, store: LogStore, verdicts: Verdicts) -> None:
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
+
+    def close(self) -> None:
+        """End the worker, and delete what is kept for this server only."""
+        self.verdicts.close()
+        self.store.close()
+
+    def verdict(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
+        """The diagnosis of a run, as far as it is made (`Verdicts.get`)."""
+        found = self.verdicts.get(place, first=first)
+        if place.logs and not place.inner:
+            self.catalog.inner[place.id] = (found or {}).get("inner", [])
+        return found
 
     def runs(self) -> dict[str, Any]:
         """All runs with what the list shows; configs that were never read follow within a moment."""
@@ -80,12 +95,14 @@ class Pages:
             rows.append(self.catalog.card(place, with_config=known))
         rows.sort(key=lambda card: -card["changed"])
         for card in rows:
-            found = None if card["parent"] else self.verdicts.get(places[card["id"]])
+            found = None if card["parent"] else self.verdict(places[card["id"]])
             card["verdict"] = None if found is None else _brief(found)
+            card |= _of_log(found)
         return {
             "folders": [str(folder) for folder in self.catalog.folders],
             "problems": self.catalog.problems,
             "runs": rows,
+            "audits": [audits.brief(one) for one in self.catalog.audits.values()],
             "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
         }
 
@@ -94,10 +111,11 @@ class Pages:
         if place is not None:
             found: Any = self.catalog.revision(place)
             running = bool(found[-1])
-            exists = place.path.is_dir()
+            exists = place.path.exists()
         else:
-            every = tuple(self.catalog.revision(one) for one in self.catalog.places().values())
-            running, found, exists = any(one[-1] for one in every), every, True
+            every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            every += [(stamp(one.path), False) for one in self.catalog.audits.values()]
+            running, found, exists = any(one[-1] for one in every), tuple(every), True
         cursor = f"{hash((found, self.verdicts.revision, exists)) & (1 << 64) - 1:016x}"
         return {"cursor": cursor, "running": running, "exists": exists}
 
@@ -116,9 +134,14 @@ class Pages:
             notes.append(f"This run was resumed or cut: {metrics.dropped} row(s) that were here are gone.")
         if metrics.non_finite:
             notes.append(f"{metrics.non_finite} value(s) are NaN or infinite; they are gaps in the curves.")
-        verdict = self.verdicts.get(place, first=True)
+        verdict = self.verdict(place, first=True)
+        if place.logs and verdict is not None and verdict.get("error"):
+            notes.append(verdict["headline"])
+        if left_out := (verdict or {}).get("read", {}).get("left_out"):
+            notes.append(f"{left_out} signal(s) are not shown: the log has more than are kept.")
         return {
             **card,
+            **_of_log(verdict),
             "root": str(place.root),
             "path": str(place.path),
             "notes": notes,
@@ -128,11 +151,28 @@ class Pages:
             "share": metrics.share,
             "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
             "last_step": int(metrics.steps[-1]) if len(metrics.steps) else None,
-            "config": {key: plain_value(value) for key, value in flattened(self.catalog.config(place))},
+            "config": {key: plain_value(value) for key, value in self.settings(place, verdict)},
             "evaluations": self.evaluations(place),
             "arms": [one.id for one in self.catalog.places().values() if one.parent == place.id],
+            "inner": [
+                [one.id, one.inner]
+                for one in self.catalog.places().values()
+                if one.inner and not place.inner and one.path == place.path
+            ],
+            "audits": [
+                [one.id, one.name]
+                for one in self.catalog.audits_of(place)
+                if "error" not in audits.brief(one)
+            ],
             "verdict": verdict,
         }
+
+    def settings(self, place: Place, verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
+        """The settings of a run by dotted keys, or those that another trainer's log says."""
+        if place.logs:
+            yield from (verdict or {}).get("read", {}).get("settings", {}).items()
+        else:
+            yield from flattened(self.catalog.config(place))
 
     def evaluations(self, place: Place) -> list[dict[str, Any]]:
         """Step, suite and metrics of each evaluation, oldest first; damaged files are left out."""
@@ -210,11 +250,8 @@ class Pages:
 
     def marks(self, place: Place) -> list[dict[str, Any]]:
         """The findings with an onset: where they stand in the curves of their signals."""
-        found = self.verdicts.get(place, first=True) or {}
-        every = [
-            one for cause in found.get("causes", ()) for one in (cause["finding"], *cause["consequences"])
-        ]
-        return [{**one["onset"], **one} for one in every if one["onset"]]
+        found = findings_in(self.verdict(place, first=True) or {})
+        return [{**one["onset"], **one} for one in found if one["onset"]]
 
     def series_rows(self, place: Place, keys: Sequence[str], low: float, high: float) -> Iterator[str]:
         """All points of some keys between two steps, as CSV."""
@@ -349,6 +386,7 @@ class Pages:
             "same_count": int(same.sum()),
             "same_steps": [int(columns.steps[same].min()), int(columns.steps[same].max())],
             "history": history(columns, order),
+            "has_tokens": has_tokens(place, step),
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }
@@ -391,6 +429,14 @@ def curated(values: Mapping[str, np.ndarray]) -> list[str]:
     while len(chosen) < 6 and (key := next(others, None)) is not None:
         chosen.append(key)
     return chosen
+
+
+def _of_log(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a card lacks before another trainer's log is read; nothing for a run of greenward's."""
+    read = (found or {}).get("read")
+    if read is None:
+        return {"holds": len((found or {}).get("inner", ()))}
+    return {"holds": 0, "step": read["last"], "reward": read["reward"], "recipe": read["trainer"]}
 
 
 def _brief(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,13 @@ Only GET and HEAD exist. The headers let a page load its own files only and run 
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
+
+from greenward.common.errors import ConfigError
 
 COOKIE = "greenward_ui"
 MAX_TARGET_BYTES = 8192
@@ -44,17 +47,36 @@ def host_name(value: str) -> str:
     return name.lower() if not port or (port.isascii() and port.isdecimal()) else ""
 
 
+_ORIGIN = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
+
+
 def _cookie_name(scope: Scope) -> str:
     """With the port in it, since browsers keep one set of cookies for all ports of a host."""
     _, port = scope.get("server") or (None, None)
     return f"{COOKIE}_{port}"
 
 
-class Guard:
-    """An ASGI middleware around `app` for requests to `hosts`; with a `token`, for those that have it."""
+def _framed(origin: str) -> dict[str, str]:
+    if not _ORIGIN.fullmatch(origin):
+        raise ConfigError(f"{origin!r} is no origin", remedy="Give that of the notebook: http://HOST:PORT.")
+    headers = {name: value for name, value in HEADERS.items() if name != "X-Frame-Options"}
+    policy = headers["Content-Security-Policy"]
+    headers["Content-Security-Policy"] = policy.replace("frame-ancestors 'none'", f"frame-ancestors {origin}")
+    return headers
 
-    def __init__(self, app: App, hosts: Iterable[str] = LOOPBACK, token: str = "") -> None:
+
+class Guard:
+    """An ASGI middleware around `app` for requests to `hosts`; with a `token`, for those that have it.
+
+    Pages of the origin `frame`, a notebook's, may show ours in a frame; no others may. Raises `ConfigError`
+    for what is no origin.
+    """
+
+    def __init__(
+        self, app: App, hosts: Iterable[str] = LOOPBACK, token: str = "", frame: str | None = None
+    ) -> None:
         self._app, self._hosts, self._token = app, frozenset(map(str.lower, hosts)), token
+        self._headers = HEADERS if frame is None else _framed(frame)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -75,7 +97,7 @@ class Guard:
         async def with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 found = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
-                found += [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                found += [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
                 if cookie:
                     found.append((b"set-cookie", cookie))
                 message["headers"] = found

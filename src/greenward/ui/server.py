@@ -33,12 +33,14 @@ from greenward.common.files import UNEXPECTED
 from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
-from greenward.ui import comparing
+from greenward.ui import audits, comparing
+from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.columns import Store
 from greenward.ui.data import MAX_ROWS, Pages
+from greenward.ui.logs import LogStore
 from greenward.ui.security import LOOPBACK, Guard
+from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import Verdicts
 
 PORT = 7117
@@ -102,11 +104,15 @@ def _response(request: Request, found: Any) -> Response:
 
 
 def make_app(
-    folders: Sequence[Path], *, cache: Path | None, hosts: Sequence[str] = LOOPBACK, token: str = ""
+    folders: Sequence[Path],
+    *,
+    cache: Path | None,
+    hosts: Sequence[str] = LOOPBACK,
+    token: str = "",
+    frame: str | None = None,
 ) -> tuple[Guard, Pages]:
-    """The ASGI application for some folders, and what it shows; close `pages.verdicts` at the end."""
-    kept = Cache(cache)
-    pages = Pages(Catalog(folders, kept), Store(kept), Verdicts(kept))
+    """The ASGI application for some folders, and what it shows; close `pages` at the end."""
+    pages = _pages(folders, cache)
     page_files = {name: _Asset(*found) for name, found in assets().items()}
 
     async def page(request: Request) -> Response:
@@ -191,13 +197,18 @@ def make_app(
             raise HTTPException(404, "There is no such answer: its file was cut or deleted.")
         return found
 
+    def tokens(request: Request) -> Any:
+        asked = request.query_params
+        step, row = (_whole(asked.get(name), 0, 1 << 60) for name in ("step", "row"))
+        return tokens_of(place_of(request), step, row)
+
     def compare(request: Request) -> Any:
         names = [name for name in request.query_params.get("runs", "").split(",") if name]
         places = [found for name in names if (found := pages.catalog.get(name)) is not None]
         missing = [name for name in names if pages.catalog.get(name) is None]
         if not places:
             raise HTTPException(404, "None of these runs is here.")
-        return {**comparing.compared(pages, places[: comparing.MAX_RUNS]), "missing": missing}
+        return comparing.compared(pages, places[: comparing.MAX_RUNS], missing)
 
     def evaluation(request: Request) -> Any:
         asked = request.query_params
@@ -215,6 +226,14 @@ def make_app(
     def problem(request: Request) -> Any:
         return comparing.problem(pages, place_of(request), request.query_params.get("task", ""))
 
+    def audit(request: Request) -> Any:
+        found = pages.catalog.audit(request.path_params["audit"])
+        if found is None:
+            raise HTTPException(404, "There is no such audit: its file was moved or deleted.")
+        named = request.query_params.get("run")
+        run = pages.catalog.get(named) if named else None
+        return audits.audit(found) if run is None else audits.audit_in(pages.store, run, found)
+
     run = "/api/v1/runs/{run}"
     routes = {
         "/api/v1/runs": lambda request: pages.runs(),
@@ -222,9 +241,11 @@ def make_app(
         run: lambda request: pages.run(place_of(request)),
         f"{run}/marks": lambda request: pages.marks(place_of(request)),
         "/api/v1/compare": compare,
+        "/api/v1/audits/{audit}": audit,
         f"{run}/evaluation": evaluation,
         f"{run}/group": group,
         f"{run}/problem": problem,
+        f"{run}/tokens": tokens,
         f"{run}/series": series,
         f"{run}/series.csv": series_csv,
         f"{run}/series.svg": series_svg,
@@ -233,7 +254,7 @@ def make_app(
         f"{run}/rollouts.jsonl": rollout_file("jsonl"),
         f"{run}/rollouts/{{step:int}}/{{row:int}}": rollout,
     }
-    shown = ("/", "/r/{run}", "/r/{run}/{rest:path}", "/compare")
+    shown = ("/", "/r/{run}", "/r/{run}/{rest:path}", "/compare", "/audit/{audit}")
     app = Starlette(
         routes=[
             *(Route(path, data(answer)) for path, answer in routes.items()),
@@ -242,7 +263,25 @@ def make_app(
         ],
         exception_handlers={HTTPException: _refused},
     )
-    return Guard(app, hosts, token), pages
+    return Guard(app, hosts, token, frame), pages
+
+
+def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
+    kept = Cache(cache)
+    store = LogStore(kept)
+    return Pages(Catalog(folders, kept), store, Verdicts(kept, store.file))
+
+
+def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:
+    """Write the pages into the new folder `out`, as files for any static host; returns their number.
+
+    Raises `RunError` as `write_bundle` does.
+    """
+    pages = _pages(folders, cache)
+    try:
+        return write_bundle(pages, assets(), out)
+    finally:
+        pages.close()
 
 
 class _Chosen:
@@ -310,11 +349,13 @@ def serve(
     host: str = LOOPBACK[0],
     port: int = PORT,
     cache: Path | None = None,
+    frame: str | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve the pages until Ctrl-C. `ready` is called with the address once connections are accepted.
 
-    On another host than this machine itself each request needs a token, which is part of that address.
+    On another host than this machine itself each request needs a token, which is part of that address. Pages
+    of the origin `frame` may show these in a frame.
     Raises `RunError` when no port is free.
     """
     import uvicorn
@@ -323,7 +364,7 @@ def serve(
     is_local = host in LOOPBACK
     token = "" if is_local else secrets.token_urlsafe(24)
     hosts = LOOPBACK if is_local else (*LOOPBACK, host, socket.gethostname(), socket.getfqdn())
-    app, pages = make_app(folders, cache=cache, hosts=hosts, token=token)
+    app, pages = make_app(folders, cache=cache, hosts=hosts, token=token, frame=frame)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{opened.getsockname()[1]}/" + (f"?token={token}" if token else "")
     settings = uvicorn.Config(
@@ -363,5 +404,5 @@ def serve(
         finished.set()
         for number, handler in before.items():
             signal.signal(number, handler)
-        pages.verdicts.close()
+        pages.close()
         opened.close()

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from greenward import __version__
@@ -31,8 +33,8 @@ _MAX_RECORD = 4 << 20
 class Verdicts:
     """What the diagnosis of each run says, as far as it was made. Use `close` at the end."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
+    def __init__(self, cache: Cache, file_of_log: Callable[[Place], Path]) -> None:
+        self._cache, self._file_of_log = cache, file_of_log
         self._found: dict[str, tuple[list[Any], float, dict[str, Any]]] = {}
         self._waiting: list[Place] = []
         self._lock = threading.Condition()
@@ -46,21 +48,27 @@ class Verdicts:
     def get(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
         """The diagnosis of a run, None while there is none; a new one is asked for where it is out of date.
 
-        With `first` it is made before all others, whatever the size of the log.
+        That of another trainer's log says what was read, too. With `first` it is made before all others,
+        whatever the size of the log.
         """
         key = _key(place)
-        if not key[0][1]:
+        size = sum(of_file[1] for of_file in key)
+        if not (size if place.logs else key[0][1]):
             return {"verdict": "no step yet", "headline": "No step is logged yet."}
         known = self._found.get(place.id)
         if known is None and (kept := self._kept(place)) is not None:
             known = self._found[place.id] = kept
-        if known is not None and known[0] == key:
+        if known is not None and known[0] == key and self._has_curves(place, known[2]):
             return known[2]
         if known is None or time.monotonic() - known[1] > SECONDS_BETWEEN:
-            if not first and key[0][1] > MAX_LOG_BYTES_BY_ITSELF:
+            if not first and (size if place.logs else key[0][1]) > MAX_LOG_BYTES_BY_ITSELF:
                 return {"verdict": "not diagnosed", "headline": "A large log: open its page to diagnose it."}
             self._want(place, first)
         return None if known is None else {**known[2], "outdated": True}
+
+    def _has_curves(self, place: Place, found: dict[str, Any]) -> bool:
+        """Whether the curves that belong to what was read of a log are still there."""
+        return "read" not in found or self._file_of_log(place).is_file()
 
     def _want(self, place: Place, first: bool) -> None:
         with self._lock:
@@ -74,7 +82,7 @@ class Verdicts:
             self._lock.notify()
 
     def _kept(self, place: Place) -> tuple[list[Any], float, dict[str, Any]] | None:
-        file = self._cache.file(place.path, "diagnosis")
+        file = self._cache.file(place.key, "diagnosis")
         if file is None or not file.is_file():
             return None
         try:
@@ -95,7 +103,7 @@ class Verdicts:
             self.revision += 1
             if not found.get("error"):  # another version, or a quieter machine, may do better
                 text = json.dumps({"version": __version__, "key": key, "found": found}).encode()
-                self._cache.write(self._cache.file(place.path, "diagnosis"), text)
+                self._cache.write(self._cache.file(place.key, "diagnosis"), text)
 
     def _next(self) -> Place | None:
         """The next run to be diagnosed, once there is one; None at the end."""
@@ -109,12 +117,13 @@ class Verdicts:
 
     def _ask(self, place: Place) -> dict[str, Any]:
         """What the worker says of a run. It is started when it is missing, and ended when it hangs."""
-        try:
-            with open_file(place.path / METRICS, 1 << 62, within=place.root):
-                pass  # by no link that leads out of the folder
-        except OSError as error:
-            said = f"{METRICS}: {error.strerror or error}"
-            return {"verdict": "cannot tell", "headline": said, "error": True}
+        for file in place.logs or (place.path / METRICS,):
+            try:
+                with open_file(file, 1 << 62, within=place.root):
+                    pass  # by no link that leads out of the folder
+            except OSError as error:
+                said = f"{file.name}: {error.strerror or error}"
+                return {"verdict": "cannot tell", "headline": said, "error": True}
         worker = self._worker
         if worker is None or worker.poll() is not None:
             worker = self._worker = subprocess.Popen(
@@ -129,7 +138,7 @@ class Verdicts:
         late = threading.Timer(SECONDS_FOR_ONE, worker.kill)
         late.start()
         try:
-            worker.stdin.write(json.dumps(str(place.path)) + "\n")
+            worker.stdin.write(json.dumps(self._request(place)) + "\n")
             worker.stdin.flush()
             found = json.loads(worker.stdout.readline())
         except (OSError, ValueError):
@@ -144,6 +153,11 @@ class Verdicts:
             return {"verdict": "cannot tell", "headline": "The folder was moved.", "error": True}
         return dict(found)
 
+    def _request(self, place: Place) -> str | dict[str, str]:
+        if not place.logs:
+            return str(place.path)
+        return {"path": str(place.path), "inner": place.inner, "out": str(self._file_of_log(place))}
+
     def close(self) -> None:
         """End the worker."""
         with self._lock:
@@ -155,5 +169,12 @@ class Verdicts:
                 self._worker.wait()
 
 
+def findings_in(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings of a diagnosis, causes and what followed from each, in their order."""
+    return [one for cause in record.get("causes", ()) for one in (cause["finding"], *cause["consequences"])]
+
+
 def _key(place: Place) -> list[Any]:
+    if place.logs:
+        return [list(stamp(file)) for file in place.logs]
     return [list(stamp(place.path / METRICS)), list(stamp(place.path / EVALUATIONS))]

@@ -1,4 +1,7 @@
-"""Diagnoses runs in a process of its own, one after another: a path comes in, a record goes out, a line each.
+"""Diagnoses runs in a process of its own: a request comes in, a record goes out, a line each.
+
+A request is the path of a run, or a mapping: the path of another trainer's log, the name of the run in it,
+and the file into which its curves are to be written.
 
 It runs at low priority, so that a training on the same machine is not slowed, and with bounded memory.
 """
@@ -10,22 +13,30 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from greenward.common.errors import GreenwardError
-from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.finding import Diagnosis
+from greenward.common.text import visible
+from greenward.diagnostics.diagnose import diagnose_run, diagnose_signals
+from greenward.diagnostics.finding import Diagnosis, Thresholds
 from greenward.diagnostics.findings import answers_behind
+from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import Occurrence
 from greenward.runs.files import to_json
+from greenward.ui.columns import Metrics
+from greenward.ui.logs import SeveralRunsError, as_metrics, read_log
 from greenward.ui.series import curve
+from greenward.ui.verdicts import findings_in
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60
 SPARK_POINTS = 60
+MAX_SETTINGS = 1000  # of the config in a log
 SPARK = ("reward/mean", "pass_rate", "reward", "loss")
 """Signals of which the first that a run has is drawn in the list."""
 
@@ -39,7 +50,8 @@ def main() -> None:
     signal.signal(signal.SIGPROF, _too_slow)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        found = diagnosed(Path(json.loads(line)))
+        asked = json.loads(line)
+        found = diagnosed_log(**asked) if isinstance(asked, dict) else diagnosed(Path(asked))
         signal.setitimer(signal.ITIMER_PROF, 0)
         out.write(json.dumps(found) + "\n")
         out.flush()
@@ -51,15 +63,65 @@ def _too_slow(*_: object) -> None:
 
 def diagnosed(path: Path) -> dict[str, Any]:
     """The diagnosis of the run at `path` as plain data, or why there is none."""
+    return _bounded(lambda: record_of(diagnose_run(path)))
+
+
+def diagnosed_log(path: str, inner: str, out: str) -> dict[str, Any]:
+    """The diagnosis of another trainer's log, with what was read; its curves are written into the file `out`.
+
+    Of a log of several runs only their names, under `inner`.
+    """
+
+    def found() -> dict[str, Any]:
+        try:
+            run = read_log(Path(path), inner)
+        except SeveralRunsError as error:
+            return {"verdict": f"{len(error.names)} runs", "headline": str(error), "inner": error.names}
+        curves, left_out = as_metrics(run)
+        temporary = Path(f"{out}.{os.getpid()}")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            curves.save(opened)
+        os.replace(temporary, out)
+        record = record_of(diagnose_signals(run, Thresholds()))
+        for one in findings_in(record):
+            one["selection"] = ""  # its answers are not among those that the pages read
+        return {**record, "read": _read(run, curves, left_out)}
+
+    return _bounded(found)
+
+
+def _read(run: RunSignals, curves: Metrics, left_out: int) -> dict[str, Any]:
+    last = {name: values[~np.isnan(values)][-1:] for name, values in curves.values.items()}
+    settings = ((visible(key, 200), visible(str(value), 500)) for key, value in run.settings.items())
+    return {
+        "format": run.format,
+        "file": visible(run.log, 200),
+        "trainer": run.family.name,
+        "rows": "" if run.reading is None else str(run.reading),
+        "steps": len(run.steps),
+        "first": int(run.steps[0]),
+        "last": int(run.steps[-1]),
+        "counted_by": visible(run.counted_by, 200),
+        "names": {ours: visible(theirs, 200) for ours, theirs in run.theirs.items()},
+        "signals": len(run.values),
+        "left_out": left_out,
+        "reward": next((float(last[name][0]) for name in SPARK if name in last and len(last[name])), None),
+        "settings": dict(islice(settings, MAX_SETTINGS)),
+    }
+
+
+def _bounded(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        found = diagnose_run(path)
+        record: dict[str, Any] = to_json(make())
     except GreenwardError as error:
         return {"verdict": "cannot tell", "headline": str(error).partition("\n")[0], "error": True}
     except TimeoutError as error:
         return {"verdict": "cannot tell", "headline": str(error), "error": True}
     except MemoryError:
         return {"verdict": "cannot tell", "headline": "The log is too large to be diagnosed.", "error": True}
-    record: dict[str, Any] = to_json(record_of(found))
+    except OSError as error:
+        said = f"The curves could not be kept: {error.strerror or error}"
+        return {"verdict": "cannot tell", "headline": said, "error": True}
     return record
 
 

@@ -100,6 +100,20 @@ def read_run_signals(
     )
 
 
+@expects("the log of a run", DiagnosticsError)
+def run_names(path: Path) -> list[str]:
+    """The names that `read_run_signals` takes for the runs at `path`, in the order of their files.
+
+    Raises:
+        DiagnosticsError: there is no log.
+    """
+    found = find_logs(path)
+    if len(found) > 1:
+        return [one.name for one in found]
+    rows, _, form = found[0].rows()
+    return [one.name for one in Table(rows, form.step_keys).runs() if one.size >= _FEW_ROWS]
+
+
 def _mbpp_summaries(folder: Path) -> list[tuple[int, float]]:
     """(step, pass rate) of the evaluations that lie beside the log of a job, each in a file of its own."""
     found = []
@@ -208,4 +222,4 @@ def _joined(shown: list[str], count: int) -> str:
     return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
 
 
-__all__ = ["read_run_signals"]
+__all__ = ["read_run_signals", "run_names"]

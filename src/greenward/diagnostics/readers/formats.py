@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -194,20 +194,7 @@ def _looks_like(head: bytes) -> Format:
 
 
 def _in_folder(folder: Path) -> list[Found]:
-    by_run: dict[tuple[int, str], list[Path]] = {}
-    common: list[Path] = []
-    for path in _files(folder):
-        for rank, form in enumerate(FORMATS):
-            if not (re.fullmatch(form.file_names, path.name) and _lies_in(path, form)):
-                continue
-            if _NO_LOGS.fullmatch(path.name):
-                break
-            if form in _BY_NAME_ONLY:
-                common.append(path)
-                break
-            if _has_magic(path, form):
-                by_run.setdefault((rank, _run_of(path, form, folder)), []).append(path)
-                break
+    by_run, common = _by_run(_files(folder), folder)
     if not by_run:
         return _common(common, folder)
     own = FORMATS.index(GREENWARD), "."
@@ -220,6 +207,56 @@ def _in_folder(folder: Path) -> list[Found]:
         if rank == best:
             found += _runs(FORMATS[rank], sorted(files, key=_order), name)
     return found
+
+
+def _by_run(paths: Iterable[Path], folder: Path) -> tuple[dict[tuple[int, str], list[Path]], list[Path]]:
+    """The files of logs by the rank of their format and the name of their run, and those of common names."""
+    by_run: dict[tuple[int, str], list[Path]] = {}
+    common: list[Path] = []
+    for path in paths:
+        for rank, form in enumerate(FORMATS):
+            if not (re.fullmatch(form.file_names, path.name) and _lies_in(path, form)):
+                continue
+            if _NO_LOGS.fullmatch(path.name):
+                break
+            if form in _BY_NAME_ONLY:
+                common.append(path)
+                break
+            if _has_magic(path, form):
+                by_run.setdefault((rank, _run_of(path, form, folder)), []).append(path)
+                break
+    return by_run, common
+
+
+_OF_TRACKERS = (HF_TRAINER, TABLE, WANDB, TRACKIO, TENSORBOARD, MLFLOW)
+_TRACKER_NAME = re.compile("|".join(one.file_names for one in _OF_TRACKERS if not one.inside))
+_LOG_NAME = re.compile("|".join(one.file_names for one in FORMATS if not one.inside))
+
+
+def may_be_log(folder: Path, name: str) -> tuple[bool, bool]:
+    """Whether a file may be a trainer's or tracker's log, by its name; and whether it may be any log."""
+    if any(one.inside in folder.parts for one in _OF_TRACKERS if one.inside) or _TRACKER_NAME.fullmatch(name):
+        return True, True
+    return False, bool(_LOG_NAME.fullmatch(name) and not _NO_LOGS.fullmatch(name))
+
+
+def logs_of_trackers(paths: Iterable[Path], folder: Path) -> list[Found]:
+    """The logs of trainers and trackers among some files below `folder`, each run by its best format.
+
+    Formats that any data may have, as CSV, are left out; a file of several runs is one log.
+    """
+    by_run, _ = _by_run(paths, folder)
+    ranks = {FORMATS.index(one) for one in _OF_TRACKERS}
+    known = sorted(key for key in by_run if key[0] in ranks)
+    return [
+        Found(name, FORMATS[rank], tuple(sorted(by_run[rank, name], key=_order)))
+        for rank, name in known
+        if not any(better < rank and _lies_below(name, outer) for better, outer in known)
+    ]
+
+
+def _lies_below(name: str, outer: str) -> bool:
+    return outer in (".", name) or name.startswith(f"{outer}/")
 
 
 def _common(paths: list[Path], folder: Path) -> list[Found]:

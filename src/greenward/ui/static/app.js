@@ -1,11 +1,13 @@
 // The frame around all pages: which page an address means, polling for what is new, keys, and the head.
 import { age, api, connection, getJson, go, html, link, nothing, render, Query, Refused, runLink } from "/static/core.js";
+import { addressed, bundled, here, mend } from "/static/bundled.js";
 import { redraw } from "/static/chart.js";
 import { RunsPage } from "/static/pages/runs.js";
 import { RunPage } from "/static/pages/run.js";
 import { RolloutsPage } from "/static/pages/rollouts.js";
 import { RolloutPage } from "/static/pages/rollout.js";
 import { ComparePage } from "/static/pages/compare.js";
+import { AuditPage } from "/static/pages/audit.js";
 import { EvaluationPage, GroupPage, ProblemPage } from "/static/pages/detail.js";
 
 const root = document.getElementById("app");
@@ -14,6 +16,8 @@ const ROUTES = [
   [/^\/r\/([^/]+)$/, RunPage, ["id"]],
   [/^\/compare$/, ComparePage, []],
   [/^\/r\/([^/]+)\/(curves|diagnosis|config)$/, RunPage, ["id", "tab"]],
+  [/^\/r\/([^/]+)\/audit$/, AuditPage, ["id"]],
+  [/^\/audit\/([^/]+)$/, AuditPage, ["audit"]],
   [/^\/r\/([^/]+)\/rollouts$/, RolloutsPage, ["id"]],
   [/^\/r\/([^/]+)\/evaluation$/, EvaluationPage, ["id"]],
   [/^\/r\/([^/]+)\/groups\/(\d+)\/([^/]+)$/, GroupPage, ["id", "step", "group"]],
@@ -31,14 +35,15 @@ function draw() {
   render(view(), root);
   document.title = (page?.title ? page.title + " · " : "") + "greenward";
   if (page?.loaded) page.after?.(root);
+  mend(root);
   const tab = root.querySelector(".tabs [aria-current]");
   if (tab && tab !== shownTab) tab.parentElement.scrollLeft = tab.offsetLeft - 80;
   shownTab = tab;
 }
 
 function route() {
-  const found = ROUTES.map(([pattern, kind, names]) => [pattern.exec(location.pathname), kind, names]).find(([match]) => match);
-  const query = new Query(location.search).without("token");
+  const found = ROUTES.map(([pattern, kind, names]) => [pattern.exec(here().path), kind, names]).find(([match]) => match);
+  const query = new Query(here().query).without("token");
   if (!found) {
     page = null;
     failure = "There is no page at this address.";
@@ -80,6 +85,7 @@ async function load() {
 }
 
 async function poll() {
+  if (bundled) return;
   clearTimeout(timer);
   let wait = 10000;
   if (!document.hidden && page) {
@@ -126,7 +132,7 @@ function view() {
     <header class="top"><div>
       <a class="brand" href="/">greenward</a>
       <nav class="crumbs" aria-label="Where you are">${page?.crumbs?.() ?? nothing}</nav>
-      <span class="live" title=${connection.changed ? "last change seen at " + clock(connection.changed) : ""}><span class="dot ${connection.lost ? "off" : connection.running ? "on" : ""}"></span>${connection.lost ? "no connection" : connection.running ? "live" : "at rest"}</span>
+      <span class="live" data-live title=${connection.changed ? "last change seen at " + clock(connection.changed) : ""}><span class="dot ${connection.lost ? "off" : connection.running ? "on" : ""}"></span>${connection.lost ? "no connection" : connection.running ? "live" : "at rest"}</span>
       <button class="plain" @click=${() => setTheme(next)} aria-label=${`Colours: ${named}. Change.`}><span aria-hidden="true">${glyph}</span></button>
       <button class="plain" @click=${help} aria-label="Keys and help">?</button>
     </div></header>
@@ -148,7 +154,7 @@ function view() {
 const KEYS = [
   [["/"], "search"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["Esc"], "up"],
   [["J", "K"], "next, previous answer"], [["x"], "tick the run"], [["c"], "compare the ticked runs"], [["f"], "failing answers only"],
-  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"], [["g", "d"], "diagnosis"], [["d"], "difference to the best of a group"],
+  [["s"], "smooth curves"], [["l"], "logarithmic axis"], [["r"], "rollouts of the range"], [["g", "r"], "all runs"], [["g", "c"], "curves"], [["g", "o"], "rollouts"], [["g", "d"], "diagnosis"], [["t"], "what tokens are coloured by"], [["d"], "difference to the best of a group"],
   [["y"], "copy the address"], [["?"], "this list"],
 ];
 const help = () => document.getElementById("help").showModal();
@@ -187,9 +193,13 @@ addEventListener("keydown", (event) => {
 
 addEventListener("click", (event) => {
   const anchor = event.target.closest?.("a[href]");
+  if (bundled && anchor?.getAttribute("href") === "#content") {
+    event.preventDefault();
+    return document.getElementById("content").focus();
+  }
   if (!anchor || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || anchor.hasAttribute("download") || anchor.target) return;
   const address = new URL(anchor.href);
-  if (address.origin !== location.origin || address.pathname.startsWith("/api/") || address.hash) return;
+  if (bundled || address.origin !== location.origin || address.pathname.startsWith("/api/") || address.hash) return;
   event.preventDefault();
   go(address.pathname + address.search);
 });
@@ -206,6 +216,6 @@ try {
   setTheme(localStorage.getItem("theme") ?? "");
 } catch { /* a browser that keeps nothing */ }
 const token = new URLSearchParams(location.search).get("token");
-if (token) history.replaceState(null, "", link(location.pathname, new Query(location.search).without("token")));
+if (token) history.replaceState(null, "", link(addressed(here().path), new Query(here().query).without("token")));
 route();
 poll();

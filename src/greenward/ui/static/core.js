@@ -1,4 +1,5 @@
 // What all pages share: data from the server, the address, the state of the connection, and small templates.
+import { addressed, bundled, here, readKept } from "/static/bundled.js";
 import { html, nothing, render, svg } from "/static/vendor/lit-html/lit-html.js";
 import { repeat } from "/static/vendor/lit-html/directives/repeat.js";
 
@@ -26,8 +27,14 @@ async function ask(path, signal) {
   return answer;
 }
 
-export const getJson = async (path, signal) => (await ask(path, signal)).json();
-export const getBytes = async (path, signal) => (await ask(path, signal)).arrayBuffer();
+async function askKept(path, asBytes) {
+  const found = await readKept(path, asBytes);
+  if (found === null) throw new Refused(0, "This is not in the bundle: greenward ui shows it where the run is.");
+  return found;
+}
+
+export const getJson = async (path, signal) => (bundled ? askKept(path, false) : (await ask(path, signal)).json());
+export const getBytes = async (path, signal) => (bundled ? askKept(path, true) : (await ask(path, signal)).arrayBuffer());
 export const api = (...parts) => "/api/v1/" + parts.map(encodeURIComponent).join("/");
 
 // A query is kept as it is written: conditions such as reward>=0.5 have operators of their own.
@@ -84,8 +91,9 @@ export const link = (path, query = "") => path + (String(query) ? "?" + query : 
 export const runLink = (id, ...rest) => "/r/" + [id, ...rest].map(encodeURIComponent).join("/");
 
 export function go(address, { replace = false } = {}) {
-  if (address === location.pathname + location.search) return;
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+  const { path, query } = here();
+  if (address === path + query) return;
+  history[replace ? "replaceState" : "pushState"](null, "", addressed(address));
   dispatchEvent(new Event("address"));
 }
 
@@ -115,9 +123,10 @@ export const words = (name) => String(name).replaceAll("_", " ");
 
 const STATES = {
   running: ["▶", "link"], waiting: ["◌", "link"], finished: ["✓", "none"],
-  stopped: ["■", "none"], failed: ["✕", "bad"], stale: ["?", "warn"],
+  log: ["≡", "none"], stopped: ["■", "none"], failed: ["✕", "bad"], stale: ["?", "warn"],
 };
 const STATE_MEANS = {
+  log: "another trainer's log, which does not say whether it still runs",
   waiting: "started, no step done yet", stale: "not finished, and no process writes it",
   stopped: "interrupted; can be resumed", failed: "ended by an error",
 };

@@ -1,5 +1,6 @@
 // A group that was compared, a problem over the run, and an evaluation by problem.
 import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg } from "/static/core.js";
+import { here } from "/static/bundled.js";
 import { codeLines } from "/static/pages/compare.js";
 import { estimate, runHead } from "/static/pages/run.js";
 
@@ -37,7 +38,7 @@ export class GroupPage extends Detail {
   }
   key(event) {
     if (event.key !== "d") return false;
-    go(link(location.pathname, this.query.with("diff", this.query.get("diff") ? "" : "1")), { replace: true });
+    go(link(here().path, this.query.with("diff", this.query.get("diff") ? "" : "1")), { replace: true });
     return true;
   }
 }
@@ -60,7 +61,7 @@ export class ProblemPage extends Detail {
     return html`<div class="stack"><h1>${data.task}</h1><dl class="facts"><div><dt>answers</dt><dd>${count(data.count)}, ${count(data.different)} different</dd></div><div><dt>asked at</dt><dd>${count(asked.length)} steps</dd></div>${solved.length ? html`<div><dt>first solved</dt><dd>step ${count(solved[0][0])}</dd></div><div><dt>last solved</dt><dd>step ${count(solved.at(-1)[0])}</dd></div>` : html`<div><dt>solved</dt><dd>never in training</dd></div>`}</dl>
       <div class="bar"><a class="button" href=${this.where(`problem=${task}`)}>All its answers</a></div></div>
       ${asked.length ? html`<section class="card stack"><h2>Share of answers that passed</h2>${historyBars(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
-      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2><div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th><th scope="col">Passed</th></tr></thead><tbody>${data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`)}</tbody></table></div></section>` : nothing}
+      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th><th scope="col">Passed</th></tr></thead><tbody>${data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`)}</tbody></table></div></section>` : nothing}
       ${data.clusters.length ? html`<section class="stack"><h2>What was written, the most frequent first</h2><div class="side-by-side">${data.clusters.map((one) => html`<section class="card stack"><div class="headline"><h3><a href=${this.where(`same=${one.same}&problem=${task}`)}>×${count(one.times)}</a></h3>${statusBadge(one.status)}<span class="soft small">steps ${count(one.steps[0])} to ${count(one.steps[1])}, reward ${number(one.reward)}${one.passed && one.passed < one.times ? `, passed ${one.passed} times` : ""}</span></div>${codeLines(one.code)}${one.failure ? html`<p class="mono small">${one.failure}</p>` : nothing}</section>`)}</div></section>` : nothing}`;
   }
 }
@@ -98,7 +99,7 @@ export class EvaluationPage extends Detail {
     const shown = data.problems.filter(([, samples, passed, before]) => !only || kinds[only]?.(samples ? passed / samples : 0, before ?? NaN));
     return html`${runHead(run, "evaluation")}
       <section class="stack"><div class="bar"><label class="small">Evaluation <select class="field" @change=${(event) => { const [step, suite] = event.target.value.split("|"); go(this.address(query.without("task").with("step", step).with("suite", suite))); }}>${data.steps.map(([step, suite]) => html`<option value=${`${step}|${suite ?? ""}`} ?selected=${step === data.step && suite === data.suite}>step ${count(step)}, ${suite ?? "held-out"}</option>`)}</select></label></div>
-      <div class="scroll"><table class="narrow"><tbody>${[...Object.entries(data.metrics), ...Object.entries(data.rates).slice(0, 40)].map(([name, one]) => html`<tr><th scope="row">${name}</th><td class="num">${estimate(one)}</td></tr>`)}</tbody></table></div></section>
+      <div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="narrow"><tbody>${[...Object.entries(data.metrics), ...Object.entries(data.rates).slice(0, 40)].map(([name, one]) => html`<tr><th scope="row">${name}</th><td class="num">${estimate(one)}</td></tr>`)}</tbody></table></div></section>
       <section class="stack"><h2>${count(data.problems.length)} problems</h2>
         <div class="bar">${Object.entries({ "": "All", passed: "Always solved", failed: "Never solved", ...(data.before === null ? {} : { fixed: `Fixed since step ${data.before} (${flips(kinds.fixed)})`, broken: `Broken since (${flips(kinds.broken)})` }) }).map(([name, title]) => html`<button class="button" aria-pressed=${only === name} @click=${() => go(this.address(query.with("show", name)))}>${title}</button>`)}</div>
         <div class="cells">${shown.slice(0, 2000).map(([task, samples, passed]) => html`<a class="cell" data-share=${samples ? Math.round((4 * passed) / samples) : 0} aria-current=${query.get("task") === task ? "true" : nothing} href=${this.address(query.with("task", task))} title=${`${task}: ${passed} of ${samples}`}><span class="unseen">${task}: ${passed} of ${samples}</span><span aria-hidden="true">${passed === samples ? "✓" : passed ? passed : "·"}</span></a>`)}</div>

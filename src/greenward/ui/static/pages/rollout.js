@@ -1,16 +1,18 @@
 // One answer: why did it get this reward.
+import { here } from "/static/bundled.js";
+import { Tokens } from "/static/tokens.js";
 import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge, svg } from "/static/core.js";
 
 export class RolloutPage {
   loaded = false;
   constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
+    Object.assign(this, { params, query, update, tokens: new Tokens(update) });
   }
   same = (params) => ["id", "step", "row"].every((name) => params[name] === this.params[name]);
   get title() {
     return `Answer ${this.params.step}/${this.params.row}`;
   }
-  list = () => link(runLink(this.params.id, "rollouts"), this.query);
+  list = () => link(runLink(this.params.id, "rollouts"), this.query.without("colour"));
   up = () => this.list();
   crumbs = () => html`<i>/</i><a href=${runLink(this.params.id)}>${this.params.id.replaceAll("~", "/")}</a><i>/</i><a href=${this.list()}>Rollouts</a><i>/</i><span>step ${this.params.step}, answer ${this.params.row}</span>`;
   at = ([step, row]) => link(runLink(this.params.id, "rollouts", step, row), this.query);
@@ -19,7 +21,11 @@ export class RolloutPage {
   async load(signal) {
     this.answer = await getJson(api("runs", this.params.id, "rollouts", this.params.step, this.params.row), signal);
     this.loaded = true;
+    if (!this.answer.has_tokens) return;
+    this.update();
+    await this.tokens.load(this.params.id, this.params.step, this.params.row, signal);
   }
+  colour = (name) => go(link(here().path, this.query.with("colour", name)), { replace: true });
 
   view() {
     const one = this.answer;
@@ -35,6 +41,7 @@ export class RolloutPage {
           ${one.prompt ? html`<details class="card"><summary>Prompt</summary><pre>${one.prompt}</pre></details>` : nothing}
           <section class="card stack"><h2>Answer</h2>${one.answer ? html`<div class="lines" tabindex="0" role="region" aria-label="The answer"><ol>${one.code.map((line, i) => html`<li class=${i + 1 === one.marked_line ? "at" : ""}>${line.map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}</li>`)}</ol></div>` : html`<p class="soft">Empty.</p>`}
             ${one.rest ? html`<p class="soft">${count(one.rest)} more characters are not shown; JSONL has all.</p>` : nothing}</section>
+          ${this.tokens.view(this.query.get("colour"), this.colour)}
           ${one.stdout ? html`<section class="card stack"><h2>What it printed</h2><pre>${one.stdout}</pre></section>` : nothing}
           ${one.transcript.length ? html`<section class="card stack"><h2>Transcript</h2>${one.transcript.map((turn) => html`<div><h3>${turn.role}</h3><pre>${turn.text}</pre></div>`)}</section>` : nothing}
         </div>
@@ -84,6 +91,7 @@ export class RolloutPage {
   key(event) {
     const next = { J: this.answer?.next, K: this.answer?.previous }[event.key];
     if (next) return go(this.at(next)), true;
+    if (event.key === "t" && this.tokens.known().length) return this.colour(this.tokens.next(this.query.get("colour"))), true;
     return false;
   }
 }

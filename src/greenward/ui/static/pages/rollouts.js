@@ -66,14 +66,14 @@ export class RolloutsPage {
         <section class="stack" aria-label="Answers">
           ${this.steps(data.steps)}
           <div class="bar">
-            <input class="field grow" data-search type="search" placeholder="Search in answers and failures" aria-label="Search in answers" .value=${query.get("text")} @change=${(event) => this.show(query.with("text", event.target.value))}>
+            <input class="field grow" data-live data-search type="search" placeholder="Search in answers and failures" aria-label="Search in answers" .value=${query.get("text")} @change=${(event) => this.show(query.with("text", event.target.value))}>
             <button class="button" aria-pressed=${query.get("passed") === "0"} @click=${() => this.toggle("passed", "0")}>Failing only</button>
             <button class="button" aria-pressed=${query.get("fold") === "1"} @click=${() => this.toggle("fold", "1")}>Fold identical</button>
             <label class="small only-narrow">Sort <select class="field" aria-label="Sort" @change=${(event) => this.show(query.with("sort", event.target.value))}>${[["", "as trained"], ["-reward", "reward ↓"], ["reward", "reward ↑"], ["-tokens", "longest"]].map(([value, title]) => html`<option value=${value} ?selected=${query.get("sort") === value}>${title}</option>`)}</select></label>
             <button class="button only-narrow" aria-expanded=${Boolean(this.facetsOpen)} @click=${() => { this.facetsOpen = !this.facetsOpen; this.update(); }}>Filters</button>
             <a class="button" href=${files("csv")} download>CSV</a><a class="button" href=${files("jsonl")} download>JSONL</a>
           </div>
-          <form class="bar" @submit=${(event) => { event.preventDefault(); go(this.address(event.target.elements.where.value)); }}>
+          <form class="bar" data-live @submit=${(event) => { event.preventDefault(); go(this.address(event.target.elements.where.value)); }}>
             <input class="field grow mono" name="where" aria-label="Conditions, as of greenward rollouts --where" title="The same text works in: greenward rollouts RUN --where '…'" placeholder="step=40-&reward>=0.5&sort=-tokens" .value=${decodeURIComponent(String(query))}>
             <button class="button">Apply</button>
           </form>
@@ -82,7 +82,7 @@ export class RolloutsPage {
           ${data.dropped ? html`<p class="note">This run was resumed or cut: ${count(data.dropped)} answers that were here are gone.</p>` : nothing}
           ${data.unread.map((why) => html`<p class="note">${why}</p>`)}
           ${data.broken ? html`<p class="note">${count(data.broken)} line(s) cannot be read and were left out.</p>` : nothing}
-          <p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}</p>
+          <p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
           ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.address("")}>Show all</a></p>`}
         </section>
       </div>`;

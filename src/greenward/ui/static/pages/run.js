@@ -1,28 +1,40 @@
 // One run: how it is, its curves with the marks of findings, and its config.
 import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, verdictBadge } from "/static/core.js";
+import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
-export const tabs = (id, here) => html`<nav class="tabs" aria-label="Views of the run">${[
-  ["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["config", "Config"],
-].map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
+const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["audit", "Audit"], ["config", "Config"]];
+const OWN_TABS = ["rollouts", "evaluation"];
+const tabs = ({ id, is_log, audits }, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => (name === "audit" ? audits.length : !is_log || !OWN_TABS.includes(name))).map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
 
 export const runHead = (run, here) => html`
   <div class="stack">
     <div class="headline"><h1>${run.name}</h1>${stateBadge(run.state)}${verdictBadge(run.verdict)}</div>
     <dl class="facts">
-      ${fact("recipe", run.recipe)}${fact("algorithm", run.algorithm)}${fact("model", run.model)}${fact("seed", run.seed)}
+      ${fact(run.is_log ? "trainer" : "recipe", run.recipe)}${fact("algorithm", run.algorithm)}${fact("model", run.model)}${fact("seed", run.seed)}
       ${fact("step", run.step === null ? "" : count(run.step) + (run.max_steps ? ` of ${count(run.max_steps)}` : ""))}
       ${fact("held-out", run.after ? `${run.before ? percent(run.before.value) + " → " : ""}${percent(run.after.value)} ${run.after.name}` : "")}
       ${fact("changed", age(run.changed) === "now" ? "now" : `${age(run.changed)} ago`)}
     </dl>
     ${progress(run)}
-    ${tabs(run.id, here)}
+    ${run.is_log ? readOf(run) : nothing}
+    ${tabs(run, here)}
     ${run.notes.map((text) => html`<p class="note">${text}</p>`)}
     ${run.failure ? html`<details class="note bad"><summary>The run failed</summary><pre>${run.failure}</pre></details>` : nothing}
     ${run.share < 1 ? html`<p class="note">Reading the log: ${percent(run.share)} so far.</p>` : nothing}
   </div>`;
 
 const fact = (name, value) => (value === "" || value === null || value === undefined ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
+
+// What another trainer's log is, what was read of it, and what it does not tell.
+function readOf(run) {
+  const { read, gaps = [] } = run.verdict ?? {};
+  const inner = run.inner.length ? html`<p>${count(run.inner.length)} runs are in it: ${run.inner.map(([id, name]) => html`<a class="chip" href=${runLink(id)}>${name}</a> `)}</p>` : nothing;
+  if (!read) return inner;
+  const lacks = [...new Set(gaps.map((gap) => gap.subject))];
+  return html`${inner}<p class="small">Read: <b>${read.format}</b> <span class="mono">${read.file}</span>, ${read.rows}; ${count(read.signals)} signals at ${count(read.steps)} steps, ${count(read.first)} to ${count(read.last)}${read.counted_by ? html`, counted by <span class="mono">${read.counted_by}</span>` : nothing}.</p>
+    ${lacks.length ? html`<p class="small soft">Not in it: ${lacks.slice(0, 12).join(", ")}${lacks.length > 12 ? ` and ${lacks.length - 12} more` : ""} (<a href=${runLink(run.id, "diagnosis")}>what would enable these checks</a>)</p>` : nothing}`;
+}
 
 function progress(run) {
   const { phase, done, total, unit, eta, numbers } = run.progress;
@@ -53,7 +65,7 @@ export class RunPage {
   up = () => (this.tab ? runLink(this.params.id) : "/");
   unfinished = () => this.loaded && (this.run.share < 1 || !this.run.verdict || this.run.verdict.outdated);
   get base() {
-    return location.pathname;
+    return here().path;
   }
 
   async load(signal) {
@@ -94,8 +106,9 @@ export class RunPage {
 
   overview() {
     const { run } = this;
+    if (run.holds) return nothing;
     return html`${this.verdict()}
-      <section class="stack"><h2>Curves</h2>${run.curated.length ? html`<div class="charts">${this.charts(run.curated)}</div>` : html`<p class="soft">No step is logged yet: curves appear here by themselves.</p>`}</section>
+      <section class="stack"><h2>Curves</h2>${run.curated.length ? html`<div class="charts">${this.charts(run.curated)}</div>` : html`<p class="soft">${run.is_log && run.verdict ? "No curve could be read." : "No step is logged yet: curves appear here by themselves."}</p>`}</section>
       ${run.evaluations.length ? this.evaluations() : nothing}`;
   }
 
@@ -121,7 +134,7 @@ export class RunPage {
     return html`<section class="stack"><h2>${verdict.headline}</h2><p class="soft">${verdict.checks ? `${count(verdict.checks)} checks were made.` : ""} ${(verdict.notes ?? []).join(" ")}</p></section>
       ${(verdict.causes ?? []).map((cause) => html`<section class="card stack">${this.finding(cause.finding, true)}${cause.consequences.length ? html`<h3 class="soft">What followed from it</h3>${cause.consequences.map((one) => this.finding(one, false))}` : nothing}</section>`)}
       ${verdict.remarks?.length ? html`<section class="stack"><h2>Remarks</h2>${verdict.remarks.map((one) => html`<p>${one.title}. <span class="soft">${one.measured}</span></p>`)}</section>` : nothing}
-      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2><div class="scroll"><table><thead><tr><th scope="col">Check</th><th scope="col">Why</th><th scope="col">What would allow it</th></tr></thead><tbody>${verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
+      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Check</th><th scope="col">Why</th><th scope="col">What would allow it</th></tr></thead><tbody>${verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
   }
 
   finding(one, isCause) {
@@ -155,7 +168,7 @@ export class RunPage {
   evaluations() {
     const last = [...this.run.evaluations].reverse();
     const names = [...new Set(last.flatMap((one) => Object.keys(one.metrics)))].slice(0, 6);
-    return html`<section class="stack"><h2>Held-out evaluations</h2><div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    return html`<section class="stack"><h2>Held-out evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
       <tbody>${last.slice(0, 30).map((one) => html`<tr><td class="num">${count(one.step)}</td><td>${one.suite ?? "held-out"}</td>${names.map((name) => html`<td class="num">${estimate(one.metrics[name])}</td>`)}</tr>`)}</tbody></table></div></section>`;
   }
 
@@ -164,13 +177,13 @@ export class RunPage {
     const wanted = query.get("q").toLowerCase();
     const from = query.get("from"), to = query.get("to");
     const range = from !== "" || to !== "";
-    const sections = this.run.keys.map(({ title, keys }) => ({ title, keys: keys.filter((key) => key.toLowerCase().includes(wanted)) })).filter(({ keys }) => keys.length);
+    const sections = this.run.keys.map(({ title, keys }) => ({ title, keys: keys.filter((key) => `${key} ${this.theirs(key)}`.toLowerCase().includes(wanted)) })).filter(({ keys }) => keys.length);
     const set = (name, value) => go(link(this.base, query.with(name, value)), { replace: true });
     return html`<div class="bar">
         <input class="field grow" type="search" data-search placeholder="Find a curve" aria-label="Find a curve" .value=${query.get("q")} @input=${(event) => set("q", event.target.value)}>
-        <label class="small">Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
+        <label class="small" data-live>Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
         <button class="button" aria-pressed=${query.get("log") === "1"} @click=${() => set("log", query.get("log") ? "" : "1")}>Log axis</button>
-        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button><a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
+        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${this.run.is_log ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
       ${unknown(query, ["q", "smooth", "log", "from", "to"])}
       ${sections.map(({ title, keys }) => html`<section class="stack"><h2>${title} <span class="soft small">${keys.length}</span></h2><div class="charts">${this.charts(keys)}</div></section>`)}
@@ -179,16 +192,18 @@ export class RunPage {
 
   rolloutsOfRange = () => link(runLink(this.params.id, "rollouts"), `step=${this.query.get("from") || 0}-${this.query.get("to")}`);
 
+  theirs = (key) => this.run.verdict?.read?.names[key] ?? "";
+
   charts(keys) {
     const marks = marksOf(this.run);
     return repeat(keys, (key) => key, (key) => {
       const query = `key=${encodeURIComponent(key)}${this.rangeQuery()}`;
       const own = marks.filter((mark) => mark.signals.includes(key));
       const file = (form) => `${api("runs", this.params.id)}/series.${form}?${query}${this.query.get("log") ? "&log=1" : ""}`;
-      return html`<figure class="card chart" data-key=${key}><header><h3 title=${key}>${key}</h3><span class="read" data-read></span></header>
+      return html`<figure class="card chart" data-key=${key}><header><h3 title=${this.theirs(key) ? `${key}, logged as ${this.theirs(key)}` : key}>${key}${this.theirs(key) ? html` <span class="soft small">${this.theirs(key)}</span>` : nothing}</h3><span class="read" data-read></span></header>
         <div class="plot" tabindex="0" role="img" aria-label=${this.describe(key, own)} @keydown=${(event) => steer(event.currentTarget, event)}></div>
-        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${link(runLink(this.params.id, "rollouts"), mark.selection)} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
-          <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
+        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? link(runLink(this.params.id, "rollouts"), mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
+          <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button data-live @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
           <details><summary class="soft">table</summary>${this.table(key)}</details></footer></figure>`;
     });
   }
@@ -217,7 +232,7 @@ export class RunPage {
     const rows = Object.entries(this.run.config).filter(([key, value]) => `${key} ${JSON.stringify(value)}`.toLowerCase().includes(wanted));
     return html`<div class="bar"><input class="field grow" type="search" data-search placeholder="Find a setting" aria-label="Find a setting" .value=${this.query.get("q")} @input=${(event) => go(link(this.base, this.query.with("q", event.target.value)), { replace: true })}></div>
       <dl class="facts"><div><dt>folder</dt><dd class="mono">${this.run.path}</dd></div></dl>
-      <div class="scroll"><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>
+      <div class="scroll" tabindex="0" role="region" aria-label="Table"><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>
       ${rows.length ? nothing : html`<p class="empty">No setting is known.</p>`}`;
   }
 
@@ -247,7 +262,7 @@ export class RunPage {
   }
 
   key(event) {
-    if (event.key === "r" && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
+    if (event.key === "r" && !this.run.is_log && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
     if (this.tab !== "curves") return false;
     const { query } = this;
     if (event.key === "l") return go(link(this.base, query.with("log", query.get("log") ? "" : "1")), { replace: true }), true;

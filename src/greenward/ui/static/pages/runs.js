@@ -1,14 +1,15 @@
-// All runs of the folders: which is best, which is sick, which runs.
+// All runs of the folders: which is best, which has findings, which runs.
 import { age, count, getJson, go, html, link, nothing, number, percent, rangeBar, runLink, spark, stateBadge, verdictBadge, Window } from "/static/core.js";
+import { auditBadge, auditLine } from "/static/pages/audit.js";
 
 const COLUMNS = [
   ["tick", ""], ["name", "Run"], ["state", "State"], ["held", "Held-out"], ["reward", "Reward"], ["spark", "Curve"], ["verdict", "Diagnosis"], ["step", "Step"], ["changed", "Changed"],
 ];
 const ORDER = { running: 0, waiting: 1, failed: 2, stale: 3, stopped: 4, finished: 5 };
-const sickness = (run) => (run.verdict?.critical ?? 0) * 1000 + (run.verdict?.warnings ?? 0);
+const severity = (run) => (run.verdict?.critical ?? 0) * 1000 + (run.verdict?.warnings ?? 0);
 const VALUES = {
   name: (run) => run.name, state: (run) => ORDER[run.state] ?? 9, held: (run) => -(run.after?.value ?? -1), reward: (run) => -(run.reward ?? -1e300),
-  verdict: (run) => -sickness(run), step: (run) => -(run.step ?? -1), changed: (run) => -run.changed,
+  verdict: (run) => -severity(run), step: (run) => -(run.step ?? -1), changed: (run) => -run.changed,
 };
 
 export class RunsPage {
@@ -52,11 +53,11 @@ export class RunsPage {
     this.rows = rows;
     const arms = runs.filter((run) => run.parent).length;
     const ticked = this.ticked();
-    if (!runs.length)
+    if (!runs.length && !this.data.audits.length)
       return html`<h1>No runs yet</h1><p>There is no run below ${this.data.folders.join(", ")}. Start one with <code>greenward train quickstart</code>: it appears here by itself.</p>${this.problems(problems)}`;
     return html`
       <h1 class="unseen">Runs</h1>
-      ${this.tiles(runs.filter((run) => !run.parent))}
+      ${this.tiles(runs.filter((run) => !run.parent && !run.holds))}
       ${this.problems(problems)}
       <div class="bar">
         <input class="field grow" data-search type="search" placeholder="Filter: name, algorithm:grpo, state:running, seed:1 …" aria-label="Filter runs" .value=${this.query.get("q")} @input=${(event) => go(link("/", this.query.with("q", event.target.value)), { replace: true })}>
@@ -69,7 +70,14 @@ export class RunsPage {
         <colgroup class="only-wide">${COLUMNS.map(([name]) => html`<col class="c-${name}">`)}</colgroup>
         <thead><tr>${COLUMNS.map(([name, title]) => html`<th class="c-${name}" scope="col" aria-sort=${this.sorted(name)}>${VALUES[name] ? html`<button @click=${() => this.sort(name)}>${title}${{ ascending: " ↑", descending: " ↓", none: "" }[this.sorted(name)]}</button>` : title || html`<span class="unseen">Compare</span>`}</th>`)}</tr></thead>
         <tbody>${this.window.rows(rows.length, this.window.range(document.querySelector(".runs tbody"), rows.length), (place) => this.row(rows[place], place, ticked), COLUMNS.length)}</tbody>
-      </table>${rows.length ? nothing : html`<p class="empty">No run matches.</p>`}</div>`;
+      </table>${rows.length ? nothing : html`<p class="empty">No run matches.</p>`}</div>
+      ${this.audits()}`;
+  }
+
+  audits() {
+    if (!this.data.audits.length) return nothing;
+    return html`<section class="stack"><h2>Audits of rewards</h2><div class="scroll" tabindex="0" role="region" aria-label="Audits"><table><thead><tr><th scope="col">Audit</th><th scope="col">Verdict</th><th scope="col">Kind of grader</th></tr></thead>
+      <tbody>${this.data.audits.map((one) => html`<tr><td>${one.error ? one.name : html`<a class="name" href=${"/audit/" + encodeURIComponent(one.id)}>${one.name}</a>`}<span class="soft small cut">${one.function ?? ""}</span></td><td>${auditBadge(one)}</td><td>${one.error ? html`<span class="warn">${one.error}</span>` : html`${one.kinds.join(", ")} <span class="soft">${auditLine(one)}</span>`}</td></tr>`)}</tbody></table></div></section>`;
   }
 
   sorted(name) {
@@ -90,19 +98,19 @@ export class RunsPage {
     const best = alike.reduce((top, run) => (!top || run.after.value > top.after.value ? run : top), null);
     const close = best ? alike.filter((run) => run !== best && run.after.high >= best.after.low).length : 0;
     const unread = runs.some((run) => !run.config_known);
-    const sick = runs.filter((run) => sickness(run)).sort((a, b) => sickness(b) - sickness(a));
-    const critical = sick.filter((run) => run.verdict.critical).length;
+    const found = runs.filter((run) => severity(run)).sort((a, b) => severity(b) - severity(a));
+    const critical = found.filter((run) => run.verdict.critical).length;
     const waiting = runs.filter((run) => !run.verdict).length;
-    const untold = runs.filter((run) => run.verdict && !sickness(run) && !["healthy", "no step yet"].includes(run.verdict.verdict)).length;
+    const untold = runs.filter((run) => run.verdict && !severity(run) && !["healthy", "no step yet"].includes(run.verdict.verdict)).length;
     const active = runs.filter((run) => run.state === "running" || run.state === "waiting");
     const failed = runs.filter((run) => run.state === "failed" || run.state === "stale");
     return html`<section class="tiles" aria-label="Summary">
       <div class="card tile"><h2>Best on held-out problems</h2>${unread ? html`<p class="figure">…</p><p class="soft">Reading the settings of the runs</p>` : best
         ? html`<p class="figure">${percent(best.after.value)}</p><p><a href=${runLink(best.id)}>${best.name}</a> <span class="soft">${best.after.name}, 95 % ${percent(best.after.low)} to ${percent(best.after.high)}${close ? `; ${close} other${close > 1 ? "s" : ""} within it` : ""}</span></p>`
         : html`<p class="figure">–</p><p class="soft">No run was evaluated yet.</p>`}</div>
-      <div class="card tile"><h2>Sick</h2><p class="figure ${critical ? "bad" : sick.length ? "warn" : waiting || untold ? "" : "good"}">${sick.length ? `${sick.length} of ${runs.length}` : waiting ? "…" : "none"}</p>
-        ${sick.slice(0, 2).map((run) => html`<p class="cut" title=${run.verdict.headline}><a href=${runLink(run.id)}>${run.name}</a> <span class="soft">${run.verdict.headline}</span></p>`)}
-        ${waiting ? html`<p class="soft">${waiting} still to be diagnosed</p>` : sick.length ? nothing : html`<p class="soft">Nothing wrong was found in what could be checked${untold ? `; ${untold} ${untold > 1 ? "are" : "is"} too short or lack${untold > 1 ? "" : "s"} signals` : ""}.</p>`}</div>
+      <div class="card tile"><h2>With findings</h2><p class="figure ${critical ? "bad" : found.length ? "warn" : waiting || untold ? "" : "good"}">${found.length ? `${found.length} of ${runs.length}` : waiting ? "…" : "none"}</p>
+        ${found.slice(0, 2).map((run) => html`<p class="cut" title=${run.verdict.headline}><a href=${runLink(run.id)}>${run.name}</a> <span class="soft">${run.verdict.headline}</span></p>`)}
+        ${waiting ? html`<p class="soft">${waiting} still to be diagnosed</p>` : found.length ? nothing : html`<p class="soft">Nothing wrong was found in what could be checked${untold ? `; ${untold} ${untold > 1 ? "are" : "is"} too short or lack${untold > 1 ? "" : "s"} signals` : ""}.</p>`}</div>
       <div class="card tile"><h2>Running</h2><p class="figure">${active.length}</p>${active.slice(0, 2).map((run) => html`<p class="cut"><a href=${runLink(run.id)}>${run.name}</a> <span class="soft">${doing(run)}</span></p>`)}
         ${failed.length ? html`<p><span class="soft">${failed.length} failed or left unfinished:</span> <a href=${runLink(failed[0].id)}>${failed[0].name}</a></p>` : active.length ? nothing : html`<p class="soft">${count(runs.length)} run${runs.length > 1 ? "s" : ""} in all</p>`}</div>
     </section>`;

@@ -1,0 +1,67 @@
+"""What tests of the pages share: a page that is watched, waiting, and what axe-core and the layout find wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+def until(page: Any, script: str, seconds: float = 15.0) -> None:
+    """Wait until a script gives true. Playwright's own waiting makes code of text, which the policy refuses."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(script):
+        assert time.monotonic() < end, script
+        page.wait_for_timeout(50)
+
+
+class Watched:
+    """A page whose errors, refused policies and requests to elsewhere are kept."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page, self.url, self.wrong = page, url, []
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on(
+            "console",
+            lambda m: self.wrong.append(m.text) if m.type == "error" and "404" not in m.text else None,
+        )
+        page.on(
+            "request",
+            lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.wrong.append(r.url),
+        )
+
+    def open(self, path: str, wait: str = "main h1, main h2, main .empty") -> Any:
+        self.page.goto(self.url + path)
+        self.page.wait_for_selector(wait, state="attached")
+        return self.page
+
+
+def flaws(browser: Any, url: str, pages: Mapping[str, str], axe: str, scheme: str) -> list[Any]:
+    """What axe-core finds on pages, given with what to wait for, wide and on a phone; and what is too wide."""
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    page = context.new_page()
+    wrong: list[Any] = []
+    for path, wait in pages.items():
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(url + path)
+        page.wait_for_selector(wait)
+        page.evaluate(
+            "(text) => eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text))",
+            axe,
+        )
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(100)
+            found = page.evaluate("(tags) => axe.run({runOnly: tags})", TAGS)
+            wrong += [
+                (path, width, one["id"], [node["html"][:200] for node in one["nodes"][:3]])
+                for one in found["violations"]
+            ]
+            if (sideways := page.evaluate("document.documentElement.scrollWidth")) > width:
+                wrong.append((path, width, "scrolls sideways", sideways))
+    context.close()
+    return wrong

@@ -1,0 +1,138 @@
+"""A bundle shows on any static host what the server shows, and overwrites nothing."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Watched, flaws
+from made_runs import HOSTILE, write_hostile, write_run
+
+from greenward.common.errors import RunError
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    server = pytest.importorskip("greenward.ui.server", reason="the extra `ui` is not installed")
+    base = tmp_path_factory.mktemp("bundle")
+    folder = base / "runs"
+    answers = write_run(folder / "good", 120, seed=0)
+    write_run(folder / "study" / "faulty", 120, seed=1, sick=True)
+    write_hostile(folder / "hostile & <odd>")
+    before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    (base / "host").mkdir()
+    out = base / "host" / "pages"
+    count = server.write_pages([folder], out)
+    assert count == sum(path.is_file() for path in out.rglob("*"))
+    assert before == {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    assert [path.name for path in (base / "host").iterdir()] == ["pages"]
+    host = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=base / "host")
+    )
+    threading.Thread(target=host.serve_forever, daemon=True).start()
+    yield folder, out, f"http://127.0.0.1:{host.server_address[1]}/pages/", answers
+    host.shutdown()
+    host.server_close()
+
+
+@pytest.fixture
+def page(bundle, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    watched = Watched(context.new_page(), bundle[2])
+    yield watched
+    context.close()
+    assert watched.wrong == []
+
+
+def test_nothing_is_overwritten_or_put_among_the_runs(bundle, tmp_path):
+    server = pytest.importorskip("greenward.ui.server")
+    folder, out, _, _ = bundle
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for there in (out, tmp_path / "file", tmp_path / "link"):
+        with pytest.raises(RunError, match="exists"):
+            server.write_pages([folder], there)
+    with pytest.raises(RunError, match="folder that is shown"):
+        server.write_pages([folder], folder / "site")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="no run"):
+        server.write_pages([tmp_path / "empty"], tmp_path / "site")
+    many = [tmp_path / "many" / str(number) for number in range(21)]
+    for path in many:
+        path.mkdir(parents=True)
+        (path / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 1.0}\n')
+    with pytest.raises(RunError, match="21 runs"):
+        server.write_pages([tmp_path / "many"], tmp_path / "site")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "link", "many"]
+    assert (tmp_path / "file").read_text() == "mine" and not (folder / "site").exists()
+
+
+def test_no_script_and_no_data_comes_from_outside_and_no_path_goes_out(bundle):
+    folder, out, _, _ = bundle
+    text = (out / "index.html").read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src &#x27;none&#x27;" in policy and "script-src &#x27;self&#x27;" in policy
+    assert text.index("Content-Security-Policy") < text.index("<script")
+    for path in out.rglob("*"):
+        if path.suffix in (".js", ".html", ".css") and "vendor" not in path.parts:
+            loaded = re.findall(r"""(?:from|src=|href=|url\()\s*["']?([^"'\s)>`$]+)""", path.read_text())
+            assert not [one for one in loaded if one.startswith(("http", "//", "/static"))], path
+        if path.suffix == ".json":
+            assert str(folder.parent) not in path.read_text()
+
+
+def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):
+    _, _, url, answers = bundle
+    shown = page.open("", "tr.row")
+    shown.get_by_role("link", name="study/faulty").last.click()
+    shown.wait_for_selector(".plot canvas")
+    assert shown.url.startswith(url + "#/r/study~faulty")
+    shown.locator(".marks a").first.click()
+    shown.wait_for_selector(".answers tr.row")
+    shown.locator(".answers tr.row a").first.click()
+    shown.wait_for_selector(".lines li")
+    shown.go_back()
+    shown.wait_for_selector(".answers tr.row")
+    shown = page.open("#/r/good/rollouts?status=failed", ".answers tr.row")
+    shown.reload()
+    shown.wait_for_selector(".answers tr.row")
+    number = sum(row["status"] == "failed" for _, row in answers)
+    assert shown.locator("p[role=status]").inner_text().startswith(f"{number} of {len(answers)}")
+    assert not shown.locator("form").is_visible()
+    shown = page.open("#/r/good/rollouts?step=17-19", "[role=alert]")
+    assert "not in the bundle" in shown.locator("[role=alert]").inner_text()
+
+
+def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):
+    shown = page.open("#/compare?runs=good,study~faulty", ".plot canvas")
+    shown.locator(".chip").first.click()
+    shown.wait_for_selector("#answers .lines")
+    for address, wait in {
+        "#/r/good/evaluation": ".cell",
+        "#/r/good/groups/60/240": ".lines li",
+        "#/r/good/problems/families%2Ftask_3": ".lines li",
+        "#/r/good/config": "main table",
+        "#/r/good/curves": ".plot canvas",
+    }.items():
+        page.open(address, wait)
+    runs = json.loads((Path(bundle[1]) / "data" / "000000.json").read_text())["runs"]
+    odd = next(run["id"] for run in runs if "odd" in run["name"])
+    shown = page.open(f"#/r/{odd}/rollouts/1/0", ".lines li")
+    assert shown.evaluate("window.owned") is None and HOSTILE[:20] in shown.locator(".lines").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe, scheme):
+    pages = {"#/": "tr.row", "#/r/study~faulty": ".plot canvas", "#/r/good/rollouts": ".answers tr.row"}
+    assert flaws(browser, bundle[2], pages, axe, scheme) == []

@@ -1,0 +1,219 @@
+"""Logs of other trainers as runs: what was read is what the log says, and hostile ones harm nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browsing import Watched, flaws
+from made_runs import HOSTILE, Served, get, request, serving, write_run
+
+from greenward.ui import logs as ui_logs
+from greenward.ui.logs import as_metrics, read_log
+
+SOUND, FAULTY = "trl~sound", "trl~faulty"
+
+
+def write_trl(path: Path, *, faulty: bool) -> list[dict[str, Any]]:
+    """A trainer_state.json of TRL; the gradients of a faulty one grow from step 60 on. Returns its rows."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for step in range(1, 121):
+        late = faulty and step >= 60
+        rows.append(
+            {
+                "step": step,
+                "epoch": step / 120,
+                "loss": float(rng.normal(0, 0.01)),
+                "grad_norm": float(1 + rng.normal(0, 0.05)) * (1.2 ** (step - 59) if late else 1.0),
+                "learning_rate": 1e-6,
+                "reward": 0.3 + 0.004 * step + float(rng.normal(0, 0.02)),
+                "reward_std": 0.3 + float(rng.normal(0, 0.02)),
+                "rewards/accuracy/mean": 0.3 + 0.004 * step,
+                "completions/mean_length": 200 + float(rng.normal(0, 5)),
+                "kl": 0.01,
+                "own <b>signal</b>": float(step),
+            }
+        )
+    path.mkdir(parents=True)
+    state = {"log_history": rows, "global_step": 120, "max_steps": 120}
+    (path / "trainer_state.json").write_text(json.dumps(state))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Any:
+    base = tmp_path_factory.mktemp("logs")
+    folder = base / "outputs"
+    rows = {
+        SOUND: write_trl(folder / "trl" / "sound", faulty=False),
+        FAULTY: write_trl(folder / "trl" / "faulty", faulty=True),
+    }
+    write_trl(folder / "trl" / "sound" / "checkpoint-60", faulty=False)  # of the same run
+    write_run(folder / "own", 40, seed=0)
+    (folder / "own" / "tensorboard").mkdir()
+    (folder / "own" / "tensorboard" / "events.out.tfevents.1").write_bytes(b"mirrored")
+    (folder / "progress").mkdir()
+    table = "\n".join(["timesteps,ep_rew_mean,loss", *(f"{100 * i},{i},{1 / i}" for i in range(1, 60))])
+    (folder / "progress" / "progress.csv").write_text(table)
+    printed = base / "train.log"
+    printed.write_text("".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60)))
+    (folder / "broken").mkdir()
+    (folder / "broken" / "trainer_state.json").write_text('{"log_history": [[[[')
+    secret = base / "secret"
+    write_trl(secret / "run", faulty=False)
+    (folder / "linked").symlink_to(secret)
+    (folder / "link").mkdir()
+    (folder / "link" / "trainer_state.json").symlink_to(secret / "run" / "trainer_state.json")
+    before = sorted((path, os.lstat(path).st_mtime_ns) for path in base.rglob("*"))
+    with serving([folder, printed], base / "cache") as port:
+        yield Served(folder, port, {name: list(enumerate(one)) for name, one in rows.items()})
+    after = sorted((path, os.lstat(path).st_mtime_ns) for path in base.rglob("*"))
+    assert before == [one for one in after if (base / "cache") not in (one[0], *one[0].parents)]
+
+
+def identifier(served, part: str) -> str:
+    return next(run["id"] for run in get(served, "/api/v1/runs")["runs"] if part in run["name"])
+
+
+def diagnosed(served, run: str) -> dict[str, Any]:
+    end = time.monotonic() + 60
+    while not (found := get(served, f"/api/v1/runs/{run}"))["verdict"] or found["verdict"].get("outdated"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return found
+
+
+def points(served, run: str, key: str) -> list[tuple[int, float]]:
+    _, _, body = request(served, f"/api/v1/runs/{run}/series.csv?key={key}")
+    rows = list(csv.reader(io.StringIO(body.decode())))
+    return [(int(step), float(value)) for step, value in rows[1:] if value]
+
+
+def test_logs_are_runs_beside_those_of_greenward(logs):
+    found = {run["name"]: run for run in get(logs, "/api/v1/runs")["runs"]}
+    names = {name.partition("/")[2] or name for name in found}
+    assert names == {"trl/sound", "trl/faulty", "own", "progress", "broken", "train.log"}
+    assert {run["state"] for name, run in found.items() if "own" not in name} == {"log"}
+
+
+@pytest.mark.parametrize(("part", "verdict"), [("sound", "healthy"), ("faulty", "findings")])
+def test_curves_and_diagnosis_are_those_of_the_log(logs, part, verdict):
+    run = identifier(logs, part)
+    found = diagnosed(logs, run)
+    rows = [row for _, row in logs.answers[f"trl~{part}"]]
+    read = found["verdict"]["read"]
+    assert read["format"] == "HF trainer" and "TRL" in read["trainer"] and read["steps"] == 120
+    assert (read["first"], read["last"]) == (1, 120) and read["names"]["reward/mean"] == "reward"
+    for ours, theirs in (("reward/mean", "reward"), ("grad_norm", "grad_norm")):
+        given = [(row["step"], row[theirs]) for row in rows]
+        shown = points(logs, run, ours)
+        assert [step for step, _ in shown] == [step for step, _ in given]
+        np.testing.assert_allclose([y for _, y in shown], [y for _, y in given], rtol=1e-6)
+    assert found["verdict"]["verdict"] == verdict
+    if part == "faulty":
+        cause = found["verdict"]["causes"][0]["finding"]
+        assert "grad_norm" in cause["signals"] and abs(cause["onset"]["step"] - 60) <= 10
+
+
+def test_a_named_file_of_any_format_is_a_run(logs):
+    run = identifier(logs, "train.log")
+    found = diagnosed(logs, run)
+    assert found["verdict"]["read"]["format"] == "printed lines" and found["rows"] == 59
+    assert math.isclose(points(logs, run, "reward/mean")[-1][1], 59 / 50, rel_tol=1e-5)
+
+
+def test_a_broken_log_says_so_and_a_linked_one_is_not_there(logs):
+    found = diagnosed(logs, identifier(logs, "broken"))
+    assert found["verdict"]["verdict"] == "cannot tell" and found["notes"] and found["rows"] == 0
+    assert not any("link" in run["name"] for run in get(logs, "/api/v1/runs")["runs"])
+
+
+def test_runs_in_one_file_are_found_once_it_is_read(tmp_path):
+    with sqlite3.connect(tmp_path / "project.db") as opened:
+        opened.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)"
+        )
+        for name in ("one", "two"):
+            for step in range(30):
+                row = ("2026-01-01", name, step, json.dumps({"reward": step / 30}))
+                opened.execute(
+                    "INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", row
+                )
+    with serving([tmp_path], None) as port:
+        served = Served(tmp_path, port, {})
+        assert diagnosed(served, "project.db")["verdict"]["inner"] == ["one", "two"]
+        end = time.monotonic() + 20
+        while len(runs := get(served, "/api/v1/runs")["runs"]) < 3 and time.monotonic() < end:
+            time.sleep(0.2)
+        assert {run["name"] for run in runs} == {"project.db", "project.db/one", "project.db/two"}
+        assert diagnosed(served, identifier(served, "db/two"))["rows"] == 30
+
+
+def test_hostile_logs_are_text_and_bounded(tmp_path, browser):
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    name = HOSTILE.replace("\ud800", "")[:200]
+    rows = [{"step": i, "reward": 0.5, name: float(i), "x" * 100_000: 1.0} for i in range(40)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows, "model": name}))
+    many = tmp_path / "many"
+    many.mkdir()
+    heads = ",".join(["step", *(f"key{i}" for i in range(6000))])
+    cells = "\n".join(",".join([str(step), *["1.5"] * 6000]) for step in range(12))
+    (many / "progress.csv").write_text(f"{heads}\n{cells}\n")
+    with serving([tmp_path], None) as port:
+        served = Served(tmp_path, port, {})
+        found = diagnosed(served, "many")
+        assert sum(len(section["keys"]) for section in found["keys"]) == 4000
+        assert any("24000 value(s)" in note for note in found["verdict"]["notes"])
+        context = browser.new_context()
+        watched = Watched(context.new_page(), served.url)
+        for path in ("/", "/r/hostile", "/r/hostile/curves", "/r/hostile/diagnosis", "/r/hostile/config"):
+            page = watched.open(path)
+            page.wait_for_timeout(150)
+            assert page.evaluate("window.owned") is None
+            assert page.locator("main script, main img, main iframe, main [onerror]").count() == 0
+        context.close()
+        assert watched.wrong == []
+
+
+def test_no_more_curves_are_kept_than_fit(tmp_path, monkeypatch):
+    write_trl(tmp_path / "run", faulty=False)
+    run = read_log(tmp_path / "run", "")
+    monkeypatch.setattr(ui_logs, "MAX_VALUES", 5 * len(run.steps))
+    curves, left_out = as_metrics(run)
+    assert list(curves.values) == list(run.values)[:5] and left_out == len(run.values) - 5
+
+
+def test_the_page_of_a_log_says_what_was_read(logs, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    watched = Watched(context.new_page(), logs.url)
+    page = watched.open(f"/r/{identifier(logs, 'faulty')}", ".plot canvas")
+    text = page.locator("main").inner_text()
+    assert "trainer_state.json" in text and "120 steps, 1 to 120" in text and "Not in it:" in text
+    assert page.locator(".tabs a").all_inner_texts() == ["Overview", "Curves", "Diagnosis", "Config"]
+    page.locator(".marks a").first.click()
+    page.wait_for_url("**/diagnosis")
+    page.get_by_role("link", name="Curves").click()
+    page.get_by_label("Find a curve").fill("completions/mean")
+    page.wait_for_selector("h3:has-text('completion/mean_length')")
+    assert re.search("completions/mean_length", page.locator("figure h3").first.inner_text())
+    context.close()
+    assert watched.wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_of_logs_are_accessible_and_fit_a_phone(browser, logs, axe, scheme):
+    run = identifier(logs, "faulty")
+    pages = {"/": "tr.row", f"/r/{run}": ".plot canvas", f"/r/{run}/diagnosis": ".plot canvas"}
+    assert flaws(browser, logs.url, pages, axe, scheme) == []
