@@ -256,7 +256,7 @@ def test_a_diagnosis_of_a_folder_that_became_a_link_is_not_shown(run, tmp_path):
     run.rename(tmp_path / "runs" / "other")
     run.symlink_to(tmp_path / "runs" / "other")  # within the folder, so that opening a file is not refused
     kept = Cache(tmp_path / "cache")
-    verdicts = Verdicts(kept)
+    verdicts = Verdicts(kept, LogStore(kept).file)
     try:
         until = time.monotonic() + 300
         while (found := verdicts.get(place, first=True)) is None and time.monotonic() < until:
