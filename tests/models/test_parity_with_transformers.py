@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from greenward.models import checkpoint
 from greenward.models.policy import Policy
 from greenward.models.sampler import row_keys, uniforms
 from greenward.models.scoring import GroupBatch
@@ -231,8 +232,16 @@ def test_greedy_tokens_equal_generate(folder):
         np.testing.assert_allclose(completion.logprobs, expected.detach(), atol=1e-4)
 
 
-def test_a_saved_folder_is_read_by_transformers_with_equal_logits(folder, tmp_path):
-    Policy.from_folder(folder, device="cpu").save(tmp_path / "saved")
+@pytest.mark.parametrize("files", [1, 5])
+def test_a_saved_folder_is_read_by_transformers_with_equal_logits(folder, tmp_path, monkeypatch, files):
+    (whole,) = folder.glob("*.safetensors")
+    if files > 1:
+        monkeypatch.setattr(checkpoint, "_FILE_BYTES", whole.stat().st_size // files)
+    policy = Policy.from_folder(folder, device="cpu")
+    policy.save(tmp_path / "saved")
+    assert (len(list((tmp_path / "saved").glob("*.safetensors"))) > 1) == (files > 1)
+    again = Policy.from_folder(tmp_path / "saved", device="cpu")
+    assert all(map(torch.equal, again.parameters(), policy.parameters()))
     token_ids = torch.tensor([PROMPTS[2]])
     expected, found = reference(folder)(token_ids).logits, reference(tmp_path / "saved")(token_ids).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

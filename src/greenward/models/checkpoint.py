@@ -40,6 +40,7 @@ _REQUIRED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
 )  # fmt: skip
+_FILE_BYTES = 384 << 20  # of weights in a file, where there is more than one
 _TOO_LARGE = 1 << 31  # for any number of a shape
 
 
@@ -437,8 +438,7 @@ def write(
 ) -> None:
     """Write config and `tensors`, in the compute type, under the names that they come with."""
     dtype = decoder.compute_dtype
-    cast = {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in tensors}
-    save_file(cast, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tensors(folder, ((name, tensor.detach().to("cpu", dtype, copy=True)) for name, tensor in tensors))
     ends: dict[str, Any] = {
         "eos_token_id": list(tokenizer.eos_ids) if len(tokenizer.eos_ids) > 1 else tokenizer.eos_id,
         "pad_token_id": tokenizer.pad_id,
@@ -446,6 +446,33 @@ def write(
     }
     _write_json(folder / "config.json", config_of(decoder.shape, dtype) | ends)
     _write_json(folder / "generation_config.json", ends)
+
+
+def _write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Write one file, or an index and files of about `_FILE_BYTES`, of which one is in memory at a time."""
+    single, files, total = folder / "model.safetensors", dict[str, str](), 0
+    for number, part in enumerate(_parts_of(tensors), start=1):
+        file = folder / f"model-{number:05}.safetensors"
+        save_file(part, file, metadata={"format": "pt"})
+        files |= dict.fromkeys(part, file.name)
+        total += sum(tensor.nbytes for tensor in part.values())
+    if len(set(files.values())) == 1:
+        file.rename(single)
+        return
+    index = {"metadata": {"total_size": total}, "weight_map": files}
+    _write_json(single.with_name(f"{single.name}.index.json"), index)
+
+
+def _parts_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    """The tensors in their order, in parts; each is emptied when the next one is asked for."""
+    part: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        part[name] = tensor
+        if sum(one.nbytes for one in part.values()) >= _FILE_BYTES:
+            yield part
+            part.clear()
+    if part:
+        yield part
 
 
 def save_folder(folder: Path, write: Callable[[Path], None]) -> None:
