@@ -86,7 +86,7 @@ STEP = (
     "training.max_steps=1 training.prompts_per_step=2 training.num_generations=2 "
     "training.micro_batch_sequences=2 sampling.max_tokens=16 evaluation.enabled=false"
 )
-FAULTS = " ".join(f"faults.{name}={{}}" for name in planted_faults.FAULTS)
+FEW = "problems.families.limit=40"  # of the generated functions
 CODE_FIX = (
     "training.prompts_per_step=2 training.num_generations=4 training.threads=1 sandbox.workers=1 "
     "problems.families.limit=1000 "
@@ -94,17 +94,19 @@ CODE_FIX = (
 )
 QUICK = f"warm_start.max_steps=5 warm_start.batch_size=8 {STEP}"
 LEARNED_EDITS = (
-    "warm_start.max_steps=300 training.max_steps=1 training.prompts_per_step=4 training.num_generations=4 "
+    "warm_start.max_steps=300 problems.families.limit=1000 "
+    "training.max_steps=1 training.prompts_per_step=4 training.num_generations=4 "
     "'evaluation={num_questions: 20, samples: 1, k: [1], eval_interval_steps: 10}'"
 )
-REPEATED = f"{sys.executable} -m greenward train quickstart {QUICK} --output {{out}}/run"
+REPEATED = f"{sys.executable} -m greenward train quickstart {QUICK} {FEW} --output {{out}}/run"
 EIGHT = "problems.train=training_problems.json problems.held_out=eval_problems.json preset=fast"
 FEW_EPISODES = (
     "training.num_episodes=20 training.episodes_per_step=10 algorithm.pretraining_updates=10 "
     "problems.generated=100 problems.compositions=10 evaluation.enabled=false evaluation.random_search=false"
 )
 ROUNDS = (
-    "training.max_steps=2 training.prompts_per_step=1 training.num_generations=2 sampling.max_tokens=32 "
+    f"{FEW} training.max_steps=2 training.prompts_per_step=1 training.num_generations=2 "
+    "sampling.max_tokens=32 "
     "evaluation.num_questions=2 evaluation.samples=1 evaluation.k=[1] evaluation.eval_interval_steps=1 "
     "evaluation.suites.0.num_questions=3 evaluation.suites.0.max_tokens=64"
 )
@@ -127,9 +129,11 @@ class Small:
 # The first that a command begins with holds.
 SMALL = (
     Small("greenward train ppo_code_fix 'faults", f"{CODE_FIX} --output run_1"),
-    Small("greenward train --config config.yaml", f"{STEP} model={{model}}"),
+    Small("greenward train ppo_code_fix --model", f"{STEP} {FEW}"),
+    Small("greenward train ppo_code_fix", f"{QUICK} {FEW}"),
+    Small("greenward train --config config.yaml", f"{STEP} {FEW} model={{model}}"),
     Small("greenward train quickstart tracking.wandb", QUICK, lacks="wandb", remedy="make test-trackers"),
-    Small("greenward train quickstart", QUICK),
+    Small("greenward train quickstart", f"{QUICK} {FEW}"),
     Small("greenward train grpo_code_execution", f"{ROUNDS} --output runs/mine"),
     Small("greenward train grpo_code_game", f"{STEP} code_game.phases=[1,1] code_game.evaluation_games=2"),
     Small(
@@ -155,12 +159,16 @@ SMALL = (
         "greenward train grpo_agent_repair model",
         f"{STEP} tools.max_calls=2 --output runs/grpo_agent_repair",
     ),
-    Small("greenward train grpo_agent_repair", f"{QUICK} tools.max_calls=2"),
+    Small("greenward train grpo_agent_repair", f"{QUICK} {FEW} tools.max_calls=2"),
+    Small("greenward train grpo_code_repair model", f"{STEP} {FEW}"),
+    Small("greenward train rejection_sampling", f"{STEP} {FEW}"),
     Small("greenward train sft", "warm_start.max_steps=2 warm_start.batch_size=2 evaluation.enabled=false"),
     Small("greenward train", f"{STEP}"),
     # DeepSpeed is not needed to shard the weights of two processes on CPU cores.
     Small(
-        "greenward launch", STEP, (("--processes 8", "--processes 2"), ("--config zero3", "--config fsdp2"))
+        "greenward launch",
+        f"{STEP} {FEW}",
+        (("--processes 8", "--processes 2"), ("--config zero3", "--config fsdp2")),
     ),
     Small("greenward slurm submit", "", (("slurm submit", "slurm render"),)),
     Small("greenward demo --quick", "--output runs/demo"),
@@ -185,8 +193,8 @@ TINY = "runs/tiny/checkpoints/last"
 PREPARED = {
     "run_2": f"greenward train ppo_code_fix {CODE_FIX} warm_start=null pretrained=null "
     "model=run_1/warm_start/checkpoints/last training.max_steps=330 --output run_2",
-    "runs/sound": f"greenward train quickstart {QUICK} training.max_steps=80 --output runs/sound",
-    "runs/broken": f"greenward train quickstart {QUICK} training.max_steps=80 "
+    "runs/sound": f"greenward train quickstart {QUICK} {FEW} training.max_steps=80 --output runs/sound",
+    "runs/broken": f"greenward train quickstart {QUICK} {FEW} training.max_steps=80 "
     "'faults.gradient_explosion={after_step: 40}' --output runs/broken",
     TINY: f"greenward train quickstart {QUICK} model.shape.max_positions=4096 --output runs/tiny",
 }
