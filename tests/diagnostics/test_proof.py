@@ -246,3 +246,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
         list(diff_checkpoints(tmp_path / "a.safetensors", tmp_path / "a.safetensors"))
     with pytest.raises(CheckpointError, match="no safetensors"):
         list(diff_checkpoints(empty, empty))
+
+
+def test_the_warm_start_in_a_run_is_no_second_run_of_its_folder(tmp_path):
+    """As a command writes both that is repeated with `--output {out}/run`."""
+    write_run(tmp_path / "out" / "run", healthy(1, 40))
+    write_run(tmp_path / "out" / "run" / "warm_start", healthy(2, 20))
+    assert len(proof.read_run_signals(tmp_path / "out").steps) == 40
+    write_run(tmp_path / "out" / "other", healthy(2, 20))
+    with pytest.raises(DiagnosticsError, match=r"has [23] runs"):
+        proof.read_run_signals(tmp_path / "out")
