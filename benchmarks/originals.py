@@ -184,18 +184,20 @@ SMALL = (
     Small("greenward problems from-source .", "", ((" . ", " project "),)),
     Small("rldk monitor", "--once"),
     Small("rldk check-determinism", "", (("CMD", REPEATED), ("--replicas 5", "--replicas 2"))),
-    Small("rldk bisect", "--steps 60"),
+    Small("rldk bisect", "--steps 40"),
     Small("rldk diff-ckpt a b", "", ((" a b", " run_1 run_2"),)),
 )  # fmt: skip
 
+LEARNED = (
+    f"greenward train ppo_code_fix {CODE_FIX} evaluation.enabled=false training.max_steps=40 "
+    "warm_start=null pretrained=null model=run_1/warm_start/checkpoints/last"
+)
 TINY = "runs/tiny/checkpoints/last"
 # What commands of the page name that none of them makes, by the name: a training.
 PREPARED = {
-    "run_2": f"greenward train ppo_code_fix {CODE_FIX} warm_start=null pretrained=null "
-    "model=run_1/warm_start/checkpoints/last training.max_steps=330 --output run_2",
-    "runs/sound": f"greenward train quickstart {QUICK} {FEW} training.max_steps=80 --output runs/sound",
-    "runs/broken": f"greenward train quickstart {QUICK} {FEW} training.max_steps=80 "
-    "'faults.gradient_explosion={after_step: 40}' --output runs/broken",
+    "run_2": f"{LEARNED} training.max_steps=330 --output run_2",
+    "runs/sound": f"{LEARNED} --output runs/sound",
+    "runs/broken": f"{LEARNED} sampling.max_tokens=6 --output runs/broken",
     TINY: f"greenward train quickstart {QUICK} model.shape.max_positions=4096 --output runs/tiny",
 }
 
