@@ -98,7 +98,9 @@ LEARNED_EDITS = (
     "training.max_steps=1 training.prompts_per_step=4 training.num_generations=4 "
     "'evaluation={num_questions: 20, samples: 1, k: [1], eval_interval_steps: 10}'"
 )
-REPEATED = f"{sys.executable} -m greenward train quickstart {QUICK} {FEW} --output {{out}}/run"
+TINY = (
+    f"greenward train quickstart {QUICK} {FEW} model.shape.max_positions=4096 --output runs/tiny --overwrite"
+)
 EIGHT = "problems.train=training_problems.json problems.held_out=eval_problems.json preset=fast"
 FEW_EPISODES = (
     "training.num_episodes=20 training.episodes_per_step=10 algorithm.pretraining_updates=10 "
@@ -110,6 +112,11 @@ ROUNDS = (
     "evaluation.num_questions=2 evaluation.samples=1 evaluation.k=[1] evaluation.eval_interval_steps=1 "
     "evaluation.suites.0.num_questions=3 evaluation.suites.0.max_tokens=64"
 )
+LEARNED = (
+    f"greenward train ppo_code_fix {CODE_FIX} evaluation.enabled=false training.max_steps=40 "
+    "warm_start=null pretrained=null model=run_1/warm_start/checkpoints/last"
+)
+REPEATED = f"{sys.executable} -m {LEARNED} training.max_steps=3 --output {{out}}/run"
 
 
 @dataclass(frozen=True)
@@ -188,17 +195,11 @@ SMALL = (
     Small("rldk diff-ckpt a b", "", ((" a b", " run_1 run_2"),)),
 )  # fmt: skip
 
-LEARNED = (
-    f"greenward train ppo_code_fix {CODE_FIX} evaluation.enabled=false training.max_steps=40 "
-    "warm_start=null pretrained=null model=run_1/warm_start/checkpoints/last"
-)
-TINY = "runs/tiny/checkpoints/last"
 # What commands of the page name that none of them makes, by the name: a training.
 PREPARED = {
     "run_2": f"{LEARNED} training.max_steps=330 --output run_2",
     "runs/sound": f"{LEARNED} --output runs/sound",
     "runs/broken": f"{LEARNED} sampling.max_tokens=6 --output runs/broken",
-    TINY: f"greenward train quickstart {QUICK} model.shape.max_positions=4096 --output runs/tiny",
 }
 
 
@@ -238,9 +239,10 @@ class Outcome:
 class Check:
     """Runs the lines in a folder, prints each and keeps them, so that what passed is not repeated."""
 
-    def __init__(self, folder: Path, model: str) -> None:
+    model = ""  # which takes the place of large ones
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model = model
         self.file = folder / "outcomes.jsonl"
         lines = self.file.read_text("utf-8").splitlines() if self.file.exists() else []
         kept = [Outcome(**json.loads(line)) for line in lines]
@@ -332,6 +334,15 @@ def smallest_model() -> str | None:
         return None
     sizes = {file.parent: file.stat().st_size for file in Path(named).glob("*/model.safetensors")}
     return str(min(sizes, key=sizes.__getitem__).resolve()) if sizes else None
+
+
+def tiny_model(check: Check) -> str:
+    """A decoder from random weights in a folder of its own, which recipes take for a pretrained model."""
+    folder = check.folder / "tiny"
+    if not folder.exists():
+        check.add("prepare", TINY, lambda: check.run(TINY))
+        shutil.copytree(check.folder / "runs/tiny/checkpoints/last", folder)
+    return str(folder)
 
 
 def write_files(folder: Path) -> None:
@@ -562,11 +573,13 @@ def main() -> int:
     folder = options.folder.resolve()
     write_files(folder)
     if options.anew:
-        shutil.rmtree(folder / "runs", ignore_errors=True)
+        for name in ("runs", "run_1", "run_2", "tiny"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "outcomes.jsonl").unlink(missing_ok=True)
     kept = options.json and options.json.resolve()
     os.chdir(folder)  # where the files lie that the lines name
-    check = Check(folder, smallest_model() or str(folder / TINY))
+    check = Check(folder)
+    check.model = smallest_model() or tiny_model(check)
     began = time.perf_counter()
     rows = list(rows_of(PAGE.read_text("utf-8")))
     commands = list(dict.fromkeys(command for row in rows for command in row.commands))
