@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +389,8 @@ def write_files(folder: Path) -> None:
         "pairs.jsonl",
         [{"prompt": "# Add a and b.\ndef add(a, b):\n", "completion": "    return a + b\n"}] * 4,
     )
-    put("project/sums.py", PROJECT)
+    for name, text in PROJECT.items():
+        put(f"project/{name}.py", text)
     steps = [{"loss": 0.01, "grad_norm": 0.5, "reward": step / 100, "kl": 0.001} for step in range(1, 91)]
     printed = "\n".join(["Job ID: 77", *map(str, steps)]) + "\n"
     put("logs/job_77/training_output.log", printed)
@@ -404,8 +406,8 @@ def write_files(folder: Path) -> None:
         put(f"logs/job_77/mbpp_summary_step_{step}_{phase}_20250731_002937.json", json.dumps(summary))
 
 
-PROJECT = "".join(
-    f'''
+PROJECT = {  # a part of its files is held out
+    name: f'''
 def {name}(values):
     """{about}
 
@@ -423,7 +425,7 @@ def {name}(values):
         ("largest", "The largest value.", "max(values)", 3, 7),
         ("squares", "The sum of the squares.", "sum(value * value for value in values)", 14, 65),
     )
-)
+}
 
 
 def typed(program: str, line: str) -> tuple[str, str]:
@@ -466,6 +468,15 @@ def load(given: dict[str, object]) -> None:
         import_config(str(recipe))
     else:
         load_recipe(str(recipe), [*overrides, *given["overrides"]])  # type: ignore[misc]
+
+
+def all_typed(lines: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Whether all lines are read or answered, or the first that is not."""
+    for program, line in lines:
+        outcome, said = typed(program, line)
+        if outcome != "ok":
+            return outcome, f"{program} {line}: {said}"
+    return "ok", f"{len(lines)} lines"
 
 
 def typed_lines() -> Iterator[tuple[str, str]]:
@@ -587,8 +598,9 @@ def main() -> int:
         check.command(command)
     for plan in dict.fromkeys(plans(commands)):
         check.add("plan", plan, lambda plan=plan: check.fits(plan))
-    for program, line in typed_lines():
-        check.add("typed", f"{program} {line}", lambda program=program, line=line: typed(program, line))
+    for verb, lines in groupby(typed_lines(), key=lambda one: " ".join(one[1].split(" -")[0].split()[:2])):
+        every = list(lines)
+        check.add("typed", verb, lambda every=every: all_typed(every))
     for title, figure in FIGURES.items():
         check.add("figure", title, lambda figure=figure: figure(check))
     print("\n".join(table(check.outcomes)))
