@@ -13,7 +13,7 @@
 # make test-distributed    trainings in two processes (DDP, FSDP2, DeepSpeed ZeRO-3), in .venv-distributed
 # make test-wheel    the wheel without torch, in .venv-wheel: what diagnoses, grades, audits and reports
 # make check   the static checks alone
-# make originals    the commands, options and figures of docs/migration.md at small size: 20 minutes on two cores
+# make originals    the commands, options and figures of docs/migration.md at small size, on the CPU
 # make lock    resolve the pinned versions anew
 # make vendor  fetch the libraries of the page of `greenward ui` anew, byte for byte, from npm
 # make clean   remove what can be made again (runs are kept)

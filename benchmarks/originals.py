@@ -14,8 +14,8 @@ Three parts, a line for each row:
    MBPP before, during and after a training; the eight problems of Q-learning; edits applied and judged by
    tests.
 
-About 20 minutes on two cores. Rows that passed are not repeated (`--anew` repeats them); MBPP is read from
-GREENWARD_DATA, and skipped without it. Exits with 1 when a row fails or a figure is missed.
+Took 50 minutes on a third of one core. Commands that passed are not repeated (`--anew` repeats them); MBPP is
+read from GREENWARD_DATA, and skipped without it. Exits with 1 when a row fails or a figure is missed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ import planted_faults  # noqa: E402
 
 PAGE = ROOT / "docs" / "migration.md"
 MODELS_VARIABLE = "GREENWARD_MODELS"
+KEPT = ("prepare", "command")  # parts that are not repeated once they passed; the others take seconds
 MOST_SECONDS = 1200.0  # of one command
 PROGRAMS = {
     "greenward": (sys.executable, "-m", "greenward"),
@@ -247,7 +248,7 @@ class Check:
         self.file = folder / "outcomes.jsonl"
         lines = self.file.read_text("utf-8").splitlines() if self.file.exists() else []
         kept = [Outcome(**json.loads(line)) for line in lines]
-        self.passed = {(one.part, one.what): one for one in kept if one.outcome == "ok"}
+        self.passed = {(one.part, one.what): one for one in kept if one.outcome == "ok" and one.part in KEPT}
         self.outcomes: list[Outcome] = []
 
     def add(self, part: str, what: str, work: Callable[[], tuple[str, str]]) -> None:
@@ -505,12 +506,8 @@ def calibration(folder: Path) -> tuple[str, str]:
     """As `planted`; the score is below the threshold, which the report states."""
     outcome, said = planted(folder, "reward_overconfidence")
     file = folder / "code_analysis" / "calibration_report.md"
-    stated = (
-        re.search(r"[^.\n|]*threshold[^.\n|]*0\.7[^\n|]*", file.read_text("utf-8")) if file.exists() else None
-    )
-    return (
-        outcome if stated else "failed"
-    ), f"{said}; {stated[0].strip() if stated else 'no threshold is stated'}"
+    stated = file.exists() and "threshold: 0.7" in file.read_text("utf-8")
+    return (outcome, f"{said}, threshold 0.7") if stated else ("failed", f"{said}, no threshold is stated")
 
 
 def mbpp(folder: Path) -> tuple[str, str]:
