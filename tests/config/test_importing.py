@@ -14,7 +14,7 @@ from greenward.common.errors import ConfigError
 from greenward.common.parsing import MAX_NESTING
 from greenward.config.importing import import_config, is_original
 from greenward.config.loading import all_recipes, field_at, key_path, load_recipe
-from greenward.config.originals import DATASETS, MODELS, ORIGINALS
+from greenward.config.originals import DATASETS, MODELS, ORIGINALS, counterpart
 
 FILES = {
     "GRPO_CODE_EXECUTION": "grpo_code_execution",
@@ -316,3 +316,33 @@ def test_links_in_a_circle_and_names_of_no_file_are_refused(tmp_path):
     for name in ("circle", "leads", "nul", "group"):
         with pytest.raises(ConfigError, match=r"symbolic links|names of files"):
             import_config(tmp_path / f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "said"),
+    [
+        (
+            "grpo_code_execution",
+            "training_args.max_steps=90",
+            "training_args.max_steps is training.max_steps here.",
+        ),
+        ("grpo_code_execution", "evaluation.timeout_seconds=10", "evaluation.suites.0.timeout_seconds here."),
+        ("dqn_code_generation", "agent.gamma=0.9", "agent.gamma is algorithm.gamma here."),
+        ("dqn_code_generation", "data.problems_file=a.json", "data.problems_file is problems.train here."),
+        (
+            "spiral_self_play",
+            "training.rae_alpha=0.9",
+            "training.rae_alpha is algorithm.baseline_decay here.",
+        ),
+        ("grpo_code_repair", "grpo.optim=adamw_8bit", "grpo.optim has no counterpart here: AdamW"),
+        ("grpo_code_repair", "run=repair", "`greenward import` the folder."),
+    ],
+)
+def test_a_key_of_another_system_as_an_override_is_answered_by_what_it_is_here(recipe, override, said):
+    with pytest.raises(ConfigError, match="unknown key") as error:
+        load_recipe(recipe, [override])
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_mistyped_key_of_ours_is_no_key_of_another_system():
+    assert counterpart("training.max_stpes") == "" and counterpart("trianing") == ""

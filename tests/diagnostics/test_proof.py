@@ -18,7 +18,7 @@ from synthetic_runs import healthy, with_explosion, write_run
 from greenward.cli.main import cli
 from greenward.common.errors import CheckpointError, DiagnosticsError, RunError
 from greenward.diagnostics import proof
-from greenward.diagnostics.proof import diff_checkpoints
+from greenward.diagnostics.proof import checkpoint_report, diff_checkpoints
 from greenward.runs.directory import fork_run
 
 PROGRAM = """
@@ -107,6 +107,19 @@ def test_a_replay_begins_before_the_onset_and_shows_the_fault_again(tmp_path, tr
     found = proof.replay(faulty(tmp_path / "run"), tmp_path / "again")
     assert (found.first_step, found.last_step) == (280, 350)
     assert found.finding.name == "gradient-explosion" and found.difference is None
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(290, False), (340, True)])
+def test_a_replay_that_ends_before_a_planted_fault_begins_leaves_it_out(tmp_path, training, steps, kept):
+    """A recipe with a fault that is never reached is refused, and a replay of another fault may end before."""
+    run = faulty(tmp_path / "run")
+    config = json.loads((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(
+        json.dumps(config | {"faults": {"gradient_explosion": {"after_step": 300}}})
+    )
+    proof.replay(run, tmp_path / "again", steps=steps)
+    planted = proof.read_config(tmp_path / "again")["faults"]["gradient_explosion"]
+    assert planted == ({"after_step": 300} if kept else None)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +228,16 @@ def test_links_of_a_checkpoint_stay_in_its_folder(tmp_path):
     assert diff_checkpoints(cached / "model.safetensors", cached)[0][0].change == 0
 
 
+def test_of_a_run_the_newest_checkpoint_is_compared(tmp_path):
+    run = faulty(tmp_path / "run")
+    for step, value in ((100, 5.0), (320, 3.0)):
+        save_file({"w": torch.full((4,), value)}, run / "checkpoints" / f"step_{step:06d}" / "a.safetensors")
+    save_file({"w": torch.full((4,), 6.0)}, tmp_path / "other.safetensors")
+    facts = checkpoint_report(run, tmp_path / "other.safetensors").facts
+    found = {fact.label: float(fact.value) for fact in facts[:2]}
+    assert found == {"L2 of the change": 6.0, "L2 of A": 6.0}  # 3 × √4
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -223,3 +246,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
         list(diff_checkpoints(tmp_path / "a.safetensors", tmp_path / "a.safetensors"))
     with pytest.raises(CheckpointError, match="no safetensors"):
         list(diff_checkpoints(empty, empty))
+
+
+def test_the_warm_start_in_a_run_is_no_second_run_of_its_folder(tmp_path):
+    """As a command writes both that is repeated with `--output {out}/run`."""
+    write_run(tmp_path / "out" / "run", healthy(1, 40))
+    write_run(tmp_path / "out" / "run" / "warm_start", healthy(2, 20))
+    assert len(proof.read_run_signals(tmp_path / "out").steps) == 40
+    write_run(tmp_path / "out" / "other", healthy(2, 20))
+    with pytest.raises(DiagnosticsError, match=r"has [23] runs"):
+        proof.read_run_signals(tmp_path / "out")

@@ -281,6 +281,7 @@ _SHOWN = ("reward/mean", "pass_rate", "evaluation/score", "loss", "grad_norm", "
 )  # fmt: skip
 @_EVERY
 @run_name_option
+@map_option
 def monitor(
     run: Path, *, rules: str, pid: int | None, alarms: Path | None, webhook: str | None, webhook_format: str,
     webhook_role: str | None, fail_on: str, **how: Any,
@@ -346,6 +347,7 @@ def monitor(
 @flag("--once", help="Show what is there, and end.")
 @_EVERY
 @run_name_option
+@map_option
 def watch(run: Path, **how: Any) -> None:
     """Show the signals of RUN in the terminal while it trains, with the diagnosis so far. Ctrl-C ends it."""
     from rich.live import Live
@@ -380,8 +382,9 @@ def _view(signals: RunSignals, headline: str) -> Any:
 
 
 def _followed(
-    run: Path, *, run_name: str | None, every: float, once: bool, pid: int | None = None
-) -> Iterator[RunSignals]:
+    run: Path, *, mapping: dict[str, str], run_name: str | None, every: float, once: bool,
+    pid: int | None = None,
+) -> Iterator[RunSignals]:  # fmt: skip
     """The signals of the run, again whenever its files have grown, until the process `pid` has ended."""
     from greenward.diagnostics.readers import read_run_signals
 
@@ -389,7 +392,7 @@ def _followed(
     while True:
         alive = pid is None or _is_alive(pid)
         try:
-            signals = read_run_signals(run, run_name=run_name)
+            signals = read_run_signals(run, mapping=mapping, run_name=run_name)
         except DiagnosticsError as error:
             if once or not alive:
                 raise
@@ -531,7 +534,10 @@ def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
 @click.argument("b", type=click.Path(exists=True, path_type=Path))
 @json_option
 def diff_ckpt(a: Path, b: Path, *, as_json: bool) -> None:
-    """Compare the weights of two checkpoints: L2 and cosine of each tensor, the top movers first."""
+    """Compare the weights of two checkpoints: L2 and cosine of each tensor, the top movers first.
+
+    Of a run directory, the newest checkpoint is taken.
+    """
     from greenward.diagnostics.proof import checkpoint_report
 
     show_report(checkpoint_report(a, b), as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from greenward import __version__
-from greenward.cli.diagnose import run_options
+from greenward.cli.diagnose import map_option, run_options
 from greenward.cli.main import DIAGNOSING, SETTINGS, Main, run
 from greenward.cli.options import PATH, OutputFile, json_option
 from greenward.common.text import visible
@@ -95,7 +95,8 @@ def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
 @click.argument("kind", type=click.Choice(("determinism", "drift", "reward")))
 @click.argument("run_a", type=PATH)
 @click.argument("run_b", type=PATH, required=False)
-def card(kind: str, run_a: Path, run_b: Path | None) -> None:
+@map_option
+def card(kind: str, run_a: Path, run_b: Path | None, *, mapping: dict[str, str]) -> None:
     """Show one part of a diagnosis of RUN_A, or how RUN_B differs from it.
 
     A card of determinism compares two repetitions; of one run, it says what keeps that from being repeated.
@@ -108,7 +109,7 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
         from greenward.cli.diagnose import DIFF_EXIT_CODES
         from greenward.diagnostics.diff import diff_runs
 
-        found = diff_runs(run_a, run_b)
+        found = diff_runs(run_a, run_b, mapping=mapping)
         click.echo(found.headline)
         raise SystemExit(DIFF_EXIT_CODES[found.verdict])
     if kind == "determinism":
@@ -116,7 +117,7 @@ def card(kind: str, run_a: Path, run_b: Path | None) -> None:
             click.echo(line)
         click.echo("Whether it repeats is shown by a second run (RUN_B), or by check-determinism.")
         return
-    _view(diagnose_run(run_a), kind)
+    _view(diagnose_run(run_a, mapping=mapping), kind)
 
 
 def _view_command(name: str, about: str) -> None:

@@ -32,6 +32,7 @@ def _left_out(why: str, *, takes_value: bool = True) -> Theirs:
 
 
 _FIELD_MAP = "--field-map"
+_READ_NO_NAMES = ("bisect", "check-determinism", "env-audit", "eval", "replay", "reward-drift")  # of a log
 _FOUND = _left_out("the format and its names are found; --map names what is not")
 _ALWAYS_A_GATE = _left_out(
     "the exit code says it always: 0 nothing, 1 findings, 2 an error", takes_value=False
@@ -44,9 +45,12 @@ _IN_THE_COMMAND = _left_out("the command says it")
 _READS_A_LOG = {"--preset": _FOUND, "--adapter": _FOUND, "-a": _FOUND}
 _COMMITS = Theirs(
     refused=True,
-    why="bisect puts settings of a run back one by one; for commits: git bisect run greenward diagnose LOG",
+    why="bisect puts settings of a run back one by one; for commits: `git bisect run greenward diagnose LOG`",
 )
 
+_EVALUATE = (
+    "`greenward eval MODEL --suite SUITE` evaluates a model, `rldk evals --run RUN` what a run recorded"
+)
 OPTIONS: Mapping[str, Mapping[str, Theirs]] = MappingProxyType(
     {
         "diff": {
@@ -99,6 +103,7 @@ OPTIONS: Mapping[str, Mapping[str, Theirs]] = MappingProxyType(
             "--output-dir": _NO_FILES,
             "--gate": _ALWAYS_A_GATE,
         },
+        "eval": {"--run": Theirs(refused=True, why=_EVALUATE)},
         "bisect": {
             "--bad": Theirs(""),
             **dict.fromkeys(("--cmd", "--metric", "--cmp", "--window", "--shell-predicate"), _COMMITS),
@@ -161,6 +166,8 @@ OPTIONS: Mapping[str, Mapping[str, Theirs]] = MappingProxyType(
             "--seed": _left_out("nothing is drawn"),
             **_READS_A_LOG,
         },
+        "log-scan": _READS_A_LOG,
+        "env-audit": {},
         "kl-drift": {
             **{
                 f"--{name}": _NO_THRESHOLD
@@ -188,9 +195,6 @@ ALIASES: Mapping[tuple[str, ...], tuple[str, ...]] = MappingProxyType(
 )
 """Commands that have another name in RLDK, with the option that their argument has here."""
 
-_EVALUATE = (
-    "`greenward eval MODEL --suite SUITE` evaluates a model, `rldk evals --run RUN` what a run recorded"
-)
 VERBS: Mapping[tuple[str, ...], str] = MappingProxyType(
     {
         ("compare-runs",): "`rldk diff --a RUN --b RUN` compares two runs",
@@ -235,7 +239,7 @@ def translated(name: str, arguments: Sequence[str], known: Mapping[str, object])
 
 def _options(name: str, arguments: Sequence[str]) -> list[str]:
     table, result, rest = OPTIONS.get(name, {}), list[str](), list(arguments)
-    readers = name in OPTIONS and name not in ("check-determinism", "bisect", "replay", "reward-drift")
+    readers = name in OPTIONS and name not in _READ_NO_NAMES
     while rest:
         given = rest.pop(0)
         if given == "--":

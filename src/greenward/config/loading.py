@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
-from itertools import product
+from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -22,6 +22,7 @@ from pydantic_core import to_jsonable_python
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
 from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
+from greenward.config.originals import counterpart
 from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
 from greenward.config.sections import OwnFunction
 from greenward.config.upgrade import EXTENDS, PRETRAINED, upgrade
@@ -327,6 +328,7 @@ _EXPECTED = {
     "model": "a section (keys and values)",
     "dict": "a section (keys and values)",
 }
+_MOST_COUNTERPARTS = 3  # of an unknown section that one line tells
 _MOST_MISTAKES = 20  # that one error tells; to look for the nearest key takes milliseconds each
 
 
@@ -416,7 +418,7 @@ def _message(item: Any, text: RecipeText, made: type[Recipe]) -> str:
         if needed := _needs(made, path):
             own = ", algorithm.name: ".join(identity(made))
             return f"{place}: {key} needs {needed}; this recipe has task: {own}."
-        return f"{place}: unknown key {key}.{_nearest(_nearest_keys(made, path))}"
+        return f"{place}: unknown key {key}.{_elsewhere(key, value) or _nearest(_nearest_keys(made, path))}"
     if problem == "value_error":
         place = text.place_of_named(path, str(context["error"]))
         return f"{place}: {key and key + ': '}{context['error']}."
@@ -455,6 +457,13 @@ def _is_choice(made: type[Recipe], path: KeyPath, value: Any) -> bool:
     field = field_at(made, path)
     takes_own = field is not None and OwnFunction in get_args(field.annotation)
     return value in _choices(made, path) or (takes_own and ":" in str(value))
+
+
+def _elsewhere(key: str, value: Any) -> str:
+    """What an unknown key, or the first ones of an unknown section, is here where other systems have it."""
+    keys = [dotted((key, *inner)) for inner, _ in leaves(value)] if isinstance(value, dict) else [key]
+    found = filter(None, map(counterpart, keys))
+    return "".join(f" {sentence}" for sentence in islice(found, _MOST_COUNTERPARTS))
 
 
 def _nearest(names: list[str]) -> str:

@@ -854,3 +854,18 @@ PARTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("multi_turn", "importance_sampling_level", "mask_tool_responses"), "grpo"),
 )
 """Files that hold one section of their system without its name: keys by which they are told, and the name."""
+_GROUPS = ("run", "grpo", "agent", "sft")  # of hydra's tree; `model` is a key of ours
+
+
+def counterpart(key: str) -> str:
+    """What a key of another system is here, or why it is not, in a sentence; empty for a key of none."""
+    if key in _GROUPS:
+        return (
+            f"{key} chooses a file of hydra's: name it in their defaults, and `greenward import` the folder."
+        )
+    if "." not in key:  # one of a section, whose name was left out, as likely as another system's
+        return ""
+    rows = [row for original in ORIGINALS for row in original.keys.get(key, ())]
+    if ours := dict.fromkeys(row.ours for row in rows if row.ours and row.ours != key):
+        return f"{key} is {', '.join(ours)} here."
+    return f"{key} has no counterpart here: {rows[0].why}." if rows and rows[0].why else ""

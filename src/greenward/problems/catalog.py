@@ -61,7 +61,7 @@ from greenward.problems.problem import Assertion, Case, Check, Comparison, InPro
 from greenward.problems.python_source import parse
 from greenward.problems.repositories import (
     PLANTED,
-    REPOSITORIES,
+    REPOSITORY_SETS,
     SWE_BENCH,
     planted_candidates,
     shipped_repositories,
@@ -343,7 +343,7 @@ SUITES: dict[str, Suite] = {
     "quixbugs": Suite(("quixbugs", "QuixBugs")),
 }
 
-NAMED = (*SHIPPED, REPOSITORIES, *SUITES)
+NAMED = (*SHIPPED, *REPOSITORY_SETS, *SUITES)
 GENERATED = (FAMILIES, MODULES, *SOURCES)
 
 
@@ -476,8 +476,8 @@ def load_suite(
     if len(parts := sources_in(source)) > 1:
         return _joined([load_suite(part, skip_bad_rows=skip_bad_rows, known=known) for part in parts], source)
     name, _, part = source.partition(":")
-    if source == REPOSITORIES:
-        return shipped_repositories()
+    if source in REPOSITORY_SETS:
+        return shipped_repositories(source)
     if source in SHIPPED:
         return load_json(DATA / f"{source}.json")
     check_source(source, known, path)

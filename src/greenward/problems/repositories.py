@@ -23,6 +23,8 @@ from greenward.runs.repository import MAX_FILE_BYTES, Repository
 from greenward.sandbox.inside.files import check_files, module_name
 
 REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
+REPOSITORY_SETS = (REPOSITORIES, f"{REPOSITORIES}:train", f"{REPOSITORIES}:test")
+_TEST_PACKAGES = ("shop", "settings")  # all tasks of a package are in one part, whose code they share
 PLANTED = "planted:"
 FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first ones, the bug breaks
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
@@ -30,10 +32,13 @@ TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conft
 _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
 
 
-def shipped_repositories() -> ProblemSet:
-    """The tasks of `data/repositories.yaml`, in their order."""
+def shipped_repositories(name: str = REPOSITORIES) -> ProblemSet:
+    """The tasks of `data/repositories.yaml`, in their order; of one part, those of its packages."""
     found = []
     for package in yaml.safe_load((DATA / "repositories.yaml").read_text(encoding="utf-8")):
+        part = "test" if package["package"] in _TEST_PACKAGES else "train"
+        if name not in (REPOSITORIES, f"{REPOSITORIES}:{part}"):
+            continue
         for task in package["tasks"]:
             right = package["files"][task["path"]]
             if right.count(task["right"]) != 1:
@@ -54,7 +59,7 @@ def shipped_repositories() -> ProblemSet:
                     columns={FAILING_TESTS: len(task["fails"])},
                 )
             )
-    return ProblemSet(found, name=REPOSITORIES)
+    return ProblemSet(found, name=name)
 
 
 def _row_problem(row: Row) -> Problem:

@@ -15,7 +15,8 @@ from greenward.environments.agent import AgentPrompts, demonstration, parse_call
 from greenward.environments.prompts import tools_of
 from greenward.grading.edits import editable_files
 from greenward.models.tokenizer import train_tokenizer
-from greenward.problems.catalog import load_problems
+from greenward.problems.catalog import load_problems, load_suite
+from greenward.problems.problem import shared_problems
 from greenward.recipes.run import train
 from greenward.runs.reading import read_rollouts
 from greenward.sandbox.pool import LocalExecutor
@@ -70,7 +71,11 @@ def test_settings_that_cannot_be(override, said):
 
 def test_a_pretrained_model_has_more_calls_and_the_shipped_repositories():
     recipe = load_recipe("grpo_agent_repair", ["model=some/model"])
-    assert tools_of(recipe).max_calls == 30 and recipe.problems.train == "repositories"
+    assert tools_of(recipe).max_calls == 30 and recipe.problems.train == "repositories:train"
+    train, held_out = (list(load_suite(name)) for name in (recipe.problems.train, recipe.problems.held_out))
+    packages = [{one.task_id.partition("/")[0] for one in part} for part in (train, held_out)]
+    assert not packages[0] & packages[1] and not shared_problems(train, held_out)
+    assert {one.task_id for one in (*train, *held_out)} == {one.task_id for one in load_suite("repositories")}
 
 
 @pytest.mark.slow

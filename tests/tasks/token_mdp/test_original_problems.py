@@ -13,61 +13,34 @@ from greenward.problems.formats import load_json
 from greenward.tasks import find_task
 from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.mdp import CodeGrading, TokenMDP, written_out
+from originals_retyped import DQN_TRAINING, dqn_rows
 
-WRITTEN = {  # name, docstring, (inputs, output) of the tests, the body of a right program
-    "add_numbers": (
-        "Return the sum of two numbers.",
-        [([2, 3], 5), ([-1, 1], 0)],
-        "return <arg0> + <arg1> <end>",
-    ),
-    "is_even": ("Return True if number is even.", [(2, True), (3, False)], "return <arg0> % 2 == 0 <end>"),
-    "max_of_three": (
-        "Return the maximum of three numbers.",
-        [([1, 2, 3], 3), ([3, 2, 1], 3), ([-1, -2, -3], -1)],
-        "return max ( <arg0> , <arg1> , <arg2> ) <end>",
-    ),
-    "count_vowels": (
-        "Count the vowels (a, e, i, o, u).",
-        [("hello", 2), ("HELLO", 2), ("xyz", 0)],
-        "return sum ( c in 'aeiou' for c in <arg0> . lower ( ) ) <end>",
-    ),
-    "reverse_string": ("Return the reverse.", [("ab", "ba"), ("", "")], "return <arg0> [ : : - 1 ] <end>"),
-    "factorial": (
-        "Return the factorial of n.",
-        [(0, 1), (1, 1), (5, 120)],
-        "return <arg0> * <self> ( <arg0> - 1 ) if <arg0> else 1 <end>",
-    ),
-    "is_palindrome": (
-        "Return True if string is a palindrome.",
-        [("noon", True), ("hello", False), ("", True)],
-        "return <arg0> == <arg0> [ : : - 1 ] <end>",
-    ),
-    "sum_list": (
-        "Return the sum of all numbers in a list.",
-        [([1, 2, 3], 6), ([0], 0), ([], 0)],
-        "return sum ( <arg0> ) <end>",
-    ),
+PROGRAMS = {  # the body of a right program, by the problem's name
+    "add_numbers": "return <arg0> + <arg1> <end>",
+    "is_even": "return <arg0> % 2 == 0 <end>",
+    "max_of_three": "return max ( <arg0> , <arg1> , <arg2> ) <end>",
+    "count_vowels": "return sum ( c in 'aeiou' for c in <arg0> . lower ( ) ) <end>",
+    "reverse_string": "return <arg0> [ : : - 1 ] <end>",
+    "factorial": "return <arg0> * <self> ( <arg0> - 1 ) if <arg0> else 1 <end>",
+    "is_palindrome": "return <arg0> == <arg0> [ : : - 1 ] <end>",
+    "sum_list": "return sum ( <arg0> ) <end>",
 }
 
 
 @pytest.fixture
 def file(tmp_path):
-    rows = [
-        {"function_name": name, "docstring": doc, "test_cases": list(map(list, cases)), "starter_code": ""}
-        for name, (doc, cases, _) in WRITTEN.items()
-    ]
     path = tmp_path / "training_problems.json"
-    path.write_text(json.dumps(rows))
+    path.write_text(json.dumps(dqn_rows(DQN_TRAINING)))
     return path
 
 
 def test_all_eight_problems_can_be_written_and_pass_their_tests(file, grader) -> None:
     """The arity of each is that of a right program, whose token sequence the MDP accepts step by step."""
     mdp = TokenMDP(list(load_json(file)), Vocabulary())
-    assert mdp.unproved == list(WRITTEN)
+    assert mdp.unproved == list(DQN_TRAINING)
     grading, programs = CodeGrading(grader), {}
     for one in mdp.problems:
-        programs[one] = [mdp.vocabulary.index[lexeme] for lexeme in WRITTEN[one.task_id][2].split()]
+        programs[one] = [mdp.vocabulary.index[lexeme] for lexeme in PROGRAMS[one.task_id].split()]
     choose = written_out(programs)
     writings = [mdp.start(one) for one in mdp.problems]
     for writing in writings:
@@ -87,7 +60,7 @@ def test_a_training_by_such_a_file_warns_and_runs(file, tmp_path, capsys) -> Non
     said = capsys.readouterr()
     assert "nothing shows that a program of 64 tokens and at most 32 steps passes" in said.out + said.err
     task = find_task("token_mdp")(load_recipe("dqn_code_generation", keys))
-    assert next(iter(task.doubts())).startswith(", ".join(WRITTEN))
+    assert next(iter(task.doubts())).startswith(", ".join(DQN_TRAINING))
 
 
 def test_a_reference_that_is_there_is_still_checked(tmp_path) -> None:

@@ -20,6 +20,7 @@ from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs, f
 from greenward.diagnostics.readers.names import GIGABYTE, Columns, RunRows, Table, has_no_unit, renamed
 from greenward.diagnostics.readers.rows import Format, Log
 from greenward.diagnostics.signals import HELD_OUT, RunSignals
+from greenward.runs.reading import WARM_START
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
 _MBPP_SUMMARY = re.compile(r"mbpp_summary_step_(\d{1,15})_\w+\.json")
@@ -156,8 +157,8 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
         name, _, inner = run.rpartition(":")
         chosen = found if len(found) == 1 else [one for one in found if one.name == name]
         inner = run if len(found) == 1 else inner
-    if len(found) == 1 and run is None:
-        chosen = found
+    if run is None and len(own := _without_warm_starts(found)) == 1:
+        chosen = own
     if not chosen:
         several = _several(found)
         if run is not None:
@@ -186,6 +187,16 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
         read, rows=read.rows + aside, set_aside=read.set_aside + aside, runs=max(len(found), len(runs))
     )
     return one, form, log, columns._replace(notes=[*notes, *columns.notes], reading=read)
+
+
+def _without_warm_starts(found: list[Found]) -> list[Found]:
+    """The runs but for those that are the warm start of another, in whose folder they lie."""
+    folders = {one.files[0].parent for one in found}
+    return [
+        one
+        for one in found
+        if (place := one.files[0].parent).name != WARM_START or place.parent not in folders
+    ]
 
 
 def _of_one_log(runs: list[RunRows], path: Path, name: str | None) -> tuple[RunRows, list[RunRows]]:

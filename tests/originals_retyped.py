@@ -1,4 +1,4 @@
-"""The configuration files of the original systems, retyped from their descriptions: keys and values alone."""
+"""Files and command lines of the original systems, retyped from their descriptions: names and values alone."""
 
 GRPO_CODE_EXECUTION = """
 model: {id: Qwen/Qwen3-1.7B, cache_dir: ./model_cache}
@@ -291,3 +291,171 @@ dataset_num_proc: 4
 dataset_kwargs: {}
 """,
 }
+
+# (docstring, [(inputs, output) of a test]) of the problems of the DQN; inputs of several arguments are a list.
+DQN_TRAINING: dict[str, tuple[str, list[tuple[object, object]]]] = {
+    "add_numbers": ("Return the sum of two numbers.", [([2, 3], 5), ([-1, 1], 0)]),
+    "is_even": ("Return True if number is even.", [(2, True), (3, False)]),
+    "max_of_three": (
+        "Return the maximum of three numbers.",
+        [([1, 2, 3], 3), ([3, 2, 1], 3), ([-1, -2, -3], -1)],
+    ),
+    "count_vowels": ("Count the vowels (a, e, i, o, u).", [("hello", 2), ("HELLO", 2), ("xyz", 0)]),
+    "reverse_string": ("Return the reverse.", [("ab", "ba"), ("", "")]),
+    "factorial": ("Return the factorial of n.", [(0, 1), (1, 1), (5, 120)]),
+    "is_palindrome": (
+        "Return True if string is a palindrome.",
+        [("noon", True), ("hello", False), ("", True)],
+    ),
+    "sum_list": ("Return the sum of all numbers in a list.", [([1, 2, 3], 6), ([0], 0), ([], 0)]),
+}
+DQN_EVALUATION: dict[str, tuple[str, list[tuple[object, object]]]] = {
+    "multiply": ("Return the product of two numbers.", [([2, 3], 6), ([0, 5], 0), ([-2, 4], -8)]),
+    "is_prime": ("Return True if number is prime.", [(2, True), (4, False), (17, True), (1, False)]),
+    "find_min": ("Return the smallest number of a list.", [([3, 1, 2], 1), ([5], 5), ([-1, -5], -5)]),
+}
+
+
+def dqn_rows(problems: dict[str, tuple[str, list[tuple[object, object]]]]) -> list[dict[str, object]]:
+    """The rows of a problem file of the DQN."""
+    return [
+        {"function_name": name, "docstring": doc, "test_cases": list(map(list, cases)), "starter_code": ""}
+        for name, (doc, cases) in problems.items()
+    ]
+
+
+# Every command of RLDK with the arguments that it needs, and each of its options with a value.
+RLDK_COMMANDS: dict[str, tuple[str, ...]] = {
+    "monitor --stream run.jsonl --rules grpo_safe": (
+        "--once", "--from-wandb entity/project", "--from-mlflow 1", "--report report.json", "--preset grpo",
+        """--field-map '{"my_reward": "reward_mean"}'""", "--regex trl", "--pid 4711", "--alerts alerts.jsonl",
+        "--alerts-txt alerts.txt", "--reward-health-window 10", "--kill-timeout-sec 5", "--http-timeout-sec 5",
+        "--retries 0",
+    ),
+    "emit --to run.jsonl --name loss --value 1": ("--step 1", "--time 1", "--run-id a", "--tags {}", "--meta {}"),
+    "ingest run.jsonl": (
+        "-a trl", "--adapter flexible", "-o out.jsonl", """--field-map '{"my_reward": "reward_mean"}'""", "-c config.yaml",
+        "--config-file config.yaml", "--validation-mode strict", "--required-fields step,reward", "--validate",
+        "--no-validate", "-v",
+    ),
+    "diff --a run_1 --b run_2 --signals gradient_norm": (
+        "--signals kl_mean", "--preset trl", """--field-map '{"my_reward": "reward_mean"}'""", "-o diff_analysis",
+    ),
+    "diff -a run_1 -b run_2": (),
+    "check-determinism --cmd true": (
+        "-c true", "-m loss", "--compare loss", "-s 1,2", "--steps 1,2", "--stride 50", "-r 5", "--replicas 5", "--runs 2",
+        "-t 0.01", "--tolerance 0.01", "-d cpu", "--device cpu", "-o determinism_analysis", "--gate",
+    ),
+    "determinism --cmd true": ("--compare loss",),
+    "bisect --good v1 --bad HEAD": (
+        "--cmd true", "--metric loss", "--cmp '> 0.2'", "--window 100", "--shell-predicate true",
+    ),
+    "reward-health --run run_1": (
+        "--reference run_2", "-o reward_analysis", "--preset trl", """--field-map '{"my_reward": "reward_mean"}'""",
+        "--reward-col reward_mean", "--step-col step", "--threshold-drift 0.1", "--threshold-saturation 0.8",
+        "--threshold-calibration 0.7", "--threshold-shortcut 0.6", "--threshold-leakage 0.3", "--response-col response",
+        "--length-col length", "--threshold-length-bias 0.4", "--enable-length-bias-detection",
+        "--disable-length-bias-detection", "--gold gold.jsonl", "--gold-col gold", "--auto-gold", "--overopt-window 100",
+        "--overopt-delta-threshold 0.2", "--overopt-min-samples 100", "--gate",
+    ),
+    "reward reward-health run": ("--scores run_1", "--gate"),
+    "reward reward-health gate": ("--from health.json",),
+    "reward reward-drift a.jsonl b.jsonl": ("-p prompts.jsonl",),
+    "reward reward-drift --scores-a a.jsonl --scores-b b.jsonl": (),
+    "reward-drift a.jsonl b.jsonl": (),
+    "reward length-bias --run-path run_1": (
+        "--response-col response", "--reward-col reward_mean", "--length-col length", "--threshold 0.35",
+        "--sample-size 10", "--adapter trl", "--output-dir out", "--generate-card", "--tokenizer-name gpt2", "--seed 1",
+    ),
+    "evals evaluate run_1": (
+        "-s quick", "-o out", "--output-column output", "--events-column events", "--min-samples 10", "--timeout 300",
+        "--column-mapping {}", "--preset trl", """--field-map '{"my_reward": "reward_mean"}'""",
+    ),
+    "evals list-suites": (),
+    "evals validate-data run.jsonl": (),
+    "evals validate run.jsonl": (),
+    "eval --run run_1": ("--suite quick", "-o eval_results", "--seed 42", "--sample-size 10", "--no-wandb"),
+    "replay --run run_1": (
+        "--command true", "--metrics loss", "--tolerance 0.01", "--max-steps 50", "-o replay_results", "--device cpu",
+        "--no-wandb",
+    ),
+    "card determinism run_1": ("-o cards", "--preset trl", """--field-map '{"my_reward": "reward_mean"}'"""),
+    "card drift run_1 run_2": ("-o cards",),
+    "card reward run_1": ("-o cards",),
+    "compare-runs run_1 run_2": (),
+    "diff-ckpt run_1 run_2": (),
+    "env-audit run_1": (),
+    "log-scan run_1": (),
+    "forensics compare-runs run_1 run_2": (),
+    "forensics diff-ckpt run_1 run_2": (),
+    "forensics env-audit run_1": (),
+    "forensics log-scan run_1": (),
+    "forensics kl-drift run_1": (
+        "--drift-threshold 0.15", "--drift-window-size 100", "--reference-period 500", "--step-col step", "--kl-col kl_mean",
+        "--kl-coef-col kl_coef",
+    ),
+    "forensics doctor run_1": (),
+    "track NAME": ("-o runs", "--no-wandb", "--wandb-project mine", "--tags a", "--notes a", "-i"),
+    "doctor": (),
+    "seed --seed 42": ("--show", "--deterministic", "--env", "--validate"),
+    "format-info": ("--adapter trl", "--examples"),
+    "validate-format run.jsonl": ("--adapter trl", "--verbose"),
+    "version": (),
+}  # fmt: skip
+
+# What one would type behind `greenward` who knows the scripts of the other three.
+SCRIPTS = (
+    "train ppo_code_fix --model 7b --dataset code_bugs --learning_rate 1e-5 --max_grad_norm 1.0 --seed 42",
+    "train --config config.yaml",
+    "train --config configs/grpo_code_execution.yaml",
+    "train --config configs/spiral_self_play.yaml",
+    "train grpo_code_execution vllm.enabled=true vllm.gpu_memory_utilization=0.85 vllm.max_model_len=2048",
+    "train grpo_code_execution evaluation.num_questions=5 evaluation.eval_interval_steps=20 evaluation.temperature=0.2",
+    "train grpo_code_execution evaluation.timeout_seconds=10",
+    "train grpo_code_execution training_args.max_steps=90",
+    "train --config configs/train_config.yaml",
+    "eval --model runs/mine --problems eval_problems.json --num_episodes 50",
+    "train dqn_code_generation --num_episodes 1000",
+    "train dqn_code_generation agent.gamma=0",
+    "train dqn_code_generation reward.type=sparse environment.vocab_size=5000",
+    "train --config src/conf",
+    "train grpo_code_repair run=repair",
+    "train grpo_code_repair grpo.num_generations=8",
+)
+
+# The command lines of the READMEs of the originals.
+COMMANDS = (
+    "pip install transformers torch datasets black pylint",
+    "python train_code_fix.py",
+    "python train_code_fix.py --model 7b --dataset code_bugs --learning_rate 1e-5 --max_grad_norm 1.0 --seed 42",
+    "rldk diff --a run_1 --b run_2 --signals gradient_norm,code_score",
+    "rldk reward-health --run run_1 --output-dir code_analysis",
+    "rldk evals --run run_1 --suite code --output-dir code_eval",
+    "python grpo_code_execution.py --config configs/grpo_code_execution.yaml",
+    "python grpo_code_game.py",
+    "python spiral_self_play.py --config configs/spiral_self_play.yaml",
+    "sbatch submit_grpo_training.sh",
+    "python evaluation/tests/test_mbpp_system.py",
+    "python tests/quick_test.py",
+    "from evaluation import MBPPEvaluator",
+    "detect_platform_and_gpu()",
+    "pip install -r requirements.txt",
+    "python -c \"import torch; import gym; import numpy; print('Installation successful!')\"",
+    "python train.py --config configs/train_config.yaml",
+    "python evaluate.py --model experiments/models/best_model.pt --problems data/examples/eval_problems.json --num_episodes 50",
+    "agent.load('experiments/models/checkpoint_ep1000.pt')",
+    "tensorboard --logdir=experiments/tensorboard",
+    "pip install transformers",
+    "pip install tensorboard",
+    "uv run -m src.train_grpo run=repair",
+    "run=detection",
+    "run=repo_repair",
+    "sbatch scripts/grpo/small_grpo_lora_train_job.sh",
+    "sbatch scripts/grpo/medium_grpo_lora_train_job.sh",
+    "accelerate launch --config_file scripts/deepspeed/zero3.yaml --module src.train_grpo",
+    "uv run trl vllm-serve-async",
+    "uv run -m src.train_sft",
+    "sbatch scripts/sft/small_sft_train_job.sh",
+    "uv run -m src.curate_sft_data",
+    "uv run pytest",
+)
