@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import originals_retyped as originals
 import pytest
 import yaml
 from click.testing import CliRunner
 
+import originals_retyped as originals
 from greenward.cli.main import cli
 from greenward.common.errors import ConfigError
 from greenward.common.parsing import MAX_NESTING
