@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import policy_gradient
+import real_model_rl
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -42,7 +43,12 @@ def main() -> None:
             "speed": ratios_block(),
         },
         "docs/quickstart.md": {"demo": demo_block(demo)},
-        "docs/real_models.md": {"demo_model": demo_block(demo_model)},
+        "docs/real_models.md": {
+            "demo_model": demo_block(demo_model),
+            "rates": real_model_rl.table(
+                json.loads((RESULTS / "real_model_rl.json").read_text(encoding="utf-8"))
+            ),
+        },
         "docs/policy_gradient.md": {"functions": policy_gradient.tables(functions)},
         "docs/faults.md": {"faults": faults_block()},
         "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},
