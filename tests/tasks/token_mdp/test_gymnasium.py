@@ -109,7 +109,7 @@ def test_without_the_mask_every_token_is_legal_and_nonsense_is_a_syntax_error(ma
 
 
 def test_a_deletion_takes_the_newest_decision_back(make) -> None:
-    environment = make(delete=True)
+    environment = make()  # on by default, as in the original
     results = play(environment, "absolute_value", "return abs")
     before = results[0][0]
     delete = environment.unwrapped.mdp.vocabulary.index["<delete>"]
