@@ -66,9 +66,13 @@ COMMANDS = (
         2,
         r"pass@1",
     ),
-    Command("train: work begins", ("train", "quickstart", "--output", "OUT"), 2, "running references", True),
+    Command("train: work begins", ("train", "quickstart", "--output", "OUT"), 2, "reading problems", True),
     Command(
-        "eval: work begins", ("eval", "starter", "--suite", "suite.json", "--out", "OUT"), 2, r"\d/\d", True
+        "eval: work begins",
+        ("eval", "starter", "--suite", "suite.json", "--out", "OUT"),
+        2,
+        "model: starter",
+        True,
     ),
     Command("ui: listening", ("ui", ".", "--port", "7300", "--no-open"), 3, "http://"),
 )

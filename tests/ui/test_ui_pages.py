@@ -24,7 +24,7 @@ def hostile(served) -> str:
 
 def test_the_list_says_what_is_best_and_what_is_sick_without_a_click(watched):
     page = watched.open("/")
-    until(page, "document.querySelector('.tiles').textContent.includes('2 of 3')", 60)
+    until(page, "document.querySelector('.tiles')?.textContent.includes('2 of 3')", 60)
     tiles = page.locator(".tile").all_inner_texts()
     assert "70.0 %" in tiles[0] and "good" in tiles[0]
     assert "study/sick" in tiles[1] and "hostile" in tiles[1] and "good" not in tiles[1]

@@ -1,12 +1,11 @@
 // One answer: why did it get this reward.
 import { here } from "/static/bundled.js";
-import { Tokens } from "/static/tokens.js";
 import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge, svg } from "/static/core.js";
 
 export class RolloutPage {
   loaded = false;
   constructor(params, query, update) {
-    Object.assign(this, { params, query, update, tokens: new Tokens(update) });
+    Object.assign(this, { params, query, update, tokens: null });
   }
   same = (params) => ["id", "step", "row"].every((name) => params[name] === this.params[name]);
   get title() {
@@ -22,6 +21,7 @@ export class RolloutPage {
     this.answer = await getJson(api("runs", this.params.id, "rollouts", this.params.step, this.params.row), signal);
     this.loaded = true;
     if (!this.answer.has_tokens) return;
+    this.tokens ??= new (await import("/static/tokens.js")).Tokens(this.update);
     this.update();
     await this.tokens.load(this.params.id, this.params.step, this.params.row, signal);
   }
@@ -41,7 +41,7 @@ export class RolloutPage {
           ${one.prompt ? html`<details class="card"><summary>Prompt</summary><pre>${one.prompt}</pre></details>` : nothing}
           <section class="card stack"><h2>Answer</h2>${one.answer ? html`<div class="lines" tabindex="0" role="region" aria-label="The answer"><ol>${one.code.map((line, i) => html`<li class=${i + 1 === one.marked_line ? "at" : ""}>${line.map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}</li>`)}</ol></div>` : html`<p class="soft">Empty.</p>`}
             ${one.rest ? html`<p class="soft">${count(one.rest)} more characters are not shown; JSONL has all.</p>` : nothing}</section>
-          ${this.tokens.view(this.query.get("colour"), this.colour)}
+          ${this.tokens ? this.tokens.view(this.query.get("colour"), this.colour) : nothing}
           ${one.stdout ? html`<section class="card stack"><h2>What it printed</h2><pre>${one.stdout}</pre></section>` : nothing}
           ${one.transcript.length ? html`<section class="card stack"><h2>Transcript</h2>${one.transcript.map((turn) => html`<div><h3>${turn.role}</h3><pre>${turn.text}</pre></div>`)}</section>` : nothing}
         </div>
@@ -91,7 +91,7 @@ export class RolloutPage {
   key(event) {
     const next = { J: this.answer?.next, K: this.answer?.previous }[event.key];
     if (next) return go(this.at(next)), true;
-    if (event.key === "t" && this.tokens.known().length) return this.colour(this.tokens.next(this.query.get("colour"))), true;
+    if (event.key === "t" && this.tokens?.known().length) return this.colour(this.tokens.next(this.query.get("colour"))), true;
     return false;
   }
 }
