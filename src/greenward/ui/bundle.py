@@ -82,7 +82,7 @@ def _diagnosed(pages: Pages) -> list[Place]:
         found = [pages.verdict(one, first=True) for one in places if not one.parent]
         waiting = any(one is None or one.get("outdated") for one in found)
         inner = sum(len((one or {}).get("inner", ())) for one in found)
-        waiting = waiting or inner > sum(bool(one.inner) for one in places)
+        waiting = waiting or inner > sum(one.inner is not None for one in places)
         if waiting:
             time.sleep(0.2)
     return places

@@ -79,7 +79,7 @@ class Pages:
     def verdict(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
         """The diagnosis of a run, as far as it is made (`Verdicts.get`)."""
         found = self.verdicts.get(place, first=first)
-        if place.logs and not place.inner:
+        if place.logs and place.inner is None:
             self.catalog.inner[place.id] = (found or {}).get("inner", [])
         return found
 
@@ -157,7 +157,7 @@ class Pages:
             "inner": [
                 [one.id, one.inner]
                 for one in self.catalog.places().values()
-                if one.inner and not place.inner and one.path == place.path
+                if one.inner is not None and place.inner is None and one.path == place.path
             ],
             "audits": [
                 [one.id, one.name]
