@@ -270,7 +270,21 @@ def test_an_index_names_files_beside_it_only(saved, tmp_path):
     weights = saved / "model.safetensors"
     shutil.move(weights, tmp_path / "mine.safetensors")
     index = saved / "model.safetensors.index.json"
-    for name in ("../mine.safetensors", str(tmp_path / "mine.safetensors"), 5, None, [], "a/../b", ".", ""):
+    mine = str(tmp_path / "mine.safetensors")
+    for name in (
+        "../mine.safetensors",
+        mine,
+        5,
+        None,
+        [],
+        "a/../b",
+        ".",
+        "..",
+        "",
+        "é" * 128,
+        "a\0b",
+        "\ud800",
+    ):
         index.write_text(json.dumps({"weight_map": {NAME: name}}))
         with pytest.raises(CheckpointError):
             Policy.from_folder(saved, device="cpu")

@@ -65,12 +65,16 @@ class Answer(BaseHTTPRequestHandler):
             }
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
+                path = line["value"].get("path")
                 if line["key"] == "file":
-                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    self.server.files[path] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "deletedFile":
+                    del self.server.files[path]
             url = f"{self.server.address}/me/model/commit/abc"
             answer = {"success": True, "commitOid": "abc", "commitUrl": url}
         elif self.path.startswith("/api/models/"):
-            answer = {"id": "me/model", "private": self.server.private, "siblings": [], "tags": []}
+            there = [{"rfilename": name} for name in self.server.files]
+            answer = {"id": "me/model", "private": self.server.private, "siblings": there, "tags": []}
         content = json.dumps(answer).encode()
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(content)))
@@ -161,6 +165,14 @@ def test_the_model_its_tokenizer_and_its_card_are_sent_and_nothing_else(hub: Hub
     sent = {key for what, key in hub.requests if what.startswith("POST")}
     assert sent == {f"Bearer {TOKEN}"}
     assert TOKEN not in done.stdout + done.stderr and "/commit/abc" in done.stdout
+
+
+def test_weights_of_an_earlier_push_that_would_be_read_instead_are_deleted(hub: Hub, run: Path) -> None:
+    before = ("model-00001.safetensors", "model.safetensors.index.json", "LICENSE", "model/x.safetensors")
+    hub.files = dict.fromkeys(before, b"earlier")
+    assert pushed(hub, run).returncode == 0
+    kept = {name for name, content in hub.files.items() if content == b"earlier"}
+    assert kept == {"LICENSE", "model/x.safetensors"} and "model.safetensors" in hub.files
 
 
 def test_a_public_repository_is_refused_without_the_option(hub: Hub, run: Path) -> None:

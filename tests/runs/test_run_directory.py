@@ -21,7 +21,7 @@ from greenward.common.errors import RunError
 from greenward.config.loading import load_recipe, with_defaults
 from greenward.runs import files
 from greenward.runs.directory import RunDirectory, write_summary
-from greenward.runs.reading import evaluated_suites, read_evaluations, read_summary
+from greenward.runs.reading import evaluated_suites, read_evaluations, read_prompts, read_summary
 
 CONFIG = {
     "name": "one",
@@ -331,3 +331,28 @@ def test_each_suite_has_files_of_its_own_and_a_resumed_run_forgets_the_newer_one
         summary = write_summary(run, status="finished", steps=20, wall_seconds=1.0)
     assert list(summary["after"]) == ["of None"]
     assert [list(one) for one in summary["suites"]["mbpp"].values()] == [["of mbpp"]] * 2
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "",
+        '{"step": 1, "prompt_id": "first", "prom',
+        '{"step": 1, "prompt_id": [], "prompt": "x"}\n',
+        '{"step": 1, "prompt_id": {"a": 1}, "prompt": "x"}\n',
+        '{"step": 1}\n',
+        '{"step": 1, "prompt_id": "KEY", "prompt": null}\n',
+    ],
+)
+def test_a_run_whose_prompts_were_damaged_resumes_and_writes_what_it_lacks(tmp_path, damaged):
+    path = tmp_path / "run"
+    with RunDirectory.create(path, CONFIG) as run:
+        key = run.prompts.add(1, "a prompt")
+        assert run.prompts.add(2, "a prompt") == key
+        run.prompts.add(5, "a later prompt")
+    assert len((path / "prompts.jsonl").read_text().splitlines()) == 2
+    (path / "prompts.jsonl").write_text(damaged.replace("KEY", key))
+    with RunDirectory.create(path, CONFIG, resume=True) as run:
+        run.truncate_after(3)
+        assert run.prompts.add(4, "a prompt") == key
+    assert read_prompts(path)[key] == "a prompt"

@@ -106,3 +106,17 @@ def test_the_page_leads_from_a_run_to_the_texts_that_were_paid(audited, browser)
 def test_the_page_is_accessible_and_fits_a_phone(browser, audited, axe, scheme):
     pages = {"/": "tr.row", "/audit/audit.json": "article", "/r/run/audit?audit=audit.json": "article"}
     assert flaws(browser, audited[0].url, pages, axe, scheme) == []
+
+
+def test_audits_of_folders_with_the_same_name_are_told_apart(tmp_path):
+    folders = [tmp_path / name / "runs" for name in ("a", "b")]
+    for folder in folders:
+        write_run(folder / "run", 12, seed=0)
+        record = {**report([]).to_json(), "function": str(folder)}
+        (folder / "audit.json").write_text(json.dumps(record))
+    with serving(folders, None) as port:
+        served = Served(folders[0], port, {})
+        found = get(served, "/api/v1/runs")["audits"]
+        assert {one["function"] for one in found} == set(map(str, folders))
+        for one in found:
+            assert get(served, f"/api/v1/audits/{one['id']}")["function"] == one["function"]

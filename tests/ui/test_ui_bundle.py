@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -90,6 +91,40 @@ def test_no_script_and_no_data_comes_from_outside_and_no_path_goes_out(bundle):
             assert not [one for one in loaded if one.startswith(("http", "//", "/static"))], path
         if path.suffix == ".json":
             assert str(folder.parent) not in path.read_text()
+
+
+def test_what_cannot_be_read_of_a_run_hides_nothing_else_and_is_not_followed(tmp_path):
+    server = pytest.importorskip("greenward.ui.server")
+    folder, secret = tmp_path / "shown" / "runs", tmp_path / "secret"
+    secret.mkdir()
+    for name in ("metrics.jsonl", "rollouts", "prompts.jsonl", "evaluations", "fifo"):
+        run = folder / f"without {name}"
+        write_run(run, 20, seed=0)
+        found = run / name
+        if name == "fifo":
+            (run / "metrics.jsonl").unlink()
+            os.mkfifo(run / "metrics.jsonl")
+        elif found.exists():
+            found.rename(secret / name)
+            found.symlink_to(secret / name)
+    write_run(folder / "whole", 20, seed=0)
+    rows = folder / "whole" / "rollouts" / "step_000010.jsonl"
+    row = json.loads(rows.read_text().splitlines()[0])
+    program = f"open('{tmp_path}/shown/x'); open('/tmp/y'); open('{folder}/z')"
+    rows.write_text(json.dumps({**row, "answer": program}) + "\n")
+    server.write_pages([folder], tmp_path / "out")
+    data = tmp_path / "out" / "data"
+    index = json.loads((data / "index.json").read_text())
+    listed = json.loads((data / index["/api/v1/runs"]).read_text())
+    assert len(listed["runs"]) == 6
+    shown = {one["name"]: one["id"] for one in listed["runs"]}
+    for name, inside in (("whole", 40), ("without evaluations", 40), ("without rollouts", 1)):
+        assert sum(address.startswith(f"/api/v1/runs/{shown[name]}/") for address in index) >= inside
+    for name in ("without metrics.jsonl", "without fifo"):
+        assert f"/api/v1/runs/{shown[name]}/series" not in index
+        assert f"/api/v1/runs/{shown[name]}" in index
+    answer = json.loads((data / index[f"/api/v1/runs/{shown['whole']}/rollouts/10/0"]).read_text())
+    assert answer["answer"] == program.replace(str(folder), "runs")
 
 
 def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):

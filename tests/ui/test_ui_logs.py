@@ -160,6 +160,30 @@ def test_runs_in_one_file_are_found_once_it_is_read(tmp_path):
         assert diagnosed(served, identifier(served, "db/two"))["rows"] == 30
 
 
+def test_runs_in_a_file_may_have_any_names(tmp_path):
+    names = ["\ud800", ".", "../../etc", "a/b", "a\nb", "<b>", "r'\""]
+    rows = [{"step": step, "reward": step / 30, "run_name": name} for name in names for step in range(30)]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with sqlite3.connect(tmp_path / "project.db") as opened:
+        opened.execute("CREATE TABLE metrics (run_name TEXT, step INTEGER, metrics TEXT)")
+        for name in ("", "two"):
+            rows = [(name, step, json.dumps({"reward": step / 30})) for step in range(30)]
+            opened.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
+    with serving([tmp_path / "x.jsonl", tmp_path / "project.db"], tmp_path / "cache") as port:
+        served = Served(tmp_path, port, {})
+        assert sorted(diagnosed(served, "x.jsonl")["verdict"]["inner"]) == sorted(names)
+        assert diagnosed(served, "project.db")["verdict"]["inner"] == ["", "two"]
+        end = time.monotonic() + 20
+        while len(runs := get(served, "/api/v1/runs")["runs"]) < 11 and time.monotonic() < end:
+            time.sleep(0.2)
+        assert sorted(run["name"] for run in runs) == sorted(
+            ["x.jsonl", "project.db", "project.db/", "project.db/two", *(f"x.jsonl/{name}" for name in names)]
+        )
+        inner = [run["id"] for run in runs if "/" in run["name"]]
+        assert all(re.fullmatch(r"[\w.~-]+", one, re.ASCII) for one in inner)
+        assert {diagnosed(served, one)["rows"] for one in inner} == {30}
+
+
 def test_hostile_logs_are_text_and_bounded(tmp_path, browser):
     folder = tmp_path / "hostile"
     folder.mkdir()
@@ -189,7 +213,7 @@ def test_hostile_logs_are_text_and_bounded(tmp_path, browser):
 
 def test_no_more_curves_are_kept_than_fit(tmp_path, monkeypatch):
     write_trl(tmp_path / "run", faulty=False)
-    run = read_log(tmp_path / "run", "")
+    run = read_log(tmp_path / "run", None)
     monkeypatch.setattr(ui_logs, "MAX_VALUES", 5 * len(run.steps))
     curves, left_out = as_metrics(run)
     assert list(curves.values) == list(run.values)[:5] and left_out == len(run.values) - 5

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from made_runs import HOSTILE, get, make_app, request, write_run
+from made_runs import HOSTILE, Served, get, make_app, request, serving, write_run
 
 from greenward.runs.directory import RunDirectory
 from greenward.runs.reading import read_metrics
@@ -465,3 +465,32 @@ def test_files_that_no_run_writes_leave_every_answer_valid_json(tmp_path):
         assert client.get("/api/v1/runs").status_code == 200
     finally:
         pages.verdicts.close()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "large"])
+def test_an_answer_is_shown_without_a_prompt_that_cannot_be_read(tmp_path, kind):
+    run, secret = tmp_path / "runs" / "run", tmp_path / "secret.jsonl"
+    write_run(run, 10, seed=0)
+    rows = run / "rollouts" / "step_000010.jsonl"
+    row = {**json.loads(rows.read_text().splitlines()[0]), "prompt_id": "p"}
+    rows.write_text(json.dumps(row) + "\n")
+    secret.write_text('{"step": 1, "prompt_id": "p", "prompt": "a secret"}\n')
+    prompts = run / "prompts.jsonl"
+    if kind == "link":
+        prompts.symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(prompts)
+    elif kind == "folder":
+        prompts.mkdir()
+    else:
+        with prompts.open("wb") as file:
+            file.truncate(1 << 40)
+    with serving([tmp_path / "runs"], None) as port:
+        served = Served(run.parent, port, {})
+        found = get(served, "/api/v1/runs/run/rollouts/10/0")
+        assert found["answer"] == row["answer"] and found["prompt"] == ""
+        assert "prompts.jsonl cannot be read" in found["prompt_unread"]
+        prompts.rmdir() if kind == "folder" else prompts.unlink()
+        prompts.write_text(secret.read_text())
+        found = get(served, "/api/v1/runs/run/rollouts/10/0")
+        assert (found["prompt"], found["prompt_unread"]) == ("a secret", "")

@@ -42,6 +42,7 @@ _REQUIRED = (
 )  # fmt: skip
 _FILE_BYTES = 384 << 20  # of weights in a file, where there is more than one
 _TOO_LARGE = 1 << 31  # for any number of a shape
+_NAME_BYTES = 255  # of a file
 
 
 def local_folder(model_id: str) -> Path | None:
@@ -409,7 +410,8 @@ def _weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         with expecting("an index of weights", index, CheckpointError):
             names = sorted(set(read_json(index).get("weight_map", {}).values()))
-            if outside := [name for name in names if Path(name).name != name]:
+            beside = {one for one in names if Path(one).name == one and len(os.fsencode(one)) <= _NAME_BYTES}
+            if outside := [name for name in names if name not in beside]:
                 raise CheckpointError(f"{index} names {outside[0]!r:.80}, which is no file beside it")
         return [folder / name for name in names]
     found = sorted(path.name for path in folder.glob("*.bin"))

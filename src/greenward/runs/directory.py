@@ -70,6 +70,7 @@ from greenward.runs.reading import (
     read_config,
     read_evaluations,
     read_metrics,
+    read_prompts,
     read_sessions,
     read_summary,
     sound_evaluation,
@@ -183,7 +184,7 @@ class PromptsFile(StepFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._known = {row.get("prompt_id") for row in read_jsonl(path).rows}
+        self._known = set(read_prompts(path.parent))
 
     def add(self, step: int, prompt: str) -> str:
         """The key of a prompt, which is written if it is new."""
@@ -195,7 +196,7 @@ class PromptsFile(StepFile):
 
     def truncate_after(self, step: int) -> None:
         super().truncate_after(step)
-        self._known = {row.get("prompt_id") for row in read_jsonl(self.path).rows}
+        self._known = set(read_prompts(self.path.parent))
 
 
 class RunDirectory(Closeable):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +147,18 @@ def _readable(read: Any, path: Path) -> Any:
 
 
 CARD = "README.md"
+_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 # What a model folder on the Hub holds. Everything else in a checkpoint stays here: the trainer's state.
 EXPORTED = (
-    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+    *_WEIGHTS, "config.json", "generation_config.json",
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
 )  # fmt: skip
+
+
+def _is_weights(name: str) -> bool:
+    return "/" not in name and any(fnmatchcase(name, pattern) for pattern in _WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,8 @@ def push(
 ) -> Push:
     """Upload a checkpoint of `run` ("best", "last" or a name) to the model repository `repo` (owner/name).
 
-    The repository is made if it is not there, private unless told otherwise. `dry_run` sends nothing.
+    The repository is made if it is not there, private unless told otherwise. Weights in it that the
+    checkpoint has not are deleted, as readers would take them for its own. `dry_run` sends nothing.
     Raises `ConfigError` without a token or the package, and for a repository that is public already;
     `CheckpointError` for a damaged checkpoint; `RunError` where the Hub refuses or does not answer.
     """
@@ -189,7 +196,7 @@ def push(
     )
     planned = Push(repo, private, folder, files, card)
     try:
-        from huggingface_hub import CommitOperationAdd, HfApi, get_token
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id
     except ImportError as error:
@@ -211,13 +218,18 @@ def push(
     api = HfApi()
     try:
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
-        if private and api.model_info(repo).private is False:
+        there = api.model_info(repo)
+        if private and there.private is False:
             raise ConfigError(
                 f"The repository {repo} is public.",
                 remedy="Give another one, or publish on purpose by --public.",
             )
-        operations = [CommitOperationAdd(name, str(file)) for name, file in files.items()]
-        operations.append(CommitOperationAdd(CARD, card.encode()))
+        others = {one.rfilename for one in there.siblings or ()} - files.keys()
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            *(CommitOperationAdd(name, str(file)) for name, file in files.items()),
+            CommitOperationAdd(CARD, card.encode()),
+            *(CommitOperationDelete(name) for name in sorted(others) if _is_weights(name)),
+        ]
         done = api.create_commit(repo, operations, commit_message=f"Upload {folder.name} of {Path(run).name}")
     except ConfigError:
         raise

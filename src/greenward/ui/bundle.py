@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from html import escape
 from itertools import permutations
 from pathlib import Path
@@ -82,7 +83,7 @@ def _diagnosed(pages: Pages) -> list[Place]:
         found = [pages.verdict(one, first=True) for one in places if not one.parent]
         waiting = any(one is None or one.get("outdated") for one in found)
         inner = sum(len((one or {}).get("inner", ())) for one in found)
-        waiting = waiting or inner > sum(bool(one.inner) for one in places)
+        waiting = waiting or inner > sum(one.inner is not None for one in places)
         if waiting:
             time.sleep(0.2)
     return places
@@ -115,10 +116,13 @@ def _write(pages: Pages, places: Sequence[Place], assets: dict[str, tuple[bytes,
 
 
 def _without_places(text: str, folders: Sequence[Path]) -> str:
-    """The text without where on this machine the folders lie, which messages about files say."""
-    for folder in folders:
-        if folder.parent != folder.parent.parent:
-            text = text.replace(dump_json(f"{folder.parent}/")[1:-1], "")
+    """The text with the names of the folders for where they lie, which messages about files say.
+
+    Inner folders come first. Other paths stay: an answer may have them in its program.
+    """
+    for folder in sorted(folders, key=lambda one: -len(one.parts)):
+        if folder.name:
+            text = text.replace(dump_json(str(folder))[1:-1], dump_json(folder.name)[1:-1])
     return text
 
 
@@ -166,10 +170,8 @@ def _of_run(pages: Pages, place: Place) -> Iterator[tuple[str, Any]]:
     chosen = list(dict.fromkeys(keys))[:MAX_KEYS]
     infinite = float("inf")
     yield base, run
-    yield (
-        f"{base}/series",
-        pages.series(place, chosen, low=-infinite, high=infinite, points=MAX_POINTS, window=1),
-    )
+    whole = partial(pages.series, low=-infinite, high=infinite, points=MAX_POINTS, window=1)
+    yield from _kept(f"{base}/series", whole, place, chosen)
     for one in pages.catalog.audits_of(place):
         address = f"/api/v1/audits/{_part(one.id)}?run={_part(place.id)}"
         yield from _kept(address, audits.audit_in, pages.store, place, one)
@@ -179,8 +181,11 @@ def _of_run(pages: Pages, place: Place) -> Iterator[tuple[str, Any]]:
 
 
 def _kept_answers(pages: Pages, place: Place, base: str) -> Iterator[tuple[str, Any]]:
-    while pages.store.answers(place).share < 1:
-        pass  # each look reads on for a while
+    try:
+        while pages.store.answers(place).share < 1:
+            pass  # each look reads on for a while
+    except OSError:  # the folder is a link
+        return
     columns = pages.store.answers(place).columns
     findings = [one["selection"] for one in findings_in(pages.verdict(place) or {}) if one["selection"]]
     statuses = [f"status={_part(name)}" for name in columns.codes["status"].names[:20]]

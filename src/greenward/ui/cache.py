@@ -54,8 +54,7 @@ class Cache:
         """The file for what is kept of a run."""
         if self.folder is None:
             return None
-        digest = blake2b(os.fsencode(run), digest_size=16).hexdigest()
-        return self.folder / f"{digest}.{what}"
+        return self.folder / f"{digest_of(run, 16)}.{what}"
 
     def write(self, file: Path | None, content: bytes | Callable[[BinaryIO], object]) -> None:
         """Write a file whole or not at all; a full disk or missing rights cost only time."""
@@ -73,6 +72,11 @@ class Cache:
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def digest_of(name: Path | str, size: int) -> str:
+    """A hash of `size` bytes, in hex, of any text: names in a log may hold what no file's name can."""
+    return blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
 def _is_private(folder: Path) -> bool:

@@ -16,9 +16,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from greenward.runs.reading import (
     flattened,
     read_config,
 )
-from greenward.ui.cache import Cache
+from greenward.ui.cache import Cache, digest_of
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
@@ -68,7 +67,7 @@ class Place:
     """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there.
 
     `logs` are the files of another trainer's log, empty for a run of greenward's; `inner` is its name there
-    where the log has several runs.
+    where the log has several runs, any text of that log.
     """
 
     id: str
@@ -77,12 +76,12 @@ class Place:
     name: str
     parent: str = ""
     logs: tuple[Path, ...] = ()
-    inner: str = ""
+    inner: str | None = None
 
     @property
     def key(self) -> Path:
         """What names the run among all that are kept."""
-        return self.path / f"#{self.inner}" if self.inner else self.path
+        return self.path if self.inner is None else self.path / f"#{self.inner}"
 
 
 def stamp(path: Path | str) -> Stamp:
@@ -133,9 +132,7 @@ class Catalog:
             name = place.name
             if len(self.folders) > 1 and place.path not in self.folders:
                 name = f"{place.root.name}/{name}"
-            identifier = _slug(name)
-            if identifier in found:
-                identifier += "-" + blake2b(os.fsencode(place.key), digest_size=4).hexdigest()
+            identifier = _identifier(name, place.key, found)
             found[identifier] = replace(place, id=identifier, name=name)
             return identifier
 
@@ -160,7 +157,8 @@ class Catalog:
             for path in audit_files[:MAX_AUDITS]:
                 name = path.relative_to(folder).as_posix()
                 name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
-                audits[_slug(name)] = Place(_slug(name), path, folder, name)
+                identifier = _identifier(name, path, audits)
+                audits[identifier] = Place(identifier, path, folder, name)
         self._places, self.audits = found, audits
 
     def _add_log(self, add: Callable[[Place], str], place: Place) -> None:
@@ -390,11 +388,17 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
+def _identifier(name: str, path: Path, taken: Container[str]) -> str:
+    """What stands for `name` in addresses: with a hash of `path` where another thing has the same."""
+    slug = _slug(name)
+    return f"{slug}-{digest_of(path, 4)}" if slug in taken else slug
+
+
 def _slug(name: str) -> str:
     parts = [_UNSAFE.sub("-", part).strip("-.") or "run" for part in name.split("/")]
     slug = "~".join(parts)
     if slug != name.replace("/", "~") or len(slug) > 120:
-        slug = f"{slug[:100]}-{blake2b(os.fsencode(name), digest_size=4).hexdigest()}"
+        slug = f"{slug[:100]}-{digest_of(name, 4)}"
     return slug
 
 

@@ -79,7 +79,7 @@ class Pages:
     def verdict(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
         """The diagnosis of a run, as far as it is made (`Verdicts.get`)."""
         found = self.verdicts.get(place, first=first)
-        if place.logs and not place.inner:
+        if place.logs and place.inner is None:
             self.catalog.inner[place.id] = (found or {}).get("inner", [])
         return found
 
@@ -157,7 +157,7 @@ class Pages:
             "inner": [
                 [one.id, one.inner]
                 for one in self.catalog.places().values()
-                if one.inner and not place.inner and one.path == place.path
+                if one.inner is not None and place.inner is None and one.path == place.path
             ],
             "audits": [
                 [one.id, one.name]
@@ -367,7 +367,7 @@ class Pages:
             "error_message": _text(str(content.get("error_message") or "")),
             "tests": str(content.get("tests") or ""),
             "stdout": _text(str(content.get("stdout") or "")),
-            "prompt": _text(self._prompt(place, content)),
+            **_prompt(place, content),
             "traceback": _text(str(content.get("traceback") or "")),
             "masked": _text(str(content.get("masked") or ""), 60),
             "transcript": [
@@ -390,12 +390,6 @@ class Pages:
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }
-
-    def _prompt(self, place: Place, content: Mapping[str, Any]) -> str:
-        """The prompt in a row, or the one that it names."""
-        key = content.get("prompt_id")
-        named = read_prompts(place.path, {key}, within=place.root) if isinstance(key, str) else {}
-        return str(content.get("prompt") or named.get(str(key), ""))
 
     def _weighed(self, place: Place, terms: Mapping[str, float]) -> list[dict[str, Any]]:
         """The terms of a reward with the weights of the config, where it names them."""
@@ -463,6 +457,17 @@ def shown_number(value: Any) -> float | None:
 
 def _text(text: str, most: int = MAX_TEXT) -> str:
     return visible(text, most)
+
+
+def _prompt(place: Place, content: Mapping[str, Any]) -> dict[str, str]:
+    """The prompt in a row, or the one that it names, and why that cannot be read."""
+    prompt, key, unread = content.get("prompt"), content.get("prompt_id"), ""
+    if not prompt and isinstance(key, str):
+        try:
+            prompt = read_prompts(place.path, {key}, within=place.root).get(key)
+        except RunError as error:
+            unread = _text(_said(error))
+    return {"prompt": _text(str(prompt or "")), "prompt_unread": unread}
 
 
 def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[str, Any]:

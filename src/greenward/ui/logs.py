@@ -34,18 +34,18 @@ class SeveralRunsError(DiagnosticsError):
         self.names = names
 
 
-def read_log(path: Path, inner: str) -> RunSignals:
+def read_log(path: Path, inner: str | None) -> RunSignals:
     """The signals of the log at `path`, of its run `inner` where it has several.
 
     Raises `DiagnosticsError` where there is none, `SeveralRunsError` where one has to be named.
     """
     try:
-        return read_run_signals(path, run_name=inner or None)
+        return read_run_signals(path, run_name=inner)
     except DiagnosticsError:
-        names = [] if inner else run_names(path)
+        names = list(dict.fromkeys(run_names(path))) if inner is None else []
         if len(names) < 2:
             raise
-        if _OWN_RUN in names:
+        if path.is_dir() and _OWN_RUN in names:
             return read_run_signals(path, run_name=_OWN_RUN)
         raise SeveralRunsError(names[:MAX_INNER]) from None
 

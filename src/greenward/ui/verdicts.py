@@ -153,7 +153,7 @@ class Verdicts:
             return {"verdict": "cannot tell", "headline": "The folder was moved.", "error": True}
         return dict(found)
 
-    def _request(self, place: Place) -> str | dict[str, str]:
+    def _request(self, place: Place) -> str | dict[str, str | None]:
         if not place.logs:
             return str(place.path)
         return {"path": str(place.path), "inner": place.inner, "out": str(self._file_of_log(place))}

@@ -66,7 +66,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
     return _bounded(lambda: record_of(diagnose_run(path)))
 
 
-def diagnosed_log(path: str, inner: str, out: str) -> dict[str, Any]:
+def diagnosed_log(path: str, inner: str | None, out: str) -> dict[str, Any]:
     """The diagnosis of another trainer's log, with what was read; its curves are written into the file `out`.
 
     Of a log of several runs only their names, under `inner`.

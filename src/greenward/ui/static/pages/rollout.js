@@ -39,6 +39,7 @@ export class RolloutPage {
         <div class="stack">
           ${this.failure(one)}
           ${one.prompt ? html`<details class="card"><summary>Prompt</summary><pre>${one.prompt}</pre></details>` : nothing}
+          ${one.prompt_unread ? html`<p class="note">The prompt is missing: ${one.prompt_unread}</p>` : nothing}
           <section class="card stack"><h2>Answer</h2>${one.answer ? html`<div class="lines" tabindex="0" role="region" aria-label="The answer"><ol>${one.code.map((line, i) => html`<li class=${i + 1 === one.marked_line ? "at" : ""}>${line.map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}</li>`)}</ol></div>` : html`<p class="soft">Empty.</p>`}
             ${one.rest ? html`<p class="soft">${count(one.rest)} more characters are not shown; JSONL has all.</p>` : nothing}</section>
           ${this.tokens ? this.tokens.view(this.query.get("colour"), this.colour) : nothing}
