@@ -18,6 +18,7 @@ import pytest
 from browsing import Watched, flaws
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
+from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
 from greenward.ui.logs import as_metrics, read_log
 
@@ -209,6 +210,17 @@ def test_hostile_logs_are_text_and_bounded(tmp_path, browser):
             assert page.locator("main script, main img, main iframe, main [onerror]").count() == 0
         context.close()
         assert watched.wrong == []
+
+
+def test_what_is_too_much_to_be_shown_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "MAX_LOGS", 2)
+    monkeypatch.setattr(catalog, "MAX_AUDITS", 1)
+    for name in ("a", "b", "c"):
+        write_trl(tmp_path / name, faulty=False)
+        (tmp_path / name / "audit.json").write_text("{}")
+    found = catalog.Catalog([tmp_path])
+    assert len(found.places()) == 2 and len(found.audits) == 1
+    assert [one.partition(" has ")[2].partition(";")[0] for one in found.problems] == ["3 logs", "3 audits"]
 
 
 def test_no_more_curves_are_kept_than_fit(tmp_path, monkeypatch):

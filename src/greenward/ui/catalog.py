@@ -147,6 +147,12 @@ class Catalog:
                 parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
                 by_path[path] = add(Place("", path, folder, _name_in(path, folder), parent))
             trackers = logs_of_trackers((path for path, is_trackers in logs if is_trackers), folder)
+            for what, count, most in (
+                ("logs", len(trackers), MAX_LOGS),
+                ("audits", len(audit_files), MAX_AUDITS),
+            ):
+                if count > most:
+                    self.problems.append(f"{folder} has {count:,} {what}; the first {most:,} are shown.")
             for one in trackers[:MAX_LOGS]:
                 path = one.files[0] if not one.format.whole_folder else folder / one.name
                 path = path if path.exists() else one.files[0].parent
