@@ -20,6 +20,7 @@ import pytest
 from browsing import Watched, flaws
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
+from greenward.common.text import visible
 from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
 from greenward.ui.cache import Cache
@@ -181,7 +182,8 @@ def test_runs_in_a_file_may_have_any_names(tmp_path):
         while len(runs := get(served, "/api/v1/runs")["runs"]) < 11 and time.monotonic() < end:
             time.sleep(0.2)
         assert sorted(run["name"] for run in runs) == sorted(
-            ["x.jsonl", "project.db", "project.db/", "project.db/two", *(f"x.jsonl/{name}" for name in names)]
+            ["x.jsonl", "project.db", "project.db/", "project.db/two"]
+            + [f"x.jsonl/{visible(name)}" for name in names]
         )
         inner = [run["id"] for run in runs if "/" in run["name"]]
         assert all(re.fullmatch(r"[\w.~-]+", one, re.ASCII) for one in inner)
