@@ -67,7 +67,7 @@ Stamp = tuple[int, int, int]
 class Place:
     """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there.
 
-    Browsers that are given half a character stop: names are as they are shown.
+    The name is as it is shown, without hidden characters; files are found by the other fields.
     `logs` are the files of another trainer's log, empty for a run of greenward's; `inner` is its name there
     where the log has several runs, any text of that log.
     """
