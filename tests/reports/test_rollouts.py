@@ -167,6 +167,19 @@ def test_the_turns_of_a_dialogue_are_shown_with_its_last_answer(tmp_path):
     assert shown.index("policy: first try") < shown.index("feedback: test 1 failed") < shown.index("return 0")
 
 
+FURTHER_FIELDS = {"advantage", "extra", "masked", "prompt", "prompt_id", "tests", "traceback", "transcript"}
+
+
+@pytest.mark.parametrize("field", sorted({*answer(0), *FURTHER_FIELDS}))
+def test_a_field_of_another_form_hides_no_answer(tmp_path, field):
+    given = (0, 1.5, True, "[bold]x", [], [1], {}, {"a": {}}, None, 10**5000, [{"role": 1}, 5])
+    with RunDirectory.create(tmp_path / "run", {"algorithm": {"name": "grpo"}}) as directory:
+        rows = [{**answer(0), "answer": f"number {i}", field: value} for i, value in enumerate(given)]
+        directory.write_rollouts(1, rows)
+    text = terminal(Rollouts(tmp_path / "run", EVERY, 20).report())
+    assert field == "answer" or all(f"number {i}" in text for i in range(len(given)))
+
+
 def test_a_filter_that_nothing_matches_says_how_many_answers_there_are(run):
     report = Rollouts(run, parse_query("status=cheating"), 10).report()
     assert report.headline == "0 of 30 answers of status cheating."

@@ -10,12 +10,15 @@ import re
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from browsing import Watched, flaws
 from made_runs import HOSTILE, write_hostile, write_run
 
 from greenward.common.errors import RunError
+
+ODD_NAME = "a/series?b&first=3#c+d %20"  # of a problem
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -31,6 +34,9 @@ def bundle(tmp_path_factory):
     answers = write_run(folder / "good", 120, seed=0)
     write_run(folder / "study" / "faulty", 120, seed=1, sick=True)
     write_hostile(folder / "hostile & <odd>")
+    write_run(folder / "names", 10, seed=2)
+    rows = folder / "names" / "rollouts" / "step_000010.jsonl"
+    rows.write_text(rows.read_text().replace("families/task_1", ODD_NAME))
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
     (base / "host").mkdir()
     out = base / "host" / "pages"
@@ -157,6 +163,7 @@ def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):
         "#/r/good/evaluation": ".cell",
         "#/r/good/groups/60/240": ".lines li",
         "#/r/good/problems/families%2Ftask_3": ".lines li",
+        f"#/r/names/problems/{quote(ODD_NAME, safe='')}": ".lines li",
         "#/r/good/config": "main table",
         "#/r/good/curves": ".plot canvas",
     }.items():

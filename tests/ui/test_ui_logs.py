@@ -9,7 +9,9 @@ import math
 import os
 import re
 import sqlite3
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ import pytest
 from browsing import Watched, flaws
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
+from greenward.common.text import visible
+from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
+from greenward.ui.cache import Cache
 from greenward.ui.logs import as_metrics, read_log
 
 SOUND, FAULTY = "trl~sound", "trl~faulty"
@@ -177,7 +182,8 @@ def test_runs_in_a_file_may_have_any_names(tmp_path):
         while len(runs := get(served, "/api/v1/runs")["runs"]) < 11 and time.monotonic() < end:
             time.sleep(0.2)
         assert sorted(run["name"] for run in runs) == sorted(
-            ["x.jsonl", "project.db", "project.db/", "project.db/two", *(f"x.jsonl/{name}" for name in names)]
+            ["x.jsonl", "project.db", "project.db/", "project.db/two"]
+            + [f"x.jsonl/{visible(name)}" for name in names]
         )
         inner = [run["id"] for run in runs if "/" in run["name"]]
         assert all(re.fullmatch(r"[\w.~-]+", one, re.ASCII) for one in inner)
@@ -209,6 +215,34 @@ def test_hostile_logs_are_text_and_bounded(tmp_path, browser):
             assert page.locator("main script, main img, main iframe, main [onerror]").count() == 0
         context.close()
         assert watched.wrong == []
+
+
+def test_curves_asked_for_at_once_lie_in_one_folder_and_hinder_nobody(tmp_path, monkeypatch):
+    class Slow(tempfile.TemporaryDirectory):
+        def __init__(self, **options: Any) -> None:
+            time.sleep(0.1)
+            super().__init__(**options)
+
+    monkeypatch.setattr(ui_logs, "TemporaryDirectory", Slow)
+    monkeypatch.setattr(ui_logs, "MAX_HELD_BYTES", 0)
+    store = ui_logs.LogStore(Cache(None))
+    places = [catalog.Place(str(i), tmp_path, tmp_path, str(i), logs=(tmp_path / "x",)) for i in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        folders = {one.parent for one in pool.map(store.file, places)}
+        found = list(pool.map(store.metrics, places * 20))
+    assert len(folders) == 1 and folders.pop().is_dir() and len(found) == 1280
+    store.close()
+
+
+def test_what_is_too_much_to_be_shown_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "MAX_LOGS", 2)
+    monkeypatch.setattr(catalog, "MAX_AUDITS", 1)
+    for name in ("a", "b", "c"):
+        write_trl(tmp_path / name, faulty=False)
+        (tmp_path / name / "audit.json").write_text("{}")
+    found = catalog.Catalog([tmp_path])
+    assert len(found.places()) == 2 and len(found.audits) == 1
+    assert [one.partition(" has ")[2].partition(";")[0] for one in found.problems] == ["3 logs", "3 audits"]
 
 
 def test_no_more_curves_are_kept_than_fit(tmp_path, monkeypatch):

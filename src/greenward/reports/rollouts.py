@@ -184,9 +184,10 @@ def _task(step: int, row: Row, prompts: Mapping[str, str]) -> AnsweredTask:
     remarks += [f"not trained on: {words(str(row['masked']))}"] if row.get("masked") else []
     failure = "\n".join(str(part) for part in map(row.get, ("first_failure", "traceback")) if part)
     answer = shown_answer(status, row.get("answer"), failure, remark=" · ".join(remarks))
+    turns = row.get("transcript")
     said = (
         f"{number}. {turn.get('role')}: {turn.get('text')}"
-        for number, turn in enumerate(row.get("transcript") or (), 1)
+        for number, turn in enumerate(turns if isinstance(turns, list) else (), 1)
         if isinstance(turn, dict)
     )
     return AnsweredTask(

@@ -24,6 +24,7 @@ from typing import Any
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
+from greenward.common.text import visible
 from greenward.diagnostics.readers.formats import logs_of_trackers, may_be_log
 from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
@@ -66,6 +67,7 @@ Stamp = tuple[int, int, int]
 class Place:
     """Where a run lies: its identifier, its path, the folder that no link may lead out of, its name there.
 
+    The name is as it is shown, without hidden characters; files are found by the other fields.
     `logs` are the files of another trainer's log, empty for a run of greenward's; `inner` is its name there
     where the log has several runs, any text of that log.
     """
@@ -133,7 +135,7 @@ class Catalog:
             if len(self.folders) > 1 and place.path not in self.folders:
                 name = f"{place.root.name}/{name}"
             identifier = _identifier(name, place.key, found)
-            found[identifier] = replace(place, id=identifier, name=name)
+            found[identifier] = replace(place, id=identifier, name=visible(name))
             return identifier
 
         for folder in self.folders:
@@ -147,6 +149,12 @@ class Catalog:
                 parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
                 by_path[path] = add(Place("", path, folder, _name_in(path, folder), parent))
             trackers = logs_of_trackers((path for path, is_trackers in logs if is_trackers), folder)
+            for what, count, most in (
+                ("logs", len(trackers), MAX_LOGS),
+                ("audits", len(audit_files), MAX_AUDITS),
+            ):
+                if count > most:
+                    self.problems.append(f"{folder} has {count:,} {what}; the first {most:,} are shown.")
             for one in trackers[:MAX_LOGS]:
                 path = one.files[0] if not one.format.whole_folder else folder / one.name
                 path = path if path.exists() else one.files[0].parent
@@ -158,7 +166,7 @@ class Catalog:
                 name = path.relative_to(folder).as_posix()
                 name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
                 identifier = _identifier(name, path, audits)
-                audits[identifier] = Place(identifier, path, folder, name)
+                audits[identifier] = Place(identifier, path, folder, visible(name))
         self._places, self.audits = found, audits
 
     def _add_log(self, add: Callable[[Place], str], place: Place) -> None:

@@ -99,8 +99,8 @@ class Pages:
             card["verdict"] = None if found is None else _brief(found)
             card |= _of_log(found)
         return {
-            "folders": [str(folder) for folder in self.catalog.folders],
-            "problems": self.catalog.problems,
+            "folders": [visible(str(folder)) for folder in self.catalog.folders],
+            "problems": [visible(one) for one in self.catalog.problems],
             "runs": rows,
             "audits": [audits.brief(one) for one in self.catalog.audits.values()],
             "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
@@ -142,9 +142,9 @@ class Pages:
         return {
             **card,
             **_of_log(verdict),
-            "root": str(place.root),
-            "path": str(place.path),
-            "notes": notes,
+            "root": visible(str(place.root)),
+            "path": visible(str(place.path)),
+            "notes": [visible(one) for one in notes],
             "keys": keys_by_section(list(metrics.values)),
             "curated": curated(metrics.values),
             "rows": len(metrics.steps),
@@ -155,7 +155,7 @@ class Pages:
             "evaluations": self.evaluations(place),
             "arms": [one.id for one in self.catalog.places().values() if one.parent == place.id],
             "inner": [
-                [one.id, one.inner]
+                [one.id, visible(one.inner)]
                 for one in self.catalog.places().values()
                 if one.inner is not None and place.inner is None and one.path == place.path
             ],

@@ -6,6 +6,7 @@ the log calls a signal stands beside it.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -71,13 +72,15 @@ class LogStore(Store):
         self._kept = cache
         self._temporary: TemporaryDirectory[str] | None = None
         self._read: OrderedDict[str, tuple[Stamp, Metrics]] = OrderedDict()
+        self._shared = threading.Lock()  # of the two above, which requests and the worker's thread use
 
     def file(self, place: Place) -> Path:
         """Where the curves of a log are kept: in the cache, or for as long as the server runs."""
         found = self._kept.file(place.key, "log")
         if found is None:
-            self._temporary = self._temporary or TemporaryDirectory(prefix="greenward-")
-            found = Path(self._temporary.name) / place.id
+            with self._shared:
+                self._temporary = self._temporary or TemporaryDirectory(prefix="greenward-")
+                found = Path(self._temporary.name) / place.id
         return found
 
     def metrics(self, place: Place) -> Metrics:
@@ -92,9 +95,10 @@ class LogStore(Store):
         if now[1]:
             with suppress(OSError, EOFError, BadZipFile, NotImplementedError, *UNEXPECTED):
                 found.load(file)
-        self._read[place.id] = (now, found)
-        while len(self._read) > 1 and sum(one.nbytes for _, one in self._read.values()) > MAX_HELD_BYTES:
-            self._read.popitem(last=False)
+        with self._shared:
+            self._read[place.id] = (now, found)
+            while len(self._read) > 1 and sum(one.nbytes for _, one in self._read.values()) > MAX_HELD_BYTES:
+                self._read.popitem(last=False)
         return found
 
     def answers(self, place: Place) -> Answers:

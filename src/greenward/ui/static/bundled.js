@@ -31,7 +31,8 @@ function once(file, read) {
 }
 
 async function fileOf(address) {
-  const path = canonical(address).includes("/series?") ? address.split("?")[0] : address;
+  const [place] = address.split("?");
+  const path = place.endsWith("/series") ? place : address;
   const index = await once("index.json", (answer) => answer.json());
   const key = canonical(path);
   return Object.hasOwn(index, key) ? index[key] : null;
