@@ -98,10 +98,11 @@ class RolloutWriter(Callback):
     def on_step_end(self, step: int, episodes: Sequence[Episode], metrics: dict[str, float]) -> None:
         every = 1 if self.most is None else -(-len(episodes) // self.most)
         kept = episodes[:: max(every, 1)]
-        prompts = {one.prompt_ids: "" for one in kept if one.prompt_ids} if self.tokenizer is not None else {}
-        for ids in prompts:
-            assert self.tokenizer is not None
-            prompts[ids] = self.run.prompts.add(step, self.tokenizer.decode(ids, skip_special_tokens=False))
+        prompts: dict[tuple[int, ...], str] = {}
+        if self.tokenizer is not None:
+            for ids in dict.fromkeys(one.prompt_ids for one in kept if one.prompt_ids):
+                prompt = self.tokenizer.decode(ids, skip_special_tokens=False)
+                prompts[ids] = self.run.prompts.add(step, prompt)
         self.run.write_rollouts(step, [rollout_row(one, prompts.get(one.prompt_ids, "")) for one in kept])
         if self._writes_tokens(step):
             assert self.tokens is not None

@@ -33,7 +33,8 @@ from greenward.tasks.code_game.environment import (
     trace_by_interpreting,
 )
 from greenward.tasks.code_game.judge import ProgramJudge
-from greenward.tasks.league import SELF, GameTask, League, LeagueCallback, opponents_too_late
+from greenward.tasks.league import SELF, League, LeagueCallback
+from greenward.tasks.opponent_task import OpponentTask, opponents_too_late
 from greenward.tasks.task import Say
 from greenward.training.protocols import Callback, Evaluator, Example
 
@@ -96,7 +97,7 @@ class CodeGameRecipe(CodeGameSections, ReinforcementRecipe):
             yield "task code_game runs programs under two hash seeds: sandbox.backend must be local"
 
 
-class CodeGame(GameTask):
+class CodeGame(OpponentTask):
     """The game of code: its phases, and games on other first lines as the evaluation."""
 
     recipes: ClassVar = {

@@ -43,7 +43,8 @@ from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import RESULTS
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.league import LEAGUE, SELF, GameTask, League, LeagueCallback, opponents_too_late
+from greenward.tasks.league import LEAGUE, SELF, League, LeagueCallback
+from greenward.tasks.opponent_task import OpponentTask, opponents_too_late
 from greenward.tasks.self_play.environment import (
     LATEST,
     GameEnvironment,
@@ -229,7 +230,7 @@ def served_contestant(game: Game, endpoint: Endpoint, temperature: float) -> Con
     return Contestant(EndpointEngine(endpoint), prompts, sampling)
 
 
-class SelfPlay(GameTask):
+class SelfPlay(OpponentTask):
     """Games of two players: those that are trained on, and matches and exact figures as evaluations."""
 
     recipes: ClassVar = {
