@@ -7,8 +7,8 @@ For each seed the study's recipe trains `--steps` steps after its warm start. Th
 same warm start and train on the same problems, for the seconds that it trained or, where their name says so,
 on as many answers. `supervised` goes on with the corpus of the warm start; the oracle trains on right bodies
 only and is no method but a ceiling: what this model can learn of the training problems in this time. Each
-process has one thread, and two run at a time. What has finished is not repeated, and what was interrupted
-goes on.
+process has one thread, and `--processes` run at a time. What has finished is not repeated, and what was
+interrupted goes on.
 
 The held-out functions are split in two. On the validation part the temperature is chosen for each arm and
 each k, over all seeds; the figures are of the other part, with these temperatures and with 1. Held-out
@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--arms", help="only these beside the recipe, with commas between")
     parser.add_argument("--problems", type=int, default=150, help="of the test part (150)")
     parser.add_argument("--samples", type=int, default=32, help="answers to each problem (32)")
+    parser.add_argument("--processes", type=int, default=2, help="that run at a time (2)")
     parser.add_argument("--output", type=Path, help="folder of the runs (runs/policy_gradient/STUDY)")
     parser.add_argument("--json", type=Path, help="keep all numbers here")
     parser.add_argument("--markdown", type=Path, help="keep the tables here")
@@ -185,7 +186,7 @@ def main() -> None:
         arms = {name: arms[name] for name in filter(None, options.arms.split(","))}
     steps = options.steps or study.steps
     with Progress() as progress:
-        folders = trained(study, arms, output, options.seeds, steps, options.overrides, progress)
+        folders = trained(study, arms, output, steps, options, progress)
         record = measured(study, folders, options, progress)
     record |= {"study": options.study, "recipe": study.recipe, "steps": steps}
     text = tables(record)
@@ -213,16 +214,16 @@ def trained(
     study: Study,
     arms: Mapping[str, Sequence[str]],
     output: Path,
-    seeds: Sequence[int],
     steps: int,
-    overrides: Sequence[str],
+    options: argparse.Namespace,
     progress: Progress,
 ) -> Folders:
     """Train what has not finished; the folders of all arms, with the warm start as `before`."""
+    overrides: Sequence[str] = options.overrides
     recipe = load_recipe(study.recipe, overrides)
     folders: Folders = {"before": [], study.label: [], **{name: [] for name in arms}}
     main, beside = [], []
-    for seed in seeds:
+    for seed in options.seeds:
         folder = output / f"seed_{seed}"
         common = [f"seed={seed}", *EVERY_ARM]
         first = Run(folder, study.recipe, [*common, f"training.max_steps={steps}", *overrides])
@@ -255,7 +256,7 @@ def trained(
             summary = read_summary(run.folder)
             run.finished = summary is not None and summary["status"] == "finished"
             run.phases = [] if run.finished else [Phase(str(run.folder.relative_to(output)), run.folder)]
-        run_all(stage, progress, parallel=2, resume=True)
+        run_all(stage, progress, parallel=options.processes, resume=True)
     return folders
 
 
@@ -274,7 +275,7 @@ def measured(
     test = stable_subset(clean.filter(lambda problem: problem.task_id not in chosen_for), options.problems)
     ks = [k for k in KS if k <= options.samples]
     parts = {"validation": [p.task_id for p in validation], "test": [p.task_id for p in test]}
-    found = Measurements(options.samples, parts)
+    found = Measurements(options.samples, parts, options.processes)
     found.evaluate(
         progress,
         [(f, "validation", t) for runs in folders.values() for f in runs for t in TEMPERATURES],
@@ -314,6 +315,7 @@ class Measurements:
 
     samples: int
     parts: Mapping[str, Sequence[str]]
+    processes: int
 
     def folder(self, run: Path, part: str, temperature: float) -> Path:
         return run / "evaluated" / f"{part}_{temperature:g}"
@@ -330,9 +332,9 @@ class Measurements:
         return answered == dict.fromkeys(self.parts[part], self.answers(temperature))
 
     def evaluate(self, progress: Progress, jobs: Sequence[tuple[Path, str, float]]) -> None:
-        """Two at a time; those that are there are only read."""
+        """`processes` at a time; those that are there are only read."""
         jobs = [one for one in jobs if not self.is_there(*one)]
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(self.processes, mp_context=get_context("spawn")) as pool:
             waiting = [
                 pool.submit(
                     evaluated,
