@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/fix"), help="where results are kept")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--files", nargs="+", choices=BUGS, default=tuple(BUGS))
-    parser.add_argument("--n", type=int, default=8, help="answers at most")
+    parser.add_argument("--n", type=int, default=8, help="answers of a round at most")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-seconds", type=float, help="a repair that takes longer is not counted")

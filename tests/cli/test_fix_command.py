@@ -586,3 +586,82 @@ def test_tests_that_hang_end_at_the_timeout_and_are_said_to(fix: Callable[..., R
     )
     found = fix([WRONG], "--timeout", "1", "--yes")
     assert found.exit_code == 1 and "timeout" in found.output.lower(), found.output
+
+
+TWO_BUGS = """from shop.tax import RATE
+
+
+def total(prices):
+    return sum(prices) * RATE
+
+
+def dearest(prices):
+    return min(prices, default=0)
+"""
+TWO_TESTS = (
+    UNITTEST.replace("import total", "import dearest, total")
+    + """
+    def test_the_dearest(self):
+        self.assertEqual(dearest([3, 5]), 5)
+"""
+)
+DEAREST = block("shop/prices.py", "    return min(prices, default=0)", "    return max(prices, default=0)")
+TAXED = block("shop/prices.py", "    return sum(prices) * RATE", "    return sum(prices) * (1 + RATE)")
+
+
+@pytest.mark.parametrize("of_tax", [TAXED, OTHER_FILE])
+@pytest.mark.parametrize("form", ["search-replace", "function"])
+def test_a_file_with_two_bugs_is_mended_one_after_the_other(
+    of_tax: str, form: str, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "shop/prices.py").write_text(TWO_BUGS)
+    (shop / "tests/test_prices.py").write_text(TWO_TESTS)
+    prompts = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        of_dearest = "test_the_dearest: " in prompt
+        if form == "function" and of_dearest:  # a part of the file, which the rest is taken from
+            return "```python\ndef dearest(prices):\n    return max(prices, default=0)\n```"
+        if form == "function":
+            return f"```python\n{TWO_BUGS.replace('* RATE', '* (1 + RATE)')}```"
+        return DEAREST if of_dearest else of_tax
+
+    with OpenAIServer(answer) as server:
+        options = FixOptions(answers=2, form=form.replace("-", "_"))
+        repair = find_repair(Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", options)
+    assert repair.passed
+    repair.apply()
+    is_tax = form != "function" and of_tax is OTHER_FILE
+    text = TWO_BUGS if is_tax else TWO_BUGS.replace("* RATE", "* (1 + RATE)")
+    assert (shop / "shop/prices.py").read_text() == text.replace("min(", "max(")
+    assert (shop / "shop/tax.py").read_text() == ("RATE = 1.2\n" if is_tax else TAX)
+    # The second round is asked for the file as the first has changed it, and says which test fails now.
+    first, *_, last = prompts
+    assert "test_with_tax: " in first and "test_the_dearest: " in last
+    assert ("RATE = 1.2" if is_tax else "(1 + RATE)") in last and "RATE = 1.2" not in first
+
+
+def test_what_does_not_improve_the_file_is_not_asked_again(shop: Path) -> None:
+    (shop / "shop/prices.py").write_text(TWO_BUGS)
+    (shop / "tests/test_prices.py").write_text(TWO_TESTS)
+    with OpenAIServer(lambda prompt: DEAREST) as server:
+        repair = find_repair(
+            Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", FixOptions(answers=3)
+        )
+        assert len(server.payloads) == 6
+    assert not repair.passed and "max(prices" in repair.diff() and "1 + RATE" not in repair.diff()
+    assert [one["tests_passed"] for one in repair.outcomes()] == [2, 2, 2, 0, 0, 0]
+
+
+def test_the_failing_test_is_shown_with_what_it_names(shop: Path) -> None:
+    (shop / "tests/test_prices.py").write_text(f"HUNDRED = 100\nUNUSED = 1\n{PYTEST}")
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert project.test_source("test_prices.py::test_with_tax") == (
+        "import pytest\nfrom shop.prices import total\n@pytest.fixture\ndef price():\n    return 100\n"
+        '@pytest.mark.parametrize("number", [1, 2])\ndef test_with_tax(price, number):\n'
+        "    assert total([price] * number) == pytest.approx(120 * number)\n"
+    )
+    (shop / "tests/test_prices.py").write_text(PYTEST + "    assert total([]) == 0\n" * 200)
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert project.test_source("test_prices.py::test_with_tax") == ""

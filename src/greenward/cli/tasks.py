@@ -50,7 +50,9 @@ MOST_REASONS = 10
 @click.option("--model", required=True, metavar="RUN|ID", help="A run, a model, or what --base-url serves.")
 @base_url_option
 @api_key_options
-@click.option("--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try at most.")
+@click.option(
+    "--n", "answers", type=click.IntRange(1, 1000), default=8, help="Repairs to try at most in each round."
+)
 @flag("--all", "all_answers", help="Try all of them; without it none after one that passes.")
 @click.option("--temperature", type=FloatRange(min=0), default=0.8)
 @click.option("--max-tokens", type=COUNT, help="Of an answer.  [default: 1024, or as trained]")
@@ -74,8 +76,9 @@ def fix(
     """Let a model repair FILE so that its tests pass.
 
     The tests run in the sandbox. If they fail, the model writes up to N repairs, which the tests judge, until
-    one passes; the diff of the best is shown with its verdict, and applied when you confirm. The best is the
-    one that passes and changes the fewest lines. Exit code 1: no repair passes all tests.
+    one passes. If none does and the best passes more tests than FILE, it writes up to N repairs of that. The
+    diff of the best is shown with its verdict, and applied when you confirm. The best is the one that passes
+    and changes the fewest lines. Exit code 1: no repair passes all tests.
 
     \b
     greenward fix shop/prices.py --tests tests --model runs/code_repair

@@ -45,7 +45,14 @@ from greenward.problems.mining import (
     without_runner,
 )
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import parse_or_none, same_trees
+from greenward.problems.python_source import (
+    FunctionNode,
+    first_line,
+    loaded_names,
+    parse_or_none,
+    same_trees,
+    source_lines,
+)
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
@@ -55,6 +62,7 @@ from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
 
 MOST_TOKENS = 1024
+MAX_TEST_CHARS = 3000  # of a test that is shown to the model
 _WRITABLE = 0o222  # for its owner, its group or others
 
 
@@ -62,9 +70,10 @@ _WRITABLE = 0o222  # for its owner, its group or others
 class FixOptions:
     """How repairs are sampled and judged. None stands for what the model was trained with, or a default.
 
-    At most `answers` are sampled at `temperature`; none after one that passes, unless `all_answers`. `form`
-    is what the model writes: "search_replace" by default, or what its run trained it to write. `timeout` is
-    the CPU time of all tests in seconds.
+    At most `answers` are sampled at `temperature`; none after one that passes, unless `all_answers`. Where
+    none passes and the best passes more tests than the file, at most as many to the file as it changes it.
+    `form` is what the model writes: "search_replace" by default, or what its run trained it to write.
+    `timeout` is the CPU time of all tests in seconds.
     """
 
     answers: int = 8
@@ -215,13 +224,18 @@ def find_repair(
         if before.passed:
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
-        problem = replace(problem, failing_test=Repair(problem, before).failure)
-        judge = _Judge(problem, project, grader, time.monotonic() - started)
-        asked = _Asked.of(model, problem, options, shown)
-        with closing(asked), closing(asked.answers()) as answers:
-            for number, answer, is_program in answers:
-                if judge.passes(number, answer, is_program) and not options.all_answers:
-                    break
+        judge = _Judge(problem, project, grader, before, time.monotonic() - started)
+        asked = _Asked.of(model, judge.asked, project, options, shown)
+        with closing(asked):
+            goes_on = True
+            while goes_on:
+                with closing(asked.answers(judge.asked)) as answers:
+                    for number, answer, is_program in answers:
+                        if judge.passes(number, answer, is_program) and not options.all_answers:
+                            break
+                if goes_on := judge.improves() and asked.takes(judge.asked):
+                    passed = sum(judge.reached.tests_passed)
+                    shown.message(f"{passed} of {len(before.tests_passed)} tests pass with the best answer")
         selection = judge.selection()
         best, changes = selection.verdict, {}
         if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
@@ -232,30 +246,62 @@ def find_repair(
 
 
 class _Judge:
-    """Judges the answers one after the other, without what changes nothing; a part of a program as a part."""
+    """Judges the answers one after the other, without what changes nothing; a part of a program as a part.
 
-    def __init__(self, problem: Problem, project: _Project, grader: Grader, seconds: float) -> None:
+    `asked` is the problem that the model is asked: the file as it was or, in later rounds, as the best answer
+    of the rounds before has changed it, whose verdict is `reached`. Each answer is judged as a repair of the
+    file as it was, and holds what those changes are.
+    """
+
+    def __init__(
+        self, problem: Problem, project: _Project, grader: Grader, before: Verdict, seconds: float
+    ) -> None:
         self.seconds = seconds
         self._problem, self._project, self._grader = problem, project, grader
         self._judged: dict[int, tuple[Extracted, Verdict]] = {}
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
+        self._of_earlier_rounds = 0
+        self._start(Extracted(problem.buggy_code), before)
+
+    def _start(self, best: Extracted, verdict: Verdict) -> None:
+        self.reached, self._changed = verdict, best.files
+        files = {**(self._problem.files or {}), **dict(best.files)}
+        self.asked = replace(
+            self._problem,
+            buggy_code=best.code or "",
+            files={path: text for path, text in files.items() if text is not None},
+            failing_test=without_runner(verdict.failure),
+        )
+
+    def improves(self) -> bool:
+        """Whether none passes, and the best passes more tests than what was asked; `asked` is then new."""
+        best, verdict = self.selection().answer, self.selection().verdict
+        if verdict is None or verdict.passed or sum(verdict.tests_passed) <= sum(self.reached.tests_passed):
+            return False
+        assert isinstance(best, Extracted)
+        self._of_earlier_rounds = len(self._judged)
+        self._start(best, verdict)
+        return True
 
     def passes(self, number: int, answer: Extracted, is_program: bool) -> bool:
         """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
-        written = _read_as_files(_within(self._project.folder, self._problem, answer))
+        written = _read_as_files(_within(self._project.folder, self.asked, answer))
+        if written.code is not None:
+            written = replace(written, files=tuple({**dict(self._changed), **dict(written.files)}.items()))
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
         if is_program:  # or a part of it
-            others.append(self._with_each(self._with_each(written, completed), without_idle_changes))
+            whole = self._with_each(written, completed, since=self.asked)
+            others.append(self._with_each(whole, without_idle_changes))
         for other in others:
             if (
                 not verdict.passed
                 and (found := self._verdict(other)).fraction_passed > verdict.fraction_passed
             ):
                 best, verdict = other, found
-        self._judged[number] = best, verdict
+        self._judged[self._of_earlier_rounds + number] = best, verdict
         return verdict.passed
 
     def selection(self) -> Selection:
@@ -301,12 +347,18 @@ class _Judge:
         return {self._problem.path: answer.code, **dict(answer.files)}
 
     def _with_each(
-        self, answer: Extracted, change: Callable[[str, str], str], *, only: str | None = None
+        self,
+        answer: Extracted,
+        change: Callable[[str, str], str],
+        *,
+        only: str | None = None,
+        since: Problem | None = None,
     ) -> Extracted:
         """The answer with `change(before, after)` for the text of each program that was there before."""
+        known = self._known if since is None else {since.path: since.buggy_code, **(since.files or {})}
 
         def changed(path: str, text: str | None) -> str | None:
-            before = self._known.get(path)
+            before = known.get(path)
             if text is None or not before or not path.endswith(".py") or only not in (None, path):
                 return text
             return change(before, text)
@@ -354,13 +406,21 @@ def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
 
 @dataclass(frozen=True)
 class _Project:
-    """Where the files of a problem lie: in `folder`, but for those that are imported from `elsewhere`."""
+    """Where the files of a problem lie: in `folder`, but for those that are imported from `elsewhere`.
+
+    `tests` are its tests by name.
+    """
 
     folder: Path
     elsewhere: Mapping[str, Path]
+    tests: Mapping[str, _Test]
 
     def place(self, path: str) -> Path:
         return self.elsewhere.get(path, self.folder / path)
+
+    def test_source(self, name: str) -> str:
+        """What a test says, "" for one that is not known or too long to be shown."""
+        return self.tests[name].source() if name in self.tests else ""
 
 
 def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
@@ -395,8 +455,8 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
         for one in tree.files
         if (project / one.shown).is_relative_to(place) and one is not own and any(_tests_in(one))
     ]
-    names = [name for suite in suites for name in _tests_in(suite)]
-    if not names:
+    found = {test.name: test for suite in suites for test in _tests_in(suite)}
+    if not found:
         unread = next((one for one in tree.left_out if (project / one.where).is_relative_to(place)), None)
         raise ProblemError(
             f"{tests}: no test was found" + (f" ({unread.where}: {unread.reason})." if unread else "."),
@@ -420,7 +480,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
         task_id=str(file),
         prompt="",
         entry_point="",
-        **run_by_runner(names),
+        **run_by_runner(list(found)),
         path=own.place,
         files=files,
         test_files=test_files,
@@ -428,7 +488,7 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
     )
     where = {path: project / tree.by_place[path].shown for path in files}
     elsewhere = {path: Path(os.path.relpath(at)) for path, at in where.items() if at != root / path}
-    return problem, _Project(Path(os.path.relpath(root)), elsewhere)
+    return problem, _Project(Path(os.path.relpath(root)), elsewhere, found)
 
 
 class _Asked:
@@ -438,46 +498,61 @@ class _Asked:
     tokens = 0
     loading = drawing = 0.0
     _renderer: PromptRenderer
+    _is_run: bool
 
-    def __init__(self, problem: Problem, options: FixOptions, progress: Progress) -> None:
-        self._problem, self._options, self._progress = problem, options, progress
+    def __init__(self, project: _Project, options: FixOptions, progress: Progress) -> None:
+        self._project, self._options, self._progress = project, options, progress
 
     @staticmethod
-    def of(model: str, problem: Problem, options: FixOptions, progress: Progress) -> _Asked:
+    def of(
+        model: str, problem: Problem, project: _Project, options: FixOptions, progress: Progress
+    ) -> _Asked:
         """Raises `ConfigError` for a model that cannot be asked."""
-        kind = _AskedServer if is_endpoint(model) else _AskedPolicy
-        return kind(model, problem, options, progress)
+        if is_endpoint(model):
+            return _AskedServer(model, project, options, progress)
+        return _AskedPolicy(model, problem, project, options, progress)
 
-    def answers(self) -> Generator[tuple[int, Extracted, bool], None, None]:
+    def takes(self, problem: Problem) -> bool:
+        """Whether the model has room for an answer to the problem."""
+        return True
+
+    def answers(self, problem: Problem) -> Generator[tuple[int, Extracted, bool], None, None]:
         """The answers with their numbers, as they end, and whether each is a program and no edit of one.
 
         Raises `EngineError` for a server that fails.
         """
-        with closing(self._texts()) as texts:
+        with closing(self._texts(self._shown(problem))) as texts:
             started = time.monotonic()
             for number, text in texts:
                 self.drawing += time.monotonic() - started
-                yield number, *self._extracted(text)
+                yield number, *self._extracted(problem, text)
                 started = time.monotonic()
 
-    def _extracted(self, text: str) -> tuple[Extracted, bool]:
-        found = self._renderer.extracted(self._problem, text)
+    def _extracted(self, problem: Problem, text: str) -> tuple[Extracted, bool]:
+        found = self._renderer.extracted(problem, text)
         if found.status is Status.EDIT_MALFORMED and holds_fence(text):  # a program in place of edits
-            program = extract_code(text, self._problem, self._renderer.style)
+            program = extract_code(text, problem, self._renderer.style)
             if program.code and parse_or_none(program.code) is not None:
                 return program, True
         return found, self._renderer.answer == "function"
 
+    def _shown(self, problem: Problem) -> Problem:
+        """With the source of the failing test; a run is asked as it was trained."""
+        source = self._project.test_source(problem.failing_test.partition(": ")[0])
+        if self._is_run or not source:
+            return problem
+        return replace(problem, failing_test=f"{problem.failing_test}\n\n```python\n{source}```")
+
     def close(self) -> None:
         """Free what is held besides memory."""
 
-    def _texts(self) -> Generator[tuple[int, str], None, None]:
+    def _texts(self, problem: Problem) -> Generator[tuple[int, str], None, None]:
         raise NotImplementedError
 
 
 class _AskedServer(_Asked):
-    def __init__(self, model: str, problem: Problem, options: FixOptions, progress: Progress) -> None:
-        super().__init__(problem, options, progress)
+    def __init__(self, model: str, project: _Project, options: FixOptions, progress: Progress) -> None:
+        super().__init__(project, options, progress)
         if options.dtype != "auto":
             raise ConfigError(
                 "dtype concerns models that are loaded here; a server has chosen its own.",
@@ -488,10 +563,11 @@ class _AskedServer(_Asked):
             progress.message(line)
         served = ServedModel(self._endpoint)
         self._renderer, self.facts = _renderer(served, options), served.to_json()
+        self._is_run = served.recipe is not None
 
-    def _texts(self) -> Generator[tuple[int, str], None, None]:
+    def _texts(self, problem: Problem) -> Generator[tuple[int, str], None, None]:
         options = self._options
-        asked = self._renderer.messages(self._problem) or self._renderer.prompt_text(self._problem)
+        asked = self._renderer.messages(problem) or self._renderer.prompt_text(problem)
         params = SamplingParams(options.max_tokens or MOST_TOKENS, options.temperature)
         prompts = [(asked, options.seed + number) for number in range(options.answers)]
         with self._progress.drawing("sampling", len(prompts), most_tokens=params.max_tokens) as drawn:
@@ -509,42 +585,48 @@ class _AskedServer(_Asked):
 
 
 class _AskedPolicy(_Asked):
-    def __init__(self, model: str, problem: Problem, options: FixOptions, progress: Progress) -> None:
-        super().__init__(problem, options, progress)
+    def __init__(
+        self, model: str, problem: Problem, project: _Project, options: FixOptions, progress: Progress
+    ) -> None:
+        super().__init__(project, options, progress)
         started = time.monotonic()
         found = find_model(model)
-        self._renderer = _renderer(found, options)
+        self._renderer, self._is_run = _renderer(found, options), found.recipe is not None
         device = resolve_device(options.device)
         with progress.during(f"loading {found.name}"):
             policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
         progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
         if line := use_free_cores(device):
             progress.message(line)
-        prompt = self._renderer.prompt_ids(problem)
+        prompt = self._renderer.prompt_ids(self._shown(problem))
         usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
         if not prompt:
             raise ConfigError(
                 f"{problem.path} is empty, and {model} is shown nothing but the file.",
                 remedy="Take a model that follows instructions, or begin the file with a signature.",
             )
-        room = policy.max_positions - len(prompt)
-        if room < 1:
+        if not len(prompt) < policy.max_positions:
             raise ConfigError(
                 f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
                 remedy="Take a model with more positions, or a smaller file.",
             )
         self._params = SamplingParams(
-            max_tokens=min(options.max_tokens or usual, room),
+            max_tokens=options.max_tokens or usual,
             temperature=options.temperature,
             stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
         )
-        self._policy, self._prompt = policy, prompt
+        self._policy = policy
         self.facts = found.to_json() | {"dtype": policy.computed_in}
         self.loading = time.monotonic() - started
 
-    def _texts(self) -> Generator[tuple[int, str], None, None]:
+    def takes(self, problem: Problem) -> bool:
+        return len(self._renderer.prompt_ids(self._shown(problem))) < self._policy.max_positions
+
+    def _texts(self, problem: Problem) -> Generator[tuple[int, str], None, None]:
         options, policy = self._options, self._policy
-        most = self._params.max_tokens
+        prompt = self._renderer.prompt_ids(problem)
+        most = min(self._params.max_tokens, policy.max_positions - len(prompt))
+        params = replace(self._params, max_tokens=most)
         with self._progress.drawing("sampling", options.answers, most_tokens=most) as drawn:
 
             def count(tokens: int) -> None:
@@ -552,7 +634,7 @@ class _AskedPolicy(_Asked):
                 drawn.tokens(tokens)
 
             policy.on_tokens = count
-            ends = policy.as_they_end([self._prompt], options.answers, self._params, seed=options.seed)
+            ends = policy.as_they_end([prompt], options.answers, params, seed=options.seed)
             with closing(ends):
                 for (_, number), completion in ends:
                     drawn.answers(1)
@@ -580,20 +662,69 @@ def _at(tree: SourceTree, project: Path, file: Path) -> SourceFile:
     )
 
 
-def _tests_in(file: SourceFile) -> Iterator[str]:
-    """The names of the tests in a file, as its runner takes them; none for a file that is not Python."""
+@dataclass(frozen=True, eq=False)
+class _Test:
+    """A function of a test file, of a class where `of` is not None; `name` is as its runner takes it."""
+
+    name: str
+    file: SourceFile
+    function: FunctionNode
+    of: ast.ClassDef | None
+
+    def source(self) -> str:
+        """The test and what it names in its file, "" if that has more than `MAX_TEST_CHARS` characters."""
+        lines = source_lines(self.file.text)
+        own: list[ast.stmt] = [self.function]
+        if self.of is not None:
+            own[:0] = [one for one in self.of.body if getattr(one, "name", "") in ("setUp", "setup_method")]
+        needed, waiting = dict.fromkeys(map(id, own)), list(own)
+        body = [one for one in syntax_tree(self.file).body if one is not self.of]
+        while waiting:
+            node = waiting.pop()
+            names = loaded_names(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+            for other in body:
+                if id(other) not in needed and names & set(_bound(other)):
+                    needed[id(other)] = None
+                    waiting.append(other)
+        shown: list[str] = []
+        for node in body:
+            if id(node) in needed:
+                shown += lines[first_line(node) - 1 : node.end_lineno]
+        if self.of is not None:
+            shown.append(lines[self.of.lineno - 1])
+            for node in own:
+                shown += lines[first_line(node) - 1 : node.end_lineno]
+        text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
+        return text if len(text) <= MAX_TEST_CHARS else ""
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (one.asname or one.name.partition(".")[0] for one in node.names)
+    else:
+        stored = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+        yield from (one.id for one in stored if isinstance(one.ctx, ast.Store))
+
+
+def _tests_in(file: SourceFile) -> Iterator[_Test]:
+    """The tests in a file; none for a file that is not Python."""
     try:
         body = syntax_tree(file).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
 
-    def tests_of(nodes: list[ast.stmt]) -> list[str]:
+    def tests_of(nodes: list[ast.stmt]) -> list[FunctionNode]:
         functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return [one.name for one in functions if one.name.startswith("test")]
+        return [one for one in functions if one.name.startswith("test")]
 
     between, start = ("::", file.place) if needs_pytest(file) else (".", file.module)
     for node in body:
         if isinstance(node, ast.ClassDef):
-            yield from (between.join((start, node.name, name)) for name in tests_of(node.body))
+            for one in tests_of(node.body):
+                yield _Test(between.join((start, node.name, one.name)), file, one, node)
         else:
-            yield from (f"{file.place}::{name}" for name in tests_of([node]))
+            for one in tests_of([node]):
+                yield _Test(f"{file.place}::{one.name}", file, one, None)
