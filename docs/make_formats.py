@@ -9,7 +9,8 @@ from greenward.problems.catalog import formats
 PAGE = Path(__file__).parent / "keys" / "formats.md"
 HEAD = """# Formats of files of problems
 
-`docs/make_formats.py` writes this page. [Problems](../problems.md#formats-of-files) says how a format is chosen and judged.
+`docs/make_formats.py` writes this page.
+[Problems](../problems.md#formats-of-files) says how a format is chosen and judged.
 
 | name | files of | fields that tell it | a row |
 |---|---|---|---|
