@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from greenward.problems.catalog import formats
+from greenward.problems.formats import SIMPLE_FIELDS
 
 PAGE = Path(__file__).parent / "keys" / "formats.md"
 HEAD = """# Formats of files of problems
@@ -17,12 +18,22 @@ HEAD = """# Formats of files of problems
 """
 
 
+FIELDS = """
+## Fields of the simple JSON format
+
+| field | meaning |
+|---|---|
+"""
+
+
 def page() -> str:
-    """The page: a row for each format, in the order in which they are tried."""
-    return HEAD + "".join(
+    """The page: a row for each format, in the order of their trial, and for each field of our own."""
+    rows = [
         f"| `{one.key}` | {one.name} | {one.fields_text} | `{one.example.replace('|', chr(92) + '|')}` |\n"
         for one in formats()
-    )
+    ]
+    fields = [f"| `{name}` | {meaning} |\n" for name, meaning in SIMPLE_FIELDS.items()]
+    return "".join((HEAD, *rows, FIELDS, *fields))
 
 
 if __name__ == "__main__":
