@@ -453,9 +453,10 @@ _FILES = ("files", "test_files", "reference_files")
 SIMPLE_FIELDS: Mapping[str, str] = {
     "function_name": "required: the function that an answer must define",
     "docstring": "required: the specification in words",
-    "test_cases": "required, unless there are other tests: each is a list of the positional inputs and, last, "
-    "the expected output; or an object with `input` (the list of inputs), `output` and, optionally, `kwargs`; "
-    "or with `raises`, the name of an exception class (compared by this name alone), instead of `output`",
+    "test_cases": "required, unless there are other tests: each is a list of the positional inputs and, "
+    "last, the expected output; or an object with `input` (the list of inputs), `output` and, optionally, "
+    "`kwargs`; or with `raises`, the name of an exception class (compared by this name alone), instead of "
+    "`output`",
     "starter_code": "the signature, with or without docstring, that an answer continues; else made from the "
     "signature of the reference, or with the parameters `a, b, c …`",
     "task_id": "unique in the file; else `function_name`",
@@ -469,7 +470,8 @@ SIMPLE_FIELDS: Mapping[str, str] = {
     "in_process_tests": "instead of `test_cases`: a list of test programs that run beside the answer, which "
     "could forge them",
     "files": "an object of paths and texts: the program's other files. If it holds `path` itself, with the "
-    "function unwritten, an answer is this function (also a method, `Class.method`), and is put into its place",
+    "function unwritten, an answer is this function (also a method, `Class.method`), and is put into its "
+    "place",
     "test_files": "an object of paths and texts: the files of the tests",
     "reference_files": "an object of paths and texts: the other files that the reference changes or adds",
     "reference": "a whole program that passes; it runs before training",
