@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/change_point_nulls.py        # a minute on one core
 
-Series of each length and autocorrelation in which nothing changes; docs/diagnostics.md gives the method.
+Series of each length and autocorrelation in which nothing changes, for `diagnostics/change_points.py`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from greenward.diagnostics.finding import Finding, Topic
 from greenward.diagnostics.findings import FINDINGS, topics_of
+from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
+from greenward.diagnostics.signals import RANGES
 from greenward.tasks import TASKS, find_task
 
 FOLDER = Path(__file__).parent / "findings"
 TABLE = "README"
+CONDITIONS = """\
+- `kl`, `approx_kl` and `importance/kl` by the estimator k1 (the mean of log ratios, as TRL's PPO logs it in
+  `objective/kl`) cross 0 by noise. Their mean may be below 0 by 0.01 nats a token, by 0.02 between two
+  versions of the policy, and by 0.05 for the sum over an answer.
+- `entropy` is at most ln V where the config has the size V of the vocabulary. That of an agent, whose
+  actions may be continuous, can be anything.
+- A share that is in per cent or a count throughout is none.
+- A number is whole only in runs of greenward's own trainer, whose counts are of one step.
+- `advantage/mean` is 0 on average only where advantages are less the mean of their group (GRPO; not verl's,
+  which is weighted by lengths).
+- `reward/mean` can be what the config declares (`reward_range` or `reward_clip_range`), else anything.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -54,9 +69,22 @@ def page(one: Finding) -> str:
         lines += ["The report says:", "", f"> {shown}", ""]
     lines += ["## What to do", "", *(f"{i}. {action}" for i, action in enumerate(one.actions, start=1)), ""]
     lines += ["## What confirms it", "", one.confirm, ""]
+    if one is IMPOSSIBLE_VALUE:
+        lines += possible_values()
     causes = (name for name, cause in FINDINGS.items() if one.name in cause.explains)
     lines += [*links("Often follows from it", one.explains), *links("Often a consequence of", causes)]
     return "\n".join((*lines, "[All findings](README.md)")) + "\n"
+
+
+def possible_values() -> list[str]:
+    """The section with the range of each signal; signals with one range share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, one in RANGES.items():
+        shown = "as below" if math.isinf(one.low) and math.isinf(one.high) else str(one)
+        rows.setdefault((shown, one.reason), []).append(f"`{name}*`" if name.endswith("/") else f"`{name}`")
+    lines = ["## Possible values", "", "| signal | can be | because |", "|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {shown} | {reason} |" for (shown, reason), names in rows.items()]
+    return [*lines, "", CONDITIONS]
 
 
 def links(heading: str, names: Iterable[str]) -> list[str]:

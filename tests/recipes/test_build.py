@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -248,7 +249,10 @@ def test_numbers_by_token_are_those_of_the_update(tmp_path):
     answers = [row for step, row in read_rollouts(run) if step == 4]
     rows = [json.loads(line) for line in (run / "tokens/step_000004.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rows] == [0, 1, 2]
+    schema = json.loads((Path(__file__).parents[2] / "docs/ci.schema.json").read_text("utf-8"))
+    documented = schema["$defs"]["token_row"]
     for row in rows:
+        assert set(documented["required"]) <= row.keys() <= documented["properties"].keys()
         answer = answers[row["row"]]
         assert sum(row["mask"]) == answer["tokens"] and len(row["pieces"]) == len(row["ids"])
         assert "".join(row["pieces"]).splitlines()[0].rstrip() in answer["answer"]

@@ -14,6 +14,9 @@ import yaml
 from click.testing import CliRunner
 
 from greenward.cli.main import cli
+from greenward.grading.verdict import Status, Verdict
+from greenward.rollouts.protocols import Episode
+from greenward.training.protocols import rollout_row
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/ci.md").read_text("utf-8")
@@ -118,6 +121,10 @@ def test_the_script_ends_with_the_worst_code_and_its_objects_are_those_of_the_sc
     for name, definition in (("grade", "evaluation"), ("audit", "audit"), ("diagnose", "diagnosis")):
         assert refused(definition, json.loads((job / f"ci/{name}.json").read_text())) == [], name
     assert refused("evaluation", json.loads((job / "ci/graded/summary.json").read_text())) == []
+    for file, definition in (("samples", "sample"), ("results", "result")):
+        rows = [json.loads(line) for line in (job / f"ci/graded/{file}.jsonl").read_text().splitlines()]
+        assert len(rows) == 2 and all(refused(definition, row) == [] for row in rows)
+        assert all(row.keys() <= SCHEMA["$defs"][definition]["properties"].keys() for row in rows)
     reader = re.search(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
     shown = subprocess.run(
         [sys.executable, "-c", reader], cwd=job, capture_output=True, text=True, check=True
@@ -153,6 +160,25 @@ def test_the_list_of_runs_is_that_of_the_schema(job):
     result = CliRunner().invoke(cli, ["runs", ".", "--json"])
     record = json.loads(result.stdout)
     assert [one["steps"] for one in record["runs"]] == [400] and refused("runs", record) == []
+
+
+def test_rows_of_a_training_are_those_of_the_schema():
+    """Of four episodes: one that passed, failed, was cut off and left the loss, or was not judged."""
+    verdicts = (
+        Verdict(Status.PASSED, (True, True), stdout="x"),
+        Verdict(Status.ERROR, (True, False), "KeyError", "'a'", "line 2 in f", "f(1)"),
+        Verdict(Status.FAILED, (False,)),
+        None,
+    )
+    for number, verdict in enumerate(verdicts):
+        episode = Episode(
+            turns=(), rewards={"policy": 0.5}, group_id=number, task_id="p", outcome="passed", verdict=verdict,
+            answer="x", reward_terms={"tests": 1.0}, extra={"k": 1.0}, transcript=(("policy", "x"),),
+            advantage=0.5, masked="length" if number == 2 else "",
+        )  # fmt: skip
+        row = rollout_row(episode, "a1")
+        assert refused("rollout", json.loads(json.dumps(row))) == []
+        assert row.keys() <= SCHEMA["$defs"]["rollout"]["properties"].keys()
 
 
 @pytest.mark.parametrize(

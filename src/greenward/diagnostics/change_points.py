@@ -3,7 +3,7 @@
 Steps of training resemble their neighbours, so tests made for independent values see changes everywhere.
 Here the variance that a kinked line (a trend) or a step (a shift) explains over the variance that it leaves,
 the largest over all places, is compared with the same of simulated first-order autoregressions (AR(1)) in
-which nothing changes. docs/diagnostics.md gives the method.
+which nothing changes.
 Each ratio is multiplied by (1 − φ) / (1 + φ) with the lag-one autocorrelation φ of the residuals of its own
 fit, which makes it nearly independent of the true autocorrelation. The simulations have the smallest
 autocorrelation on a grid of which the measured one is at least the 10 % quantile, an upper confidence limit

@@ -477,7 +477,7 @@ _FOOTER = (
 
 
 _NEEDED = {TITLES.get(name, name) for name in (REWARD, GRADIENT, "loss")}  # of a verdict
-JSON_VERSION = 1  # of a diagnosis; raised where a field changes its meaning or goes (docs/diagnostics.md)
+JSON_VERSION = 1  # of a diagnosis; raised where a field changes its meaning or goes (docs/ci.schema.json)
 
 
 @dataclass(frozen=True)

@@ -450,10 +450,37 @@ DEFAULT_COMPARISON = Comparison(tuple_is_list=True)
 _OPTIONAL_TEXTS = ("reference", "setup_code", "buggy_code", "failing_test", "path", "context")
 _TESTS = {kind.plural: kind for kind in (Assertion, Doctest, InProcess)}
 _FILES = ("files", "test_files", "reference_files")
-_KEYS = (
-    "function_name", "docstring", "test_cases", "starter_code", "task_id", "tags", "comparison", "columns",
-    "hidden_test_cases", *_TESTS, *_FILES, *_OPTIONAL_TEXTS,
-)  # fmt: skip
+SIMPLE_FIELDS: Mapping[str, str] = {
+    "function_name": "required: the function that an answer must define",
+    "docstring": "required: the specification in words",
+    "test_cases": "required, unless there are other tests: each is a list of the positional inputs and, "
+    "last, the expected output; or an object with `input` (the list of inputs), `output` and, optionally, "
+    "`kwargs`; or with `raises`, the name of an exception class (compared by this name alone), instead of "
+    "`output`",
+    "starter_code": "the signature, with or without docstring, that an answer continues; else made from the "
+    "signature of the reference, or with the parameters `a, b, c …`",
+    "task_id": "unique in the file; else `function_name`",
+    "tags": "a list of labels for tables and filters",
+    "comparison": "how close numbers must be, and whether a tuple may stand for a list; else "
+    '`{"tolerance": 1e-6, "tuple_is_list": true}`',
+    "columns": "an object of further data for reward functions",
+    "hidden_test_cases": "further test cases, which only `task: token_mdp` grades",
+    "tests": "instead of `test_cases`: a list of `assert` statements",
+    "doctests": "instead of `test_cases`: a list of texts with `>>>` examples",
+    "in_process_tests": "instead of `test_cases`: a list of test programs that run beside the answer, which "
+    "could forge them",
+    "files": "an object of paths and texts: the program's other files. If it holds `path` itself, with the "
+    "function unwritten, an answer is this function (also a method, `Class.method`), and is put into its "
+    "place",
+    "test_files": "an object of paths and texts: the files of the tests",
+    "reference_files": "an object of paths and texts: the other files that the reference changes or adds",
+    "reference": "a whole program that passes; it runs before training",
+    "setup_code": "runs after the answer and before the tests",
+    "buggy_code": "a whole program with a bug, which the prompt shows",
+    "failing_test": "what the first failing test of `buggy_code` called, expected and got",
+    "path": "the answer is the file at this path of a program of several files, whole",
+    "context": "what the prompt shows of the file before `starter_code`",
+}
 
 
 def load_json(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
@@ -477,9 +504,9 @@ def save_json(problems: Iterable[Problem], path: str | Path) -> None:
 
 def _simple_problem(row: Row) -> Problem:
     for key in row.values:
-        if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(_KEYS)}."
+        if key not in SIMPLE_FIELDS:
+            near = get_close_matches(key, SIMPLE_FIELDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(SIMPLE_FIELDS)}."
             raise row.error(key, "is not known", remedy=hint)
     is_module = bool(row.text("path", default=""))  # the answer is a file, the function a part of it
     name = row.text("function_name") if is_module else row.name("function_name")

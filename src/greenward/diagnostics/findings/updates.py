@@ -236,7 +236,7 @@ IMPOSSIBLE_VALUE = Finding(
     ),
     confirm="The same number, computed by hand from one batch, is inside the range.",
     limit=(
-        "any value outside of the range of its signal ([table](../diagnostics.md#possible-values)); an "
+        "any value outside of the range of its signal ([table](impossible-value.md#possible-values)); an "
         "estimate that crosses its bound by noise, as k1 of a KL does, only where the mean of the run, of a "
         "half, a quarter or an eighth of it is beyond by a visible amount and by more than its error "
         "explains (level 1 %)"
@@ -434,9 +434,11 @@ GRADIENT_SPIKES = Finding(
         "More prompts per step (training.prompts_per_step) average them out.",
     ),
     confirm="The same steps spike again when the run is repeated with its seed.",
-    limit="> 3 × the median around, > 8 robust sd, and > 4 of the logarithms",
+    limit=(
+        "> 3 × the median of the 25 steps on both sides, > 8 robust standard deviations, and > 4 of the "
+        "logarithms; not the first 5 steps"
+    ),
     weight="info, warning from 2 % of the steps of the second half (at least 3), or by 100 times",
-    source="[detectors](#detectors)",
     explains=("reward-drop", "quality-drop"),
     suspects=("training.learning_rate", "training.max_grad_norm", "training.warmup_steps", "algorithm"),
     views=("drift",),
@@ -1187,10 +1189,10 @@ MEMORY_LEAK = Finding(
     ),
     limit=(
         "significant growth of at least 1.1 × that goes on in each quarter after its onset, evenly or in "
-        "steps"
+        "steps, by a line (Theil–Sen) through the lower envelope after the first tenth"
     ),
     weight="critical from 1.5 × or if memory ends within as many steps again, else warning",
-    source="Theil 1950, Sen 1968; [detectors](#detectors)",
+    source="Theil 1950, Sen 1968",
     explains=("throughput-drop",),
 )
 
