@@ -221,8 +221,10 @@ def score_of(found: Mapping[str, int]) -> float:
 
 @per_answer
 def contextual_style(answer: GradedAnswer) -> float | None:
-    """`score_of` an answer that passes all of its tests, 0 of any other; None for problems whose answers
-    are whole programs, and where the file around the function has no habit.
+    """How far a function that passes all of its tests keeps to the habits of the file around it; else 0.
+
+    The score is the mean over the rules that apply of 1, halved for each deviation. None for problems whose
+    answers are whole programs, and where the file around the function has no habit.
     """
     if _around(answer.problem) is None:
         return None

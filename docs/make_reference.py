@@ -1,0 +1,75 @@
+"""Writes docs/reference from the source of rewards and audit: .venv/bin/python docs/make_reference.py"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from greenward.evaluation.audit_programs import FAMILIES
+from greenward.evaluation.audit_report import Kind
+from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
+from greenward.grading.reward_terms import SHIPPED_REWARDS
+from greenward.tasks import TASKS, find_task
+
+FOLDER = Path(__file__).parent / "reference"
+REWARDS = """# Reward terms
+
+`docs/make_reference.py` writes this page from the functions themselves. [Rewards](../rewards.md) says how a
+recipe names them and how it sets their options. Where a score is None, the term does not apply.
+"""
+AUDIT = """# What the audit says and tries
+
+`docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
+function](../audit.md) says how to use it.
+"""
+
+
+def rewards() -> str:
+    """A section for each reward term, those of a task after those of every task."""
+    own = {
+        f"{name}` of the task `{task}": made
+        for task in TASKS
+        for name, made in find_task(task).rewards.items()
+    }
+    return "\n".join(
+        [REWARDS, *(line for one in {**SHIPPED_REWARDS, **own}.items() for line in section(*one))]
+    )
+
+
+def section(name: str, made: Callable[..., object]) -> Iterator[str]:
+    """The heading, the options and the text of a reward term."""
+    yield f"## `{name}`\n"
+    options = [one for one in inspect.signature(made).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    if options:
+        yield f"Options: {', '.join(f'`{one.name}` ({default(one.default)})' for one in options)}.\n"
+    yield f"{inspect.getdoc(made)}\n"
+
+
+def default(value: object) -> str:
+    """The default of an option as a recipe has it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {one}" for key, one in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def audit() -> str:
+    """The kinds of graders, and what each family of answers means when it is not judged as it should be."""
+    families = {
+        "Programs": FAMILIES,
+        "Attacks in text": TEXT_FAMILIES,
+        "Right answers in text": HONEST_FAMILIES,
+    }
+    lines = [AUDIT, "## Kinds", "", inspect.getdoc(Kind).partition("\n\n")[2], ""]
+    for title, meanings in families.items():
+        lines += [f"## {title}", "", "| family | what it means when it is judged wrongly |", "|---|---|"]
+        lines += [*(f"| {name} | {meaning} |" for name, meaning in meanings.items()), ""]
+    return "\n".join(lines)
+
+
+PAGES = {"rewards.md": rewards, "audit.md": audit}
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
