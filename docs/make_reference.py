@@ -9,6 +9,7 @@ from pathlib import Path
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
+from greenward.grading import edits
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.tasks import TASKS, find_task
 
@@ -22,6 +23,11 @@ AUDIT = """# What the audit says and tries
 
 `docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
 function](../audit.md) says how to use it.
+"""
+EDITS = """# Edits in answers
+
+`docs/make_reference.py` writes this page from `greenward.grading.edits`. [Repair by edits](../repair.md) says
+what happens when edits cannot be applied.
 """
 
 
@@ -67,7 +73,12 @@ def audit() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"rewards.md": rewards, "audit.md": audit}
+def forms_of_edits() -> str:
+    """The text of `greenward.grading.edits` without its first line."""
+    return f"{EDITS}\n{(edits.__doc__ or '').partition(chr(10) * 2)[2]}"
+
+
+PAGES = {"rewards.md": rewards, "audit.md": audit, "edits.md": forms_of_edits}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
