@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from greenward.config.loading import schema_json
+from greenward.config.loading import PRESETS, schema_json
 
 PAGE = Path(__file__).parent / "keys" / "README.md"
 HEAD = """# Keys of recipes
@@ -36,7 +36,7 @@ def page() -> str:
         top = plain | top
         for path, name in sections(recipe, definitions):
             users.setdefault(path, {}).setdefault(name, set()).add(user)
-    parts = [HEAD, *table("Every recipe", "", top), *owners(users)]
+    parts = [HEAD, *table("Every recipe", "", top), *owners(users), *presets()]
     for path, classes in users.items():
         for name, of in classes.items():
             others = [user for other, more in classes.items() if other != name for user in more]
@@ -57,6 +57,19 @@ def owners(users: Mapping[str, Mapping[str, set[tuple[str, str]]]]) -> list[str]
         rows = "; ".join(f"{', '.join(tasks)} by {', '.join(names)}" for tasks, names in by_tasks.items())
         lines.append(f"| `{path}` | {'all' if of == every else rows} |")
     return [*lines, ""]
+
+
+def presets() -> list[str]:
+    """The lines of the table of presets: a row for each key, a column for each preset."""
+    keys = dict.fromkeys(key for one in PRESETS.values() for key in one)
+    names = [name for name, one in PRESETS.items() if one]
+    rows = (
+        [f"`{key}`", *(f"`{PRESETS[name][key]}`" if key in PRESETS[name] else "" for name in names)]
+        for key in keys
+    )
+    head = ["key", *(f"`{name}`" for name in names)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return ["## Presets", "", "`model.id` is that of a recipe which says `auto`.", "", *lines, ""]
 
 
 def label(of: set[tuple[str, str]], others: list[tuple[str, str]]) -> str:

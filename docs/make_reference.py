@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import greenward
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
 from greenward.grading import edits
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.tasks import TASKS, find_task
+from greenward.training.trainer import RLTrainer
 
 FOLDER = Path(__file__).parent / "reference"
 REWARDS = """# Reward terms
@@ -28,6 +30,19 @@ EDITS = """# Edits in answers
 
 `docs/make_reference.py` writes this page from `greenward.grading.edits`. [Repair by edits](../repair.md) says
 what happens when edits cannot be applied.
+"""
+
+
+API = """# Names of the Python API
+
+`docs/make_reference.py` writes this page from the names that `from greenward import …` gives. They are
+stable. [Python API](../python.md) has examples.
+"""
+METRICS = """# Metrics of an update
+
+`docs/make_reference.py` writes this page from `greenward.training.trainer`. [Algorithms](../algorithms.md)
+has the formulas; w and r are those of [a sampler that is not the
+trainer](../algorithms.md#when-the-sampler-is-not-the-trainer).
 """
 
 
@@ -78,7 +93,39 @@ def forms_of_edits() -> str:
     return f"{EDITS}\n{(edits.__doc__ or '').partition(chr(10) * 2)[2]}"
 
 
-PAGES = {"rewards.md": rewards, "audit.md": audit, "edits.md": forms_of_edits}
+def metrics() -> str:
+    """The list in the text of the method that trains on one batch."""
+    listed = (inspect.getdoc(RLTrainer.update) or "").rpartition("\n\n")[2]
+    return f"{METRICS}\n{listed}\n"
+
+
+def api() -> str:
+    """A section for each stable name of the package: its signature, if it is a function, and its text."""
+    lines = [API]
+    for name in greenward.__all__:
+        found = getattr(greenward, name)
+        if inspect.isroutine(found):
+            lines.append(f"## `{name}`\n\n```python\n{name}{arguments(found)}\n```\n")
+        else:
+            lines.append(f"## `{name}`\n")
+        lines.append(f"{inspect.getdoc(found)}\n")
+    return "\n".join(lines)
+
+
+def arguments(function: Callable[..., object]) -> str:
+    """The parameters of a function with their defaults, without types."""
+    found = inspect.signature(function)
+    plain = [one.replace(annotation=one.empty) for one in found.parameters.values()]
+    return str(found.replace(parameters=plain, return_annotation=found.empty))
+
+
+PAGES = {
+    "rewards.md": rewards,
+    "audit.md": audit,
+    "edits.md": forms_of_edits,
+    "metrics.md": metrics,
+    "python.md": api,
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

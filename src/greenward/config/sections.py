@@ -460,14 +460,23 @@ class TokensConfig(ConfigSection):
 class RolloutsConfig(ConfigSection):
     """Where answers are sampled: by the trainer's own model, by vLLM beside it, or by a server of vLLM."""
 
-    engine: Literal["native", "vllm", "server"] = "native"
+    engine: Literal["native", "vllm", "server"] = Field(
+        "native",
+        description="the trainer's own model, which repeats every run exactly; vLLM on this machine, started "
+        "and ended with the training; or a server that you start (the training then needs no vLLM itself)",
+    )
     vllm: VLLMConfig = VLLMConfig()
     server: ServerConfig = ServerConfig()
     transfer: Literal["file", "nccl", "ipc"] = Field(
-        "file", description="how weights reach vLLM: by files, or vLLM's transfers between CUDA devices"
+        "file",
+        description="how weights reach vLLM: file: a model folder, on every device, for other machines over "
+        'a shared one; nccl: between GPUs, for a server started with {"backend": "nccl"}; ipc: handles to '
+        "CUDA memory, for engine: vllm on the training's GPU",
     )
     transfer_dir: str | None = Field(
-        None, description="folder that vLLM reads as well; none = memory (/dev/shm), else a temporary one"
+        None,
+        description="folder that vLLM reads as well; none = memory (/dev/shm, with room for two models), "
+        "else a temporary one",
     )
     max_staleness: NonNegativeInt = Field(
         0, description="1 = sample for the next step during the update, with weights one update old"
