@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from greenward.config.loading import PRESETS, schema_json
+from greenward.config.loading import PRESETS, Surroundings, schema_json
 
 PAGE = Path(__file__).parent / "keys" / "README.md"
 HEAD = """# Keys of recipes
@@ -69,7 +70,8 @@ def presets() -> list[str]:
     )
     head = ["key", *(f"`{name}`" for name in names)]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    return ["## Presets", "", "`model.id` is that of a recipe which says `auto`.", "", *lines, ""]
+    said = (inspect.getdoc(Surroundings) or "").rpartition("\n\n")[2]
+    return ["## Presets", "", "`model.id` is that of a recipe which says `auto`.", "", *lines, "", said, ""]
 
 
 def label(of: set[tuple[str, str]], others: list[tuple[str, str]]) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import greenward
+from greenward.evaluation import audit_calls
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
 from greenward.grading import edits
 from greenward.grading.reward_terms import SHIPPED_REWARDS
+from greenward.models import gguf
 from greenward.tasks import TASKS, find_task
 from greenward.training.trainer import RLTrainer
 
@@ -37,6 +39,11 @@ API = """# Names of the Python API
 
 `docs/make_reference.py` writes this page from the names that `from greenward import …` gives. They are
 stable. [Python API](../python.md) has examples.
+"""
+GGUF = """# Files of llama.cpp
+
+`docs/make_reference.py` writes this page from `greenward.models.gguf`. [Models](../models.md#gguf-files) says
+where a file may be named.
 """
 METRICS = """# Metrics of an update
 
@@ -81,7 +88,8 @@ def audit() -> str:
         "Attacks in text": TEXT_FAMILIES,
         "Right answers in text": HONEST_FAMILIES,
     }
-    lines = [AUDIT, "## Kinds", "", inspect.getdoc(Kind).partition("\n\n")[2], ""]
+    lines = [AUDIT, "## How a function is called", "", (audit_calls.__doc__ or "").partition("\n\n")[2]]
+    lines += ["## Kinds", "", inspect.getdoc(Kind).partition("\n\n")[2], ""]
     for title, meanings in families.items():
         lines += [f"## {title}", "", "| family | what it means when it is judged wrongly |", "|---|---|"]
         lines += [*(f"| {name} | {meaning} |" for name, meaning in meanings.items()), ""]
@@ -91,6 +99,11 @@ def audit() -> str:
 def forms_of_edits() -> str:
     """The text of `greenward.grading.edits` without its first line."""
     return f"{EDITS}\n{(edits.__doc__ or '').partition(chr(10) * 2)[2]}"
+
+
+def files_of_llama_cpp() -> str:
+    """The text of `greenward.models.gguf` without its first line."""
+    return f"{GGUF}\n{(gguf.__doc__ or '').partition(chr(10) * 2)[2]}"
 
 
 def metrics() -> str:
@@ -125,6 +138,7 @@ PAGES = {
     "edits.md": forms_of_edits,
     "metrics.md": metrics,
     "python.md": api,
+    "gguf.md": files_of_llama_cpp,
 }
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from greenward.grading.reward_terms import SHIPPED_REWARDS
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-@pytest.mark.parametrize("name", ["rewards.md", "audit.md", "edits.md", "metrics.md", "python.md"])
+@pytest.mark.parametrize("name", ["rewards.md", "audit.md", "edits.md", "metrics.md", "python.md", "gguf.md"])
 def test_the_page_is_up_to_date(name: str) -> None:
     spec = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
     assert spec is not None and spec.loader is not None
