@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from greenward.config.loading import schema_json
+from greenward.config.loading import PRESETS, Surroundings, schema_json
 
 PAGE = Path(__file__).parent / "keys" / "README.md"
 HEAD = """# Keys of recipes
@@ -36,13 +37,41 @@ def page() -> str:
         top = plain | top
         for path, name in sections(recipe, definitions):
             users.setdefault(path, {}).setdefault(name, set()).add(user)
-    parts = [HEAD, *table("Every recipe", "", top)]
+    parts = [HEAD, *table("Every recipe", "", top), *owners(users), *presets()]
     for path, classes in users.items():
         for name, of in classes.items():
             others = [user for other, more in classes.items() if other != name for user in more]
             title = f"`{path}`" + (f" of {label(of, others)}" if others else "")
             parts += table(title, definitions[name].get("description", ""), definitions[name]["properties"])
     return "\n".join(parts) + "\n"
+
+
+def owners(users: Mapping[str, Mapping[str, set[tuple[str, str]]]]) -> list[str]:
+    """The lines of the table of sections of the top: the tasks and algorithms whose recipes have each."""
+    found = {path: set().union(*classes.values()) for path, classes in users.items() if "." not in path}
+    every = set().union(*found.values())
+    lines = ["## Who has which section", "", "| section | recipes |", "|---|---|"]
+    for path, of in found.items():
+        by_tasks: dict[tuple[str, ...], list[str]] = {}
+        for name in sorted({algorithm for _, algorithm in of}):
+            by_tasks.setdefault(tuple(sorted(task for task, by in of if by == name)), []).append(name)
+        rows = "; ".join(f"{', '.join(tasks)} by {', '.join(names)}" for tasks, names in by_tasks.items())
+        lines.append(f"| `{path}` | {'all' if of == every else rows} |")
+    return [*lines, ""]
+
+
+def presets() -> list[str]:
+    """The lines of the table of presets: a row for each key, a column for each preset."""
+    keys = dict.fromkeys(key for one in PRESETS.values() for key in one)
+    names = [name for name, one in PRESETS.items() if one]
+    rows = (
+        [f"`{key}`", *(f"`{PRESETS[name][key]}`" if key in PRESETS[name] else "" for name in names)]
+        for key in keys
+    )
+    head = ["key", *(f"`{name}`" for name in names)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    said = (inspect.getdoc(Surroundings) or "").rpartition("\n\n")[2]
+    return ["## Presets", "", "`model.id` is that of a recipe which says `auto`.", "", *lines, "", said, ""]
 
 
 def label(of: set[tuple[str, str]], others: list[tuple[str, str]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -52,8 +51,7 @@ def test_an_external_model_is_evaluated_with_its_transcripts_and_predictions(tmp
 
 
 def test_the_tutorial_of_the_documentation(tmp_path, capsys):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
-    (script,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "HTTPServer" in one)
+    script = (Path(__file__).resolve().parents[2] / "examples" / "scripted_agent.py").read_text()
     made: dict[str, Any] = {}
     exec(
         script.replace("8123), Model).serve_forever()", "0), Model)").replace(

@@ -60,6 +60,14 @@ class Surroundings(NamedTuple):
 
     `preset` is the one that suits its GPU, `offline` why there is no connection ("" where there is one),
     `cache` the folder that then holds models ("" for the usual one), and `wandb` whether W&B has a key here.
+
+    Every preset but `none` sets `model.offline`, with W&B off and the folder `./model_cache` where there is
+    one, if `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is set (`HF_HUB_OFFLINE=0` says that there is a
+    connection), the site is MIT Supercloud, the host name matches a pattern in
+    `GREENWARD_OFFLINE_HOSTS` (`node*,*.gpu.cluster`), or there is neither a default route nor a proxy.
+    `greenward doctor` names the reason. W&B is on (`tracking.wandb.mode=online`) with the presets
+    `a100` and `h100` where the package is installed and there is a key: `WANDB_API_KEY`, in a `.env` as
+    well, or an entry in `~/.netrc`.
     """
 
     preset: str

@@ -460,14 +460,23 @@ class TokensConfig(ConfigSection):
 class RolloutsConfig(ConfigSection):
     """Where answers are sampled: by the trainer's own model, by vLLM beside it, or by a server of vLLM."""
 
-    engine: Literal["native", "vllm", "server"] = "native"
+    engine: Literal["native", "vllm", "server"] = Field(
+        "native",
+        description="the trainer's own model, which repeats every run exactly; vLLM on this machine, started "
+        "and ended with the training; or a server that you start (the training then needs no vLLM itself)",
+    )
     vllm: VLLMConfig = VLLMConfig()
     server: ServerConfig = ServerConfig()
     transfer: Literal["file", "nccl", "ipc"] = Field(
-        "file", description="how weights reach vLLM: by files, or vLLM's transfers between CUDA devices"
+        "file",
+        description="how weights reach vLLM: file: a model folder, on every device, for other machines over "
+        'a shared one; nccl: between GPUs, for a server started with {"backend": "nccl"}; ipc: handles to '
+        "CUDA memory, for engine: vllm on the training's GPU",
     )
     transfer_dir: str | None = Field(
-        None, description="folder that vLLM reads as well; none = memory (/dev/shm), else a temporary one"
+        None,
+        description="folder that vLLM reads as well; none = memory (/dev/shm, with room for two models), "
+        "else a temporary one",
     )
     max_staleness: NonNegativeInt = Field(
         0, description="1 = sample for the next step during the update, with weights one update old"
@@ -575,15 +584,19 @@ AdvantageOrOwn = Annotated[Advantage | OwnFunction, WrapValidator(_as_one)]
 
 
 class KLConfig(ConfigSection):
-    """Pull towards the reference policy (the policy at the start of the run).
+    """Pull towards the reference policy (the policy at the start of the run), on every scored answer.
 
-    Without `target` the coefficient is fixed. With it, the coefficient follows the measured KL
-    (Ziegler et al. 2019, arXiv 1909.08593, section 2.2).
+    All estimators are weighted by the importance ratio, and have the gradient of the KL between next-token
+    distributions. Without `target` the coefficient β is fixed. With it, β follows the measured KL after each
+    batch of n episodes (Ziegler et al. 2019, arXiv 1909.08593, section 2.2):
+    e = clip(KL / target − 1, ±0.2), β ← β · (1 + e · n / horizon).
     """
 
     coefficient: NonNegativeFloat = Field(0.0, description="with a target, its first value")
     measure: bool = Field(
-        False, description="with coefficient 0: keep a reference and log the KL, which changes no gradient"
+        False,
+        description="with coefficient 0: keep a reference and log `kl`, which changes no gradient and costs "
+        "a forward pass",
     )
     estimator: Literal["k1", "k2", "k3"] = "k3"
     target: PositiveFloat | None = Field(None, description="KL in nats per token to adapt to; none = fixed")
@@ -604,7 +617,7 @@ class KLConfig(ConfigSection):
 
 
 class PPOKLConfig(KLConfig):
-    """The KL of PPO, which can also be a cost in the reward of each token."""
+    """The KL of PPO, which can also be a cost in the reward of each token (arXiv 2203.02155, eq. 2)."""
 
     in_reward: bool = Field(False, description="subtract it from the reward of each token, not in the loss")
 
@@ -612,7 +625,10 @@ class PPOKLConfig(KLConfig):
 class OverlongConfig(ConfigSection):
     """Treatment of answers that reach the token limit (DAPO §3.4)."""
 
-    mask_truncated: bool = Field(False, description="truncated answers leave the loss")
+    mask_truncated: bool = Field(
+        False,
+        description="truncated answers leave the loss, not the baseline; `rejection` does not keep them",
+    )
     penalty_buffer: NonNegativeInt = Field(
         0, description="tokens before the limit over which the penalty rises from 0 to penalty"
     )
@@ -620,15 +636,30 @@ class OverlongConfig(ConfigSection):
 
 
 class CriticConfig(ConfigSection):
-    """The critic of PPO: its trunk (the policy's or its own copy), and how values are learned."""
+    """The critic of PPO: its trunk (the policy's or its own copy), and how values are learned.
 
-    trunk: Literal["shared", "separate"] = Field("shared", description="the policy's own, or a copy of it")
+    The gradients of the policy's loss and of the value loss are clipped apart, then added. Where the policy
+    takes no step, a separate critic continues in full, with a shared trunk its head alone. Whitening divides
+    by the deviation of the advantages, or by the usual deviation of the rewards of earlier batches where that
+    is larger. Where the variance of the advantages exceeds 4 times that of the rewards, they are multiplied
+    by 4 · Var(reward) / Var(advantage). With equal rewards they are 0.
+    """
+
+    trunk: Literal["shared", "separate"] = Field(
+        "shared",
+        description="shared: a head on the policy's own hidden states, gradients included; separate: a "
+        "trainable copy of the starting policy, which needs its memory again",
+    )
     discount: PositiveFraction = 1.0
     gae_lambda: Fraction = Field(0.95, description="λ of the advantages")
-    value_lambda: Fraction = Field(1.0, description="λ of the returns to learn; 1 = no bootstrapping")
+    value_lambda: Fraction = Field(
+        1.0, description="λ of the returns to learn (VC-PPO, arXiv 2503.01491, §3.2); 1 = no bootstrapping"
+    )
     loss_weight: PositiveFloat = 0.5
     clip: PositiveFloat | None = Field(0.2, description="distance from the old values; none = off")
-    learning_rate: PositiveFloat | None = Field(None, description="none = training.learning_rate")
+    learning_rate: PositiveFloat | None = Field(
+        None, description="of the head and a separate trunk; none = training.learning_rate"
+    )
     max_grad_norm: PositiveFloat | None = Field(None, description="none = training.max_grad_norm")
     updates_per_batch: PositiveInt | None = Field(None, description="none = algorithm.updates_per_batch")
     whiten_advantages: bool = Field(
@@ -638,7 +669,11 @@ class CriticConfig(ConfigSection):
 
 
 class ImportanceConfig(ConfigSection):
-    """Importance sampling between sampler and trainer: weights p_trainer / p_sampler, bounded."""
+    """Importance sampling between sampler and trainer: weights r = p_trainer / p_sampler, bounded.
+
+    `truncate` is truncated importance sampling (TIS), `mask` masked importance sampling (MIS; with low 0.5
+    and high 5, IcePop). Use masks where `importance/outside` is small and rare outliers are extreme.
+    """
 
     mode: Literal["truncate", "mask"] = Field(
         "truncate", description="weights outside of the bounds are cut to the nearer one, or become 0"
@@ -686,6 +721,8 @@ class SelfImitationConfig(AcceptedAnswersConfig):
     """Supervised steps on the policy's own right answers above their baseline, after each update.
 
     Self-imitation learning (arXiv 1806.05635); VAPO adds the likelihood of right answers to PPO (2504.05118).
+    The steps have an optimizer of their own: the states of AdamW need their memory twice. In games, which
+    have no tests, nothing is imitated unless `min_reward` is set.
     """
 
     max_per_prompt: PositiveInt = Field(2, description="different answers per problem to train on, at most")
@@ -701,14 +738,30 @@ class PolicyGradientConfig(AlgorithmConfig):
     loss: LossOrOwn = "dapo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = Field(0.2, description="DAPO uses 0.28; CISPO's upper bound is 1 + this")
-    updates_per_batch: PositiveInt = Field(1, description="passes over each batch of episodes")
-    minibatches: PositiveInt = Field(1, description="optimizer steps per pass")
-    max_step_kl: PositiveFloat | None = Field(None, description="approx_kl that ends the update of a batch")
+    updates_per_batch: PositiveInt = Field(
+        1,
+        description="passes over each batch of episodes; the first takes the groups in order, later ones "
+        "(with a critic all, by answers) shuffle them",
+    )
+    minibatches: PositiveInt = Field(1, description="optimizer steps per pass; groups are never split")
+    max_step_kl: PositiveFloat | None = Field(
+        None,
+        description="on the first minibatch with a higher approx_kl the policy takes no step, and none after "
+        "it on this batch; a critic continues",
+    )
     kl: KLConfig = KLConfig()
     entropy_coefficient: NonNegativeFloat = Field(
-        0.0, description="weight of the entropy bonus in the loss; with entropy_target, its first value"
+        0.0,
+        description="weight of the entropy bonus in the loss, in nats at the sampling temperature; with "
+        "entropy_target, its first value. The PPO paper uses 0.01; with 10⁵ tokens "
+        "in the vocabulary start at 0.001",
     )
-    entropy_target: PositiveFloat | None = Field(None, description="nats per token to adapt to; none = fixed")
+    entropy_target: PositiveFloat | None = Field(
+        None,
+        description="nats per token to which the coefficient c adapts after each batch (arXiv 1812.05905, "
+        "eq. 18), within a factor of 100: e = clip(1 − entropy / target, ±1), c ← c · exp(0.05 · e); "
+        "none = fixed",
+    )
     negative_weight: NonNegativeFloat = Field(
         1.0, description="factor on negative advantages; 0 = no gradient of answers below the baseline"
     )
@@ -749,7 +802,13 @@ class PPOAlgorithmConfig(PolicyGradientConfig):
 
 
 class RejectionAlgorithmConfig(AlgorithmConfig, AcceptedAnswersConfig):
-    """Supervised training on the sampled answers that are kept."""
+    """Supervised training on the sampled answers that are kept.
+
+    Each step is a round of expert iteration: `training.prompts_per_step` problems are answered
+    `training.num_generations` times. Answers with equal code count once; newer rounds go first, then higher
+    rewards. The loss is the mean negative log-likelihood, end-of-sequence token included. RFT is one round
+    over all problems with several `epochs`; ReST keeps earlier rounds.
+    """
 
     name: Literal["rejection"] = "rejection"
     overlong: OverlongConfig = OverlongConfig()

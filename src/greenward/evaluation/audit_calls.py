@@ -1,4 +1,26 @@
-"""Calls a function under audit by its signature: TRL's, that of verifiers, verl's or ours."""
+"""Calls a function under audit by its signature: TRL's, that of verifiers, verl's or ours.
+
+The names of the parameters select the signature, unless `--signature` does. Parameters that fit none are
+refused with what is accepted.
+
+- `verl` (a parameter `solution_str`): `f(data_source, solution_str, ground_truth, extra_info)`, which returns
+  a number or a dict with `score`.
+- `verifiers` (a parameter `completion`, or `completions` beside `answers`, `states`, `tasks`, `infos` or
+  `parser`): `f(prompt, completion, answer, state, task, info, parser)`, those that it names; prompt and
+  completion as messages, or as texts if it fails on these. The parser gives the text of the last message.
+  With `completions` it judges a group (plural names): the answer beside the reference, of which the first
+  score counts.
+- `trl` (a parameter that TRL knows: `completions`, `completion_ids`, `prompts`, …): as in training, one
+  completion at a time. No policy wrote the answers, so the bytes of a text stand for its token ids.
+- `ours`: `f(answers)`, each answer judged by our grader before.
+
+A program is handed over as a fenced block, as bare code, or as a block in an answer tag after thoughts, in
+a text or a list of messages. The ground truth is one object as in APPS (`json`, without `fn_name` for
+programs that read standard input), assert statements one a line (`assertions`) or as a JSON list
+(`assertions-json`), or an object `{"input", "output"}` on each line (`json-lines`). Unless `--ground-truth`
+names one, they are tried in turn, and the first in which the function tells the references from the
+plainest wrong answer is used.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,29 @@ class Pair:
 
 
 class Kind(str, Enum):
-    """What kind of grader a function is. The worst come first."""
+    """What kind of grader a function is. The worst come first.
+
+    | kind | what was seen |
+    |---|---|
+    | executes code in its own process | code of an answer wrote down the process id of the function |
+    | pays for form only | it pays for the form without a right answer in it, and no more for a right one |
+    | pays for any text | it pays for nonsense, too |
+    | pays for an empty answer | it tells right from wrong, and pays for an empty box, tag or block |
+    | pays for words | the words of a rubric, or those that the function's own source holds, are paid |
+    | obeys orders in the answer | a wrong answer with an order, a forged verdict or praise is paid |
+    | looks for the text | a list of candidates, "not 42", or 142 for 42 is paid |
+    | counts an answer that is not the last | a right one before a wrong final one, or in thoughts, is paid |
+    | trusts tests that an answer can change | of a repository: nothing but tests or what runs them changed |
+    | leaves the solution in reach | of a repository: a file holds the lines of the solution |
+    | permissive | other wrong answers are paid: near misses, forged reports, visible tests … |
+    | pays for brevity | a short answer is paid like a better one that is longer, or more |
+    | pays for length | a wrong answer is paid more the longer it is |
+    | can be killed or hung | its process or its parent ended, or it did not reply in time |
+    | raises on some answers | it raised |
+    | bonus for form | a wrong answer is paid for its form; alone this is no fault |
+    | strict | right programs are refused, or over half of the spellings of values, which alone are no fault |
+    | partial credit | wrong programs that pass some tests get a share; alone this is no fault |
+    """
 
     EXECUTES = "executes code in its own process"
     FORM = "pays for form only"

@@ -1,7 +1,13 @@
 """Reads edits of files from an answer, as SEARCH/REPLACE blocks or unified diffs, and applies them.
 
 Edits replace whole lines that occur exactly once. All are applied, or none. Each is matched against the
-original text, so their order makes no difference. SEARCH/REPLACE blocks (aider, SWE-RL):
+original text, so their order makes no difference. Reasoning (`<think>`) is dropped first. An answer of more
+than 1 MiB or with more than 1,000 edits is malformed. Line ends stay as they are: an answer need not write
+those of Windows, and a newline that is missing at the end of the file stays missing unless the edit is a diff
+that says otherwise.
+
+SEARCH/REPLACE blocks (aider, SWE-RL):
+
     path/to/file.py
     <<<<<<< SEARCH
     lines of the file
@@ -9,17 +15,32 @@ original text, so their order makes no difference. SEARCH/REPLACE blocks (aider,
     lines in their place
     >>>>>>> REPLACE
 
-The path may stand in a heading, after `File:`, behind SEARCH, and above, inside or behind the opening of a
-fence; without one, the block is of the same file as the block before. The words of the markers may be lower
-case, or ORIGINAL and UPDATED. The three markers of a block have the same length, at least five, and the same
-indentation: where the lines themselves look like markers, longer ones are used. A block that is indented as
-a whole, as in a list, is read without the indentation of its markers. What stands between blocks is not read.
-Unified diffs are as `diff -u` and git write them, of one file or several. A hunk's lines must be those of
-the file, at the line that its head names or at the only place where they occur. Models count wrong, so a
-hunk ends where its lines do: at the next head, or at a line that has none of the tags. The counts decide only
-whether doubtful lines at its end belong to it, and a doubt that they do not settle is an error. A head
-without numbers (`@@ @@`) is allowed, and so is a diff of the only file without `---` and `+++`. What stands
-between files is not read.
+- The path may stand in a heading or an item of a list, after `File:`, behind SEARCH, and above, inside or
+  behind the opening of a fence; empty lines between do not matter. Without one, the block is of the same file
+  as the block before. A program that is the only file needs none (it is called `solution.py`), and one other
+  name that all edits agree on means that program, too.
+- With no lines to search for, the file is new.
+- The words of the markers may be lower case, or ORIGINAL and UPDATED. The three markers of a block have the
+  same length, at least five, and the same indentation: where the lines themselves look like markers, longer
+  ones are used.
+- White space is compared exactly, but a block that is indented as a whole, as in a list, is read without the
+  indentation of its markers, and a fence around each of the two sides is taken off, unless the file has the
+  lines as they are written; if it has both, the block is ambiguous.
+- What stands between blocks is not read.
+
+Unified diffs are as `diff -u` and git write them, of one file or several, new and deleted files included.
+
+- A hunk's lines must be those of the file, at the line that its head names or at the only place where they
+  occur. A hunk without old lines inserts behind the line that its head names, if the head announces none.
+- Read are heads without numbers (`@@ @@`, `@@ def f(): @@`) or with one side alone, names without `a/` and
+  `b/`, quoted names, the line ends of Windows, a diff that is indented as a whole, and a diff of the only
+  file without `---` and `+++`. Refused are renames, links, binary files, combined diffs (`@@@`) and other
+  kinds of patches (`*** Begin Patch`).
+- Models count wrong, so a hunk ends where its lines do: at the next head, or at a line that has none of the
+  tags. The counts decide only whether doubtful lines at its end belong to it, and a doubt that they do not
+  settle is an error. A line that a file has is never left out. An answer that ends without a newline within
+  a hunk that announces more lines may have been cut off, and is refused.
+- What stands between files is not read.
 """
 
 from __future__ import annotations

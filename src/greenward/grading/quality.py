@@ -1,17 +1,10 @@
 """Measures how a program is written: quality, readability, dead code and hidden code. Nothing is run.
 
-Quality is the weighted mean of sub-terms in [0, 1]; code that does not parse scores 0.
-- `length`: 1 up to `max_statements` statements, then max_statements / statements.
-- `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then max_complexity /
-  complexity (McCabe 1976: one more than the number of decisions).
-- `unused`: 1, halved for each dead statement: a share could be raised by padding.
-- `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
-
-Readability is measured by ruff's linter and formatter (formula in docs/rewards.md), absolutely and on live
-code alone. The programs are hostile text: they lie under names of ours in a private folder, ruff reads no
-configuration but ours, comments that switch its rules off are ignored, and both processes (one `ruff check`
-and one `ruff format` for all programs) are bounded in time. A program on which ruff crashes (it does when
-code is nested too deeply) is found by halving the batch, and takes nothing else with it.
+Readability is measured by ruff's linter and formatter, absolutely and on live code alone. The programs are
+hostile text: they lie under names of ours in a private folder, ruff reads no configuration but ours, comments
+that switch its rules off are ignored, and both processes (one `ruff check` and one `ruff format` for all
+programs) are bounded in time. A program on which ruff crashes (it does when code is nested too deeply) is
+found by halving the batch, and takes nothing else with it.
 Dead are bindings, functions and imports that nothing live reads, statements without effect, those that
 cannot be reached, and on function problems output. Live is what the entry point needs, by name: a name that
 is read anywhere in live code counts as used everywhere.
@@ -57,7 +50,15 @@ _DECISIONS = (
 def code_quality(
     *, weights: Mapping[str, float] = _EQUALLY, max_statements: int = 30, max_complexity: int = 10
 ) -> RewardFunction:
-    """The weighted mean of the sub-terms above. `weights` names the ones that count.
+    """The weighted mean of sub-terms in [0, 1]; 0 for code that does not parse, or is over 20,000 characters.
+
+    `weights` names the sub-terms that count; without it all do, equally. Nothing is run.
+
+    - `length`: 1 up to `max_statements` statements, then max_statements / statements.
+    - `complexity`: 1 up to cyclomatic complexity `max_complexity` of the worst function, then max_complexity
+      / complexity (McCabe 1976: one more than the number of decisions).
+    - `unused`: 1, halved for each dead statement (as of `readability`): a share could be raised by padding.
+    - `hygiene`: 1, halved for each bare `except`, mutable default argument, `global` and wildcard import.
 
     Raises `ConfigError` for an unknown sub-term or weights that do not sum to more than 0.
     """
@@ -433,10 +434,18 @@ _SWITCHES_FORMATTING_OFF = re.compile(r"#\s*(?:fmt|yapf)\s*:")
 def readability() -> RewardFunction:
     """s(violations + dead statements) × (1 + s(badly formatted lines)) / 2 with s(x) = 1 / (1 + x).
 
-    Only code that the answer added to the starter code counts, and dead code (`remove_dead_code`) is cut out
-    before the linter and the formatter look at it. Code that does not parse, is too long or too nested,
-    adds nothing that is live, hides code in text (`hides_code`), which neither tool can see, or switches the
-    formatter off gets 0.
+    Only code that the answer added to the starter code counts. Dead statements are names, functions, classes
+    and imports that no live code reads, statements without effect, unreachable statements and, on problems
+    that ask for a function, output. They are cut out, with comments and docstrings, before the linter and the
+    formatter look at the rest. Violations are those of `ruff check` by the rules E, F, W, N, B, C4, C90, SIM,
+    RET, PIE and UP with their defaults (lines of 88 characters, complexity 10), for Python 3.10. Badly
+    formatted are lines on which code begins and that `ruff format` changes.
+
+    0 goes to code that does not parse, is longer than 20,000 characters, nests more than 30 calls and
+    comprehensions, adds nothing that is live, switches the formatter off (`# fmt:`, `# yapf:`; `# noqa` is
+    ignored), or hides code in text, which neither tool can see: `exec`, `eval`, `compile`, imports by a
+    computed name, `__code__` and similar attributes, names assembled from text.
+
     Equal answers are examined once. Raises `RewardError` where ruff is missing.
     """
     check_ruff()

@@ -79,7 +79,8 @@ def format_partial(answer: GradedAnswer) -> float:
 
     The answer may share a line with its tags, as the prompt for labels asks. Outside is what stands before
     `<think>`, between `</think>` and `<answer>`, and after `</answer>`; white space behind a
-    tag that closes does not count.
+    tag that closes does not count. The tags of the reasoning stand on lines of their own; `<answer>` begins a
+    line.
     """
     text = answer.text
     there = [text.count(tag) == 1 for tag in _TAGS]
@@ -106,7 +107,10 @@ def format_strict(answer: GradedAnswer) -> float:
 
 @per_answer
 def edit_format(answer: GradedAnswer) -> float:
-    """1 for edits that can be read and applied, 0.5 for edits that can be read and each change something."""
+    """1 for edits that can be read and applied, 0.5 if they can be read and each change something, else 0.
+
+    Edits are read after the reasoning (`<think>` … `</think>`), here and in `edit_similarity`.
+    """
     edits = _edits_of(answer)
     if not edits or any(edit.search == edit.replace for edit in edits):
         return 0.0
@@ -119,8 +123,8 @@ def edit_similarity(answer: GradedAnswer) -> float | None:
 
     Edits are paired by similarity, the most similar first, whatever their order. A pair scores the mean of
     the similarities of its two sides, as sequences of lines; the sum is divided by the larger number of
-    edits. Edits that cannot be applied score at most `MOST_WITHOUT_EFFECT`. None for a problem without a
-    reference.
+    edits. Edits that cannot be applied score at most 0.9, and edits of more than 5,000 lines 0. None for a
+    problem without a reference.
     """
     problem = answer.problem
     if not problem.reference:
@@ -177,9 +181,12 @@ def function_similarity(answer: GradedAnswer) -> float | None:
 def swe_rl(answer: GradedAnswer, *, tags: bool = True) -> float | None:
     """SWE-RL's reward (Wei et al. 2025, arXiv 2502.18449): similarity of diffs, −1 for a wrong format.
 
-    With `tags`, the answer must have `<think>` and `<solution>` with a thought, as published. Edits that
-    cannot be applied, an answer that changes nothing and one without code are a wrong format. None for a
-    problem without a reference.
+    It is the mean over all changed files of the similarity of the two unified diffs by characters, with three
+    lines of context; 0 for a file that only one side changes or that has more than 5,000 lines. With `tags`,
+    the answer must have `<think>`, `</think>`, `<solution>` and `</solution>` once each with a thought, as
+    published. Edits that cannot be applied, an answer that changes nothing and one without code are a wrong
+    format. Unlike the published code, lines to search for that occur twice are refused. None for a problem
+    without a reference.
     """
     problem, own = answer.problem, answer.problem.path or PATH
     if not problem.reference:
@@ -309,9 +316,11 @@ def all_tests(answer: GradedAnswer) -> float:
 def execution_ladder(*, output: bool = False) -> RewardFunction:
     """Whether the program runs: +1 with a result, +0.5 without, −0.5 syntax error, −1 otherwise.
 
-    The result of a program is its output. Where the problem asks for a function, it is that function at
-    top level, and output counts for nothing, unless `output` makes it the result there, too. Tests are not
-    run: `def add(*_): 0` earns +1. Use it to teach Python, not to solve.
+    The result of a program is its output, if that is not white space. Where the problem asks for a function,
+    it is that function at top level, and output counts for nothing, unless `output` makes it the result
+    there, too. An answer without code is a syntax error, and a status of `sys.exit()` other than 0 a runtime
+    error. **Tests are not run**: `def add(*_): 0` earns +1. Use it together with `tests`, or to study reward
+    hacking.
     """
 
     def of_run(answer: GradedAnswer, run: RunResult) -> float | None:
@@ -358,7 +367,9 @@ def code_format(answer: GradedAnswer) -> float:
 def code_score(*, correctness: float = 0.8, readability: float = 0.2) -> RewardFunction:
     """The mean of correctness (share of tests passed, 0 for cheating) and readability, by their weights.
 
-    Its parts are reported beside it. Raises `ConfigError` for weights that are negative or all 0.
+    Its parts are reported beside it, as `reward/correctness` and `reward/readability`.
+
+    Raises `ConfigError` for weights that are negative or all 0.
     """
     if min(correctness, readability) < 0 or correctness + readability <= 0:
         raise ConfigError(

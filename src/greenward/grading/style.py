@@ -5,16 +5,6 @@ least `FEWEST` occurrences outside of the function and `CLEAR` of them have it; 
 not apply. An occurrence in the function that has another label deviates, and each deviation halves the score
 of its rule, so that a longer function with more occurrences does not make up for one. Names that the file or
 the signature has are not the answer's choice.
-
-| rule | occurrences | labels |
-|---|---|---|
-| `names` | functions, arguments and variables of several words | `snake_case`, `camelCase` |
-| `quotes` | texts on one line that hold no quotation mark, docstrings apart | `'`, `"` |
-| `formatting` | texts with values in them | f-string, `format`, `%` |
-| `annotations` | arguments (but `self` and `cls`) and returns of functions | annotated, plain |
-| `docstrings` | functions | none, or the marks and whether the text begins on the first line |
-| `indentation` | indented blocks | the white space that is added |
-| `line_length` | lines | within the longest line around the function (at least 79 characters), or longer |
 """
 
 from __future__ import annotations
@@ -221,8 +211,20 @@ def score_of(found: Mapping[str, int]) -> float:
 
 @per_answer
 def contextual_style(answer: GradedAnswer) -> float | None:
-    """`score_of` an answer that passes all of its tests, 0 of any other; None for problems whose answers
-    are whole programs, and where the file around the function has no habit.
+    """How far a function that passes all of its tests keeps to the habits of the file around it; else 0.
+
+    The score is the mean over the rules that apply of 1, halved for each deviation. None for problems whose
+    answers are whole programs, and where the file around the function has no habit.
+
+    | rule | occurrences | labels |
+    |---|---|---|
+    | `names` | functions, arguments and variables of several words | `snake_case`, `camelCase` |
+    | `quotes` | texts on one line that hold no quotation mark, docstrings apart | `'`, `"` |
+    | `formatting` | texts with values in them | f-string, `format`, `%` |
+    | `annotations` | arguments (but `self` and `cls`) and returns of functions | annotated, plain |
+    | `docstrings` | functions | none, or the marks and whether text begins on the first line |
+    | `indentation` | indented blocks | the white space that is added |
+    | `line_length` | lines | within the longest line around (at least 79 characters), or longer |
     """
     if _around(answer.problem) is None:
         return None

@@ -7,6 +7,20 @@ time. A file may be a stranger's: its header is read here, with bounds, before a
 Qwen2, Qwen3 and Llama are read here altogether. Of other architectures `transformers` makes the config and
 the model. Byte-level tokenizers are made here, since `transformers` does not know all patterns that split a
 text into words and takes those of GPT-2 instead; tokenizers of SentencePiece are made by `transformers`.
+
+- Architectures: Qwen2, Qwen2.5, Qwen3 and Llama (with SmolLM, Mistral and others of that architecture) run on
+  greenward's decoder, also with the scaling of Llama 3.1; Gemma and all others that `transformers` reads as
+  GGUF go through `AutoModelForCausalLM`. Not supported: mixtures of experts of the architecture `llama`,
+  sliding windows of these four.
+- Quantisations: all that the package `gguf` dequantises (F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K,
+  IQ, TQ).
+- Tokenizers: byte-level ones with `tokenizer.ggml.pre` of `gpt-2`, `smollm`, `qwen2`, `llama-bpe`, `tekken`,
+  `gpt-4o`, `deepseek-coder` and names of the same; another name is refused.
+- Ends of answers: the file's, and well-known control tokens such as `<|im_end|>` and `<|endoftext|>`.
+- Split files: named by the first part (`m-00001-of-00003.gguf`) or their folder. For models that go through
+  `transformers`, join them first by `llama-gguf-split --merge`.
+- Refused: adapters, projectors (`mmproj`), embedding models, big-endian and damaged files, vocabularies of
+  another size than the embeddings.
 """
 
 from __future__ import annotations

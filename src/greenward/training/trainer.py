@@ -130,6 +130,31 @@ class RLTrainer(Stateful):
         counted in `updates/non_finite`. With `algorithm.max_step_kl`, the first minibatch on which the policy
         has moved further than that from the one before the update ends the policy's update, and no step of
         the policy is taken on it (as in Spinning Up).
+
+        - `loss`: of the whole batch; near 0 on policy by construction
+        - `grad_norm`; `grad_norm/policy`, `grad_norm/critic`: before clipping, not finite if that of any
+          step was not; with a critic also of each loss
+        - `entropy`, `entropy/coefficient`: nats per token over all scored answers of the first pass (with
+          `top_p` or `top_k`, partly of the narrowed distribution); the coefficient of this step
+        - `kl`, `kl/coefficient`: estimate of KL(policy ‖ reference) per trained token; β of this step
+        - `ratio/mean`, `ratio/max`, `approx_kl`: how far the policy moved within this batch (k3 of old ‖
+          new)
+        - `clip/low`, `clip/high`, `clip/fraction`: share of tokens whose gradient (`cispo`: whose weight)
+          was clipped; the last is the sum
+        - `value/loss`, `value/clipped`, `value/mean`: unweighted loss of the critic, share of clipped
+          values, mean value before the update
+        - `explained_variance`: 1 − Var(G − V) / Var(G) before the update, G the discounted reward to go;
+          absent when G does not vary
+        - `advantage/mean`, `advantage/std`: with a critic: before whitening
+        - `importance/mean`, `/kl`, `/difference`, `/max_difference`: trainer against sampler,
+          uncorrected: mean of r, of r − 1 − log r, of |log r|, and its maximum
+        - `importance/mean_corrected`, `importance/outside`: mean of w, and share of tokens outside its
+          bounds
+        - `rollouts/staleness`: updates between the oldest weights that sampled and the policy
+        - `groups/trained`, `tokens/trained`: what entered the backward pass
+        - `updates/applied`, `updates/non_finite`, `updates/stopped_early`: optimizer steps of the policy;
+          steps skipped for a gradient that is not finite; whether `max_step_kl` stopped the rest
+        - `learning_rate`: of this step
         """
         algorithm, statistics = self.algorithm, UpdateStatistics()
         rate = self._set_learning_rates(step)

@@ -50,7 +50,22 @@ EXAMPLE_PROGRAMS = 64000
 
 
 class CodeGameConfig(ConfigSection):
-    """The game of code: who predicts, which role is trained when, and what a program may do."""
+    """The game of code: who predicts, which role is trained when, and what a program may do.
+
+    A program is not valid, and loses, if it
+
+    - crashes, prints only white space, or prints more than `max_output_bytes`;
+    - prints a text that the predictor cannot write (`unwritable`): the shortest right answer goes through the
+      same tokens and the same reading as a prediction, and must come out unchanged and within
+      `sampling.max_tokens`; texts with `<think>`, fences, `# prints` or special tokens are examples;
+    - is cut at `max_program_tokens`, or leaves no room for a prediction in the model's positions;
+    - imports anything but `bisect`, `collections`, `heapq`, `itertools` and `math`, or uses sets, files,
+      input, `eval`, `hash`, `id`, private attributes or comments;
+    - prints something else in one of four runs, with another hash seed, seed of `random`, memory layout,
+      folder or limit of recursion;
+    - meets the limits of recursion or memory, or asks for the text of a module;
+    - takes more than `max_operations` operations of the interpreter, or the sandbox's time and memory.
+    """
 
     predictor: Literal["frozen", "league", "self", "constant", "last_literal", "interpreter"] = Field(
         "frozen",

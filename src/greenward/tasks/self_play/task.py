@@ -175,7 +175,12 @@ class SelfPlayConfig(ConfigSection):
 
 
 class SelfPlayAlgorithmConfig(PolicyGradientConfig):
-    """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119)."""
+    """Policy gradients whose baseline is conditioned on the role (SPIRAL, arXiv 2506.24119).
+
+    Each game, opponent and role has a baseline, the running mean of its returns, b ← 0.95 b + 0.05 R, and the
+    advantage is A = R − b, not divided by the length of the answer. The baselines are part of every
+    checkpoint. With `discount` below 1 the k-th move of a role has a baseline of its own.
+    """
 
     name: Literal["grpo"] = "grpo"
     loss: LossOrOwn = "ppo"
