@@ -665,3 +665,20 @@ def test_the_failing_test_is_shown_with_what_it_names(shop: Path) -> None:
     (shop / "tests/test_prices.py").write_text(PYTEST + "    assert total([]) == 0\n" * 200)
     _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
     assert project.test_source("test_prices.py::test_with_tax") == ""
+
+
+def test_an_answer_that_repeats_the_tests_below_its_code_is_judged_without_them(shop: Path) -> None:
+    function = "def total(prices):\n    return sum(prices) * (1 + RATE)\n"
+    program = f"```python\n{function}\n{UNITTEST}\nif __name__ == '__main__':\n    unittest.main()\n```"
+    with OpenAIServer(lambda prompt: program) as server:
+        repair = find_repair(
+            Path("shop/prices.py"),
+            Path("tests"),
+            f"tiny@{server.url}",
+            FixOptions(answers=1, form="function"),
+        )
+    assert repair.passed
+    repair.apply()
+    assert (shop / "shop/prices.py").read_text() == PRICES.replace("RATE\n", "(1 + RATE)\n").replace(
+        "import (1 + RATE)", "import RATE"
+    )

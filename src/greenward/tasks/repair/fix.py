@@ -288,7 +288,8 @@ class _Judge:
         """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
         if written.code is not None:
-            written = replace(written, files=tuple({**dict(self._changed), **dict(written.files)}.items()))
+            files = tuple({**dict(self._changed), **dict(written.files)}.items())
+            written = replace(written, code=_without_own_imports(written.code, self.asked.path), files=files)
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
@@ -392,6 +393,22 @@ def _read_as_files(answer: Extracted) -> Extracted:
 
     files = tuple((path, read(text)) for path, text in answer.files)
     return replace(answer, code=read(answer.code), files=files)
+
+
+def _without_own_imports(code: str, path: str) -> str:
+    """A module without imports from itself, which an answer has that repeats the tests below the code."""
+    tree = parse_or_none(code)
+    module = PurePosixPath(path).with_suffix("")
+    if tree is None or module.name == "__init__":
+        return code
+    own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
+    gone = {
+        number
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module in own
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in gone)
 
 
 def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
