@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import fnmatch
-import json
 import os
 import shutil
 import stat
@@ -28,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from greenward.common.errors import RunError
-from greenward.runs.files import TEMPORARY, write_json, writing
+from greenward.runs.files import TEMPORARY, json_object, write_json, writing
 from greenward.runs.reading import ARMS, WARM_START, step_of
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -259,8 +258,8 @@ def check_file(path: Path, *, appended: str | None = None) -> None:
     if appended is None:
         raise RunError(f"{path} exists already.", remedy="Choose another name, or delete it.")
     with writing(str(path)), open(path, "rb") as file:
-        row = _json_object(file.readline(_MOST_BYTES))
-    if appended not in row:
+        row = json_object(file.readline(_MOST_BYTES))
+    if row is None or appended not in row:
         raise _refusal(path, f"expected a file of JSON lines with {appended!r}, found another one")
 
 
@@ -444,15 +443,7 @@ def _record(path: Path) -> dict[str, Any]:
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         is_small_file = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
-        return _json_object(file.read()) if is_small_file else {}
-
-
-def _json_object(content: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return (json_object(file.read()) or {}) if is_small_file else {}
 
 
 def _is_home(path: Path) -> bool:
