@@ -1,4 +1,4 @@
-"""Runs the evaluations of the command line: of a model, of a server's model, or of answers from elsewhere."""
+"""Runs an evaluation in a folder or in memory: of a model, a server's model, or answers from elsewhere."""
 
 from __future__ import annotations
 

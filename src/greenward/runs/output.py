@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from greenward.common.errors import RunError
+from greenward.common.text import listed
 from greenward.runs.files import TEMPORARY, json_object, write_json, writing
 from greenward.runs.reading import ARMS, WARM_START, step_of
 
@@ -231,7 +232,9 @@ def check_folder(path: Path, *kinds: Kind) -> Kind | None:
         return found
     if names:
         raise _refusal(
-            path, f"expected {wanted} of greenward's or an empty folder, found a folder with {_listed(names)}"
+            path,
+            f"expected {wanted} of greenward's or an empty folder, found a folder with "
+            f"{listed(names, _MOST_NAMES)}",
         )
     shared = stat.S_ISVTX | stat.S_IWOTH
     if os.path.ismount(path) or _is_home(path) or status.st_mode & shared == shared:
@@ -267,7 +270,7 @@ def refuse_other_entries(path: Path, kind: Kind) -> None:
     """Raises `RunError` where more lies in a folder of greenward's than it wrote, or a process writes it."""
     if others := [str(one.relative_to(path)) for one in _not_written_here(path, kind)]:
         raise RunError(
-            f"{path} holds more than greenward wrote: {_listed(sorted(others))}.",
+            f"{path} holds more than greenward wrote: {listed(sorted(others), _MOST_NAMES)}.",
             remedy="Move it elsewhere, or choose another folder; nothing in this one was changed.",
         )
 
@@ -459,11 +462,6 @@ def _file_type(mode: int) -> str:
         stat.S_ISSOCK: "a socket",
     }  # fmt: skip
     return next((name for is_type, name in names.items() if is_type(mode)), "a device")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _refusal(path: Path, found: str) -> RunError:
