@@ -98,6 +98,7 @@ def test_a_policy_is_evaluated_in_memory_with_intervals(trained):
     assert evaluate(trained.policy, PROBLEMS, **part).summary["problems"] == 1
     assert evaluate(trained.run, PROBLEMS, **part).summary["problems"] == 1
     assert evaluate(trained.policy, "classic_evaluation", ids=["multiply"]).summary["problems"] == 1
+    assert any("given in Python" in note for note in evaluate(trained.run, PROBLEMS, **part).summary["notes"])
     for option in ({"device": "cpu"}, {"checkpoint": "last"}, {"fewshot": 1}):
         with pytest.raises(GreenwardError, match=next(iter(option))):
             evaluate(trained.policy, PROBLEMS, **option)
@@ -239,7 +240,7 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
         (lambda: evaluate("runs/none", k=[0]), r"0: .*greater than 0, found 0|k: .*found 0"),
         (lambda: evaluate("runs/none", max_tokens=0), r"max_tokens: .*found 0"),
         (lambda: evaluate("runs/none", dtype="int4"), r"dtype: .*found 'int4'"),
-        (lambda: evaluate("runs/none", PROBLEMS, recheck=2), r"recheck concerns a model by name"),
+        (lambda: evaluate("runs/none", PROBLEMS, eval_results=True), r"eval_results: .* writes nothing"),
         (lambda: evaluate("runs/none", PROBLEMS, output="x"), r"output: .* writes nothing"),
         (
             lambda: greenward.load_problems("families", part="x"),
@@ -267,9 +268,9 @@ def test_a_wrong_argument_is_an_error_of_greenward(call, message):
 def test_an_evaluation_without_problems_or_with_too_few_answers_is_refused(trained):
     with pytest.raises(GreenwardError, match="no problem to evaluate on"):
         evaluate(trained.run, [])
-    with pytest.raises(GreenwardError, match=r"found 2 answers and k \[5\]"):
+    with pytest.raises(GreenwardError, match=r"pass@5 needs .* --n is 2"):
         evaluate(trained.run, PROBLEMS, samples=2, k=[5])
-    with pytest.raises(GreenwardError, match="found 0 answers"):
+    with pytest.raises(GreenwardError, match=r"samples: .*greater than 0, found 0"):
         evaluate(trained.run, PROBLEMS, samples=0)
 
 

@@ -20,7 +20,7 @@ from greenward.config import loading
 from greenward.config.loading import Keyword, dotted, leaves
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.hardware import detection
-from greenward.problems.problem import Problem, ProblemSet
+from greenward.problems.problem import GIVEN, Problem, ProblemSet
 from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
 from greenward.runs.reading import (
@@ -267,7 +267,7 @@ def train(
             changes.append(f"problems.{key}={json.dumps(source)}")
         elif source is not None:
             own = ProblemSet(source)
-            given[key] = ProblemSet(own, name=f"python:{own.data_hash[:12]}")
+            given[key] = ProblemSet(own, name=f"{GIVEN}{own.data_hash[:12]}")
             changes.append(f"problems.{key}={json.dumps(given[key].name)}")
     if "train" in given and not given["train"]:
         raise ProblemError("problems is empty: give at least one problem to train on.")
@@ -318,12 +318,12 @@ def evaluate(
 
     `options` are those of `greenward eval`: `temperature` (0 for one answer, 0.8 for several), `max_tokens`
     (768 or what the model has room for), `top_p`, `seed`, `style`, `prompt`, `answer` (`function` for the
-    whole, `search_replace` or `diff`), `ids`, `limit`, `timeout`, `workers`, `require` and `packages`; for a
-    model by name also `checkpoint`, `dtype`, `device`, `concurrency`, `request_timeout` and `api_key_env`;
-    for a suite by name also `skip_bad_rows` and, where both are names, `fewshot`, `recheck`, `eval_results`,
-    `overwrite` and `show`. Raises the errors of `greenward.common.errors`.
+    whole, `search_replace` or `diff`), `ids`, `limit`, `recheck`, `timeout`, `workers`, `require` and
+    `packages`; for a model by name also `checkpoint`, `dtype`, `device`, `concurrency`, `request_timeout` and
+    `api_key_env`; for a suite by name also `skip_bad_rows` and `fewshot` and, where both are names,
+    `eval_results`, `overwrite` and `show`. Raises the errors of `greenward.common.errors`.
     """
-    from greenward.evaluation.session import AnswerOptions, evaluate_in_memory, open_evaluation
+    from greenward.evaluation.session import AnswerOptions, open_evaluation
     from greenward.rollouts.endpoint import is_endpoint
 
     is_named = isinstance(policy, str | Path)
@@ -348,12 +348,18 @@ def evaluate(
     if epsilon is not None:
         raise ConfigError("epsilon concerns runs of Q-learning.", remedy="Leave it out.")
     if not is_named or not isinstance(problems, str | None):
-        if output is not None:
+        written = {"output": output, **{name: getattr(grading, name) for name in _OF_FOLDERS}}
+        for name in (name for name, value in written.items() if value):
             raise ConfigError(
-                "output: an evaluation of a policy or of problems in memory writes nothing.",
+                f"{name}: an evaluation of a policy or of problems in memory writes nothing.",
                 remedy="Leave it out, or name a run or model, and a suite or file.",
             )
-        return EvaluationResult(evaluate_in_memory(policy, problems, asked, grading))
+        model = str(policy) if isinstance(policy, str | Path) else policy
+        if isinstance(problems, str | None):
+            session = open_evaluation(model, replace(asked, suite=problems))
+        else:
+            session = open_evaluation(model, asked, ProblemSet(problems))
+        return EvaluationResult(session.run_in_memory(grading))
     with Progress(quiet=quiet) as progress:
         asked_of = "" if is_served else f" for {policy}"  # a wrong URL may hold a key
         with progress.during(f"reading {problems or 'what was held out'}{asked_of}"):
@@ -473,7 +479,8 @@ def is_project(reward: str | Path) -> bool:
 
 
 _LIMITS = ("timeout", "workers", "require", "packages")
-_JUDGING = ("recheck", "eval_results", "overwrite", "show")
+_OF_FOLDERS = ("eval_results", "overwrite", "show")
+_JUDGING = ("recheck", *_OF_FOLDERS)
 
 
 def _grading(

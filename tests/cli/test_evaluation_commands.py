@@ -116,14 +116,37 @@ def test_weights_of_8_bits_are_named_in_the_results_and_not_mixed_with_others(ca
     assert not Path("other").exists()
 
 
+def test_answers_in_memory_are_those_of_the_command_and_so_is_the_summary(call, model, suite):
+    from greenward.models.policy import Policy
+
+    problems = list(load_suite(str(suite)))
+    drawn = {"samples": 3, "temperature": 0.9, "seed": 7, "max_tokens": 8, "prompt": "greenward"}
+    code, _, told = call(
+        *("eval", model, "--suite", suite, "--n", 3, "--temperature", 0.9, "--seed", 7, "--max-tokens", 8),
+        *("--prompt", "greenward", "--out", "out", "--quiet"),
+    )
+    assert code == 0, told
+    written = {
+        row["task_id"] + str(row["sample"]): row["solution"] for row in rows(Path("out/samples.jsonl"))
+    }
+    summary = json.loads(Path("out/summary.json").read_text())
+    by_name = evaluate(str(model), problems, **drawn).summary
+    loaded = evaluate(Policy.for_inference(model, device="cpu"), problems, **drawn).summary
+    for found in (by_name, loaded):
+        assert {row["task_id"] + str(row["sample"]): row["code"] or None for row in found["rows"]} == written
+        assert found["metrics"] == summary["metrics"] and found["rates"].keys() == summary["rates"].keys()
+        assert summary.keys() - {"sessions"} <= found.keys() | {"memory"}
+    assert len(set(written.values())) > 3  # sampled, not greedy
+
+
 def test_evaluations_in_memory_name_the_type_of_the_arithmetic(model, suite):
     from greenward.models.policy import Policy
 
     problems = list(load_suite(str(suite)))
     by_name = evaluate(str(model), problems, max_tokens=8, dtype="int8").summary
-    assert (by_name["dtype"], by_name["model"]["name"]) == ("int8", str(model))
+    assert (by_name["settings"]["dtype"], by_name["model"]["name"]) == ("int8", str(model))
     loaded = evaluate(Policy.for_inference(model, device="cpu"), problems, max_tokens=8).summary
-    assert loaded["dtype"] == "float32" and "model" not in loaded
+    assert loaded["settings"]["dtype"] == "float32" and loaded["model"]["weights"] is None
 
 
 def test_a_person_sees_each_phase_the_first_answers_and_the_memory(call, model, suite, tmp_path):

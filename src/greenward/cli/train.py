@@ -113,6 +113,8 @@ def train(
 
 def _as_recipe(given: str, folder: Path, *, quiet: bool) -> str:
     """The recipe that is given; that of another system's configuration is written into the folder."""
+    if not Path(given).exists():
+        return given  # the name of a shipped recipe, or nothing
     from greenward.config.importing import import_config, is_original
 
     if not is_original(given):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path, PurePath
@@ -69,14 +69,24 @@ def _open_beneath(root: str, real: str, flags: int) -> int:
     *folders, name = os.path.relpath(real, root).split(os.sep)
     if os.pardir in (*folders, name):
         raise OSError(errno.ELOOP, "it changes while it is read", real)
+    inside = _open_folder(root, folders, flags)
+    try:
+        return os.open(name, flags, dir_fd=inside)
+    finally:
+        os.close(inside)
+
+
+def _open_folder(root: str | Path, folders: Sequence[str], flags: int) -> int:
+    """A descriptor of the folder that is reached from `root` by way of `folders`, each opened by itself."""
     inside = os.open(root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         for one in folders:
             outer, inside = inside, os.open(one, flags | os.O_DIRECTORY, dir_fd=inside)
             os.close(outer)
-        return os.open(name, flags, dir_fd=inside)
-    finally:
+    except OSError:
         os.close(inside)
+        raise
+    return inside
 
 
 def read_file(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES, *, within: Path | None = None) -> bytes:
@@ -95,11 +105,8 @@ def read_untrusted(folder: str | Path, path: str | PurePath, most_bytes: int) ->
     if os.path.isabs(path) or ".." in (*folders, name):
         raise OSError(errno.EINVAL, "it lies outside of its folder", str(path))
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    inside = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    inside = _open_folder(folder, folders, flags)
     try:
-        for one in folders:
-            outer, inside = inside, os.open(one, flags | os.O_DIRECTORY, dir_fd=inside)
-            os.close(outer)
         found = os.stat(name, dir_fd=inside, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
             if stat.S_ISLNK(found.st_mode):

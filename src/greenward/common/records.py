@@ -1,4 +1,7 @@
-"""Records that were made of JSON: does each field have the type that its class declares?"""
+"""Records that were made of JSON: does each field have the type that its class declares?
+
+It imports the standard library only: `sandbox.remote` sends it to servers that have nothing else.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 from greenward.common.files import read_file
@@ -28,6 +29,17 @@ def visible(text: str, max_chars: int | None = None) -> str:
     return _MAYBE_HIDDEN.sub(
         lambda one: REPLACEMENT if unicodedata.category(one[0]) in _HIDDEN_CATEGORIES else one[0], text
     )
+
+
+def encodable(text: str) -> str:
+    """`text` with a question mark for each half of a character, which JSON can hold and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first `most` of the names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 KEYS = (

@@ -88,7 +88,7 @@ def is_original(path: str | Path) -> bool:
     if path.is_dir():
         return any((path / name).is_file() for name in _TREES)
     if not path.is_file():
-        return False  # the name of a shipped recipe, or nothing
+        return False
     data = RecipeText.read_recipe(read_recipe_file(path), str(path)).data
     if {"task", "extends", "kind", "algorithm", PRETRAINED} & data.keys():
         return False

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Literal
 
 from greenward.common.errors import ConfigError, SandboxError
+from greenward.common.text import encodable
 from greenward.config.sections import ToolsConfig
 from greenward.environments.code import CodeEnvironment, ProblemDialogue
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
@@ -383,7 +384,7 @@ class AgentDialogue(ProblemDialogue):
             self.workspace.close()
             return
         output, succeeded = found
-        output = output.encode("utf-8", "replace").decode()  # names of files need not be UTF-8
+        output = encodable(output)  # names of files need not be UTF-8
         self.succeeded.append(succeeded)
         ended = self.completions[-1].stop_reason is StopReason.END
         self._tell(output, self.renderer.output_ids(self.problem, output, ended=ended))

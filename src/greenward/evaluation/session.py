@@ -1,4 +1,4 @@
-"""Runs the evaluations of the command line: of a model, of a server's model, or of answers from elsewhere."""
+"""Runs an evaluation in a folder or in memory: of a model, a server's model, or answers from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, ProblemError, RunError
 from greenward.common.http import RequestError, RetryPolicy
-from greenward.config.sections import EvaluationConfig, InferenceDType, ModelConfig, SandboxConfig, Seed
+from greenward.config.sections import InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
 from greenward.evaluation.compare import contamination
@@ -34,7 +34,6 @@ from greenward.evaluation.evaluate import (
     Seconds,
     add_given,
     evaluate,
-    evaluate_policy,
     flaky_samples,
     usual_ks,
 )
@@ -56,7 +55,7 @@ from greenward.grading.verdict import Status
 from greenward.grading.verification import failing_references, usable
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.formats import part_of
-from greenward.problems.problem import Problem, ProblemSet, PromptName
+from greenward.problems.problem import GIVEN, Problem, ProblemSet, PromptName
 from greenward.problems.rows import refuse
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.write import write_report
@@ -77,7 +76,7 @@ from greenward.runs.progress import Progress, peak_line, shown_answer
 from greenward.tasks import find_task
 
 if TYPE_CHECKING:
-    from greenward.models.catalog import FoundModel
+    from greenward.models.catalog import FoundModel, LoadedModel
     from greenward.models.policy import Policy
 
 MEMORY_MB = 1024
@@ -133,6 +132,7 @@ class EvaluationSession(ABC):
     the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
     number of answers in all. While `run` runs, `grader` judges them and `progress` is shown. `not_taken` are
     settings that were asked for and that a server did not take: the summary has None for them.
+    The answers are kept in a folder (`run`) or in memory (`run_in_memory`).
     """
 
     command = "eval"
@@ -158,8 +158,16 @@ class EvaluationSession(ABC):
     ) -> None:
         """As `Source.draw`, to the problems with all their expected values."""
 
-    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+    def prepare(self, grading: GradingOptions, progress: Progress) -> None:
+        """Settles what takes long of `settings` and `facts`; `progress` is shown from here on."""
+        self.progress = progress
+
+    def facts_of(self, store: EvaluationRows) -> dict[str, Any]:
         """What the summary says of all answers, besides the figures."""
+        return {}
+
+    def further_files(self, store: EvaluationRows) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+        """What other programs read of the answers: rows by the name of their file."""
         return {}
 
     def run(
@@ -171,58 +179,97 @@ class EvaluationSession(ABC):
         written, and the folder. Raises `RunError` for a folder of other settings or answers, `SandboxError`
         when nothing could be judged.
         """
-        settings = {"command": self.command, "suite": self.problems.name} | self.settings | grading.settings
+        self.prepare(grading, progress)
+        settings = self._all_settings(grading)
         path = usual_folder(self.command, self.name, self.problems.name) if out is None else Path(out)
         check_folder(path, "evaluation") if grading.overwrite else refuse_other_settings(path, settings)
         began, seconds = time.perf_counter(), Seconds()
-        with interruption.stoppable(lambda: GOES_ON), build_grader(grading.sandbox) as grader:
-            with progress.during("expected values of the suite"):
-                problems = grader.complete(self.problems)
-            with EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder:
-                session = collect_provenance(self.device) | {"sandbox": grader.isolation.to_json()}
-                sessions = folder.add_session(session)
-                folder.write_prompts(self.prompts)
-                self.grader, self.progress = grader, progress
-                show = _progress_of(folder, self.answers, progress, grading.show)
-                try:
-                    with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
-                        figures = evaluate(
-                            self, problems, folder, grader, grading.k, seconds=seconds, on_row=show
-                        )
-                except KeyboardInterrupt:
-                    progress.message(f"{_there(folder, self.answers)}; the same command goes on.")
-                    raise
-                folder.demand_any_judged()
-                ks = grading.k or usual_ks(figures["most_answers"])
-                failures, notes = _remarks(figures, ks)
-                checked = {}
-                if grading.recheck:
-                    flaky = flaky_samples(folder.samples.values(), grader, grading.recheck)
-                    checked = {"recheck": {"repeats": grading.recheck, "flaky": flaky}}
-                    notes.append(
-                        f"{len(flaky)} answers got different verdicts when judged {grading.recheck} times"
+        with (
+            interruption.stoppable(lambda: GOES_ON),
+            self._grading(grading) as problems,
+            EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder,
+        ):
+            session = collect_provenance(self.device) | {"sandbox": self.grader.isolation.to_json()}
+            sessions = folder.add_session(session)
+            folder.write_prompts(self.prompts)
+            show = _progress_of(folder, self.answers, progress, grading.show)
+            try:
+                with interruption.stoppable(lambda: GOES_ON, may_stop=lambda: True):
+                    figures = evaluate(
+                        self, problems, folder, self.grader, grading.k, seconds=seconds, on_row=show
                     )
-                notes += _notes_on_suite(self.problems, problems, grader.tests_by_mode["in_process"])
-                summary = {
-                    "suite": problems.name,
-                    "data_hash": settings["data_hash"],
-                    "command": self.command,
-                    **self.facts,
-                    **self.facts_of(folder),
-                    "skipped_rows": list(self.problems.skipped),
-                    **figures,
-                    **checked,
-                    "failures": failures,
-                    "settings": settings | dict.fromkeys(self.not_taken),
-                    "seconds": _over_sessions(path, asdict(seconds) | {"wall": time.perf_counter() - began}),
-                    "sessions": sessions,
-                    "notes": [*self.notes, *notes],
-                }
-                folder.write(SUMMARY, summary)
-                if grading.eval_results:
-                    folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
-                write_report(evaluation_report(path), path)
+            except KeyboardInterrupt:
+                progress.message(f"{_there(folder, self.answers)}; the same command goes on.")
+                raise
+            summary = self._summary(folder, problems, figures, grading) | {
+                "seconds": _over_sessions(path, asdict(seconds) | {"wall": time.perf_counter() - began}),
+                "sessions": sessions,
+            }
+            for name, rows in self.further_files(folder).items():
+                write_rows(path / name, rows)
+            folder.write(SUMMARY, summary)
+            if grading.eval_results:
+                folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
+            write_report(evaluation_report(path), path)
         return summary, path
+
+    def run_in_memory(self, grading: GradingOptions) -> dict[str, Any]:
+        """The summary as `run` gives it, with the `prompts` and the `rows` of all answers, and no folder."""
+        self.prepare(grading, Progress(quiet=True))
+        store, seconds, began = EvaluationRows(), Seconds(), time.perf_counter()
+        with self._grading(grading) as problems:
+            figures = evaluate(self, problems, store, self.grader, grading.k, seconds=seconds)
+            summary = self._summary(store, problems, figures, grading)
+        return summary | {
+            "seconds": asdict(seconds) | {"wall": time.perf_counter() - began},
+            "prompts": dict(self.prompts),
+            "rows": [
+                row.to_json() | {"code": store.samples[key].code or ""}
+                for key, row in sorted(store.rows.items())
+            ],
+        }
+
+    def _all_settings(self, grading: GradingOptions) -> dict[str, Any]:
+        return {"command": self.command, "suite": self.problems.name} | self.settings | grading.settings
+
+    @contextmanager
+    def _grading(self, grading: GradingOptions) -> Iterator[ProblemSet]:
+        """The problems with all expected values; inside, `grader` judges."""
+        with build_grader(grading.sandbox) as self.grader:
+            with self.progress.during("expected values of the suite"):
+                problems = self.grader.complete(self.problems)
+            yield problems
+
+    def _summary(
+        self,
+        store: EvaluationRows,
+        problems: ProblemSet,
+        figures: Mapping[str, Any],
+        grading: GradingOptions,
+    ) -> dict[str, Any]:
+        """What is known of all answers. Raises `SandboxError` when none could be judged."""
+        store.demand_any_judged()
+        failures, notes = _remarks(figures, grading.k or usual_ks(figures["most_answers"]))
+        checked = {}
+        if grading.recheck:
+            flaky = flaky_samples(store.samples.values(), self.grader, grading.recheck)
+            checked = {"recheck": {"repeats": grading.recheck, "flaky": flaky}}
+            notes.append(f"{len(flaky)} answers got different verdicts when judged {grading.recheck} times")
+        notes += _notes_on_suite(self.problems, problems, self.grader.tests_by_mode["in_process"])
+        settings = self._all_settings(grading)
+        return {
+            "suite": problems.name,
+            "data_hash": settings["data_hash"],
+            "command": self.command,
+            **self.facts,
+            **self.facts_of(store),
+            "skipped_rows": list(self.problems.skipped),
+            **figures,
+            **checked,
+            "failures": failures,
+            "settings": settings | dict.fromkeys(self.not_taken),
+            "notes": [*self.notes, *notes],
+        }
 
 
 def _over_sessions(folder: Path, seconds: Mapping[str, float]) -> dict[str, float]:
@@ -383,7 +430,7 @@ class AnswerOptions:
     suite: str | None = None
     ids: tuple[str, ...] = ()
     limit: PositiveInt | None = None
-    samples: int = 1
+    samples: PositiveInt = 1
     temperature: float | None = None
     top_p: float = 1.0
     max_tokens: PositiveInt | None = None
@@ -420,29 +467,46 @@ class AnswerOptions:
 class ModelEvaluation(EvaluationSession):
     """A model and what it is asked, ready to be shown or evaluated.
 
-    Raises the typed errors of `greenward.common.errors` for a model, suite or combination that cannot be.
+    `model` is a name, a model behind a server or a policy; `problems` are asked in place of a suite. Raises
+    the typed errors of `greenward.common.errors` for a model, suite or combination that cannot be.
     """
 
-    def __init__(self, model: str | ServedModel, options: AnswerOptions) -> None:
+    def __init__(
+        self, model: str | ServedModel | Policy, options: AnswerOptions, problems: ProblemSet | None = None
+    ) -> None:
         self.options = options
-        if isinstance(model, str):
-            _refuse(options, _SERVERS_ONLY, *SERVED)
-            from greenward.models.catalog import find_model
-
-            self.model: FoundModel | ServedModel = find_model(model, options.checkpoint)
-        else:
+        self.model: FoundModel | LoadedModel | ServedModel
+        self._on_disk: FoundModel | None = None
+        if isinstance(model, ServedModel):
             _refuse(options, _LOADED_ONLY, *LOADED)
             self.model = model
+        else:
+            _refuse(options, _SERVERS_ONLY, *SERVED)
+            from greenward.models.catalog import LoadedModel, find_model
+
+            if isinstance(model, str):
+                self.model = self._on_disk = find_model(model, options.checkpoint)
+            else:
+                _refuse(options, "is settled: the policy is loaded", *LOADED)
+                self.model = LoadedModel(model)
         self.name = self.model.name
         recipe = self.model.recipe
         self._trained_on = recipe if recipe and find_task(recipe.task).asks_problems else None
         suite = options.suite or suites.HELD_OUT
-        shots = suites.examples_for(suite, options.fewshot)
-        asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        shots: Sequence[Problem] = ()
+        if problems is None:
+            shots = suites.examples_for(suite, options.fewshot)
+            asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
+        elif options.fewshot:
+            raise ConfigError("fewshot concerns problems of a suite by name.", remedy="Leave it out.")
+        else:
+            asked = problems
         asked = suites.part_of_suite(asked, ids=options.ids, limit=options.limit)
         self.problems = suites.without(asked, shots)
         if not self.problems:
-            raise ConfigError(f"{suite}: there is no problem left to evaluate on.")
+            raise ConfigError(
+                f"{suite if problems is None else 'problems'}: there is no problem to evaluate on."
+            )
         self.renderer, stop_strings = suites.renderer_for(
             suite,
             recipe,
@@ -455,7 +519,7 @@ class ModelEvaluation(EvaluationSession):
         )
         self.tools = suites.agent_tools(recipe, self.problems)
         own = recipe.model if recipe else ModelConfig()
-        self.dtype = options.dtype or own.dtype
+        self.dtype: str = options.dtype or own.dtype
         self._estimated_mb: float | None = None
         self._peak_mb: float | None = None
         self.device: str | None = None  # the name of a GPU on which the model is computed
@@ -464,9 +528,12 @@ class ModelEvaluation(EvaluationSession):
 
             from greenward.models.policy import INT8, check_int8, resolve_device
 
-            self._device = resolve_device(options.device or own.device)
-            if self.dtype == INT8:
-                check_int8(self.model.folder, self._device)
+            if isinstance(self.model, LoadedModel):
+                self._device, self.dtype = self.model.policy.device, self.model.policy.computed_in
+            else:
+                self._device = resolve_device(options.device or own.device)
+                if self.dtype == INT8:
+                    check_int8(self.model.folder, self._device)
             self.device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else None
         temperature = options.resolved_temperature
         if temperature == 0 and options.samples > 1:
@@ -504,10 +571,9 @@ class ModelEvaluation(EvaluationSession):
         """SHA-256, in hex, of all prompts."""
         return sha256("\0".join(self.prompts.values()).encode()).hexdigest()
 
-    def run(
-        self, out: str | Path | None, grading: GradingOptions, progress: Progress
-    ) -> tuple[dict[str, Any], Path]:
-        """As `EvaluationSession.run`. Raises `ConfigError` for a k above the number of answers."""
+    def prepare(self, grading: GradingOptions, progress: Progress) -> None:
+        """As `EvaluationSession.prepare`. Raises `ConfigError` for a k above the number of answers."""
+        super().prepare(grading, progress)
         options, sampling = self.options, self.sampling
         if grading.k and max(grading.k) > options.samples:
             raise ConfigError(
@@ -517,9 +583,11 @@ class ModelEvaluation(EvaluationSession):
         prompt_hash, model = self.prompt_hash, self.model
         own: dict[str, Any] = {"model": model.name, "seed": options.seed}
         if not isinstance(model, ServedModel):
-            progress.message(f"model: {model.description()}; computed in {self.dtype}")
+            own = {"seed": options.seed or 0, "dtype": self.dtype}
+        if self._on_disk is not None:
+            progress.message(f"model: {self._on_disk.description()}; computed in {self.dtype}")
             with progress.during("hashing the weights"):
-                own = {"weights": model.weights_hash, "seed": options.seed or 0, "dtype": self.dtype}
+                own["weights"] = self._on_disk.weights_hash
         self.settings = {
             "limit": options.limit,
             "ids": list(options.ids),
@@ -538,7 +606,9 @@ class ModelEvaluation(EvaluationSession):
             **({"tools": self.tools.model_dump()} if self.tools else {}),
         }
         overlap = None
-        if self._trained_on is not None:
+        if self._trained_on is not None and self._trained_on.problems.train.startswith(GIVEN):
+            self._note("contamination: unknown, since the run was trained on problems given in Python")
+        elif self._trained_on is not None:
             section = self._trained_on.problems
             trained = load_problems(
                 section.train,
@@ -548,16 +618,20 @@ class ModelEvaluation(EvaluationSession):
                 skip_bad_rows=section.skip_bad_rows,
             )
             overlap = contamination(trained, self.problems)
-            self.notes = [*(note for note in self.notes if note != overlap.summary), overlap.summary]
+            self._note(overlap.summary)
         self.facts = {
             "model": model.to_json(),
             "prompt": self.renderer.prompt,
             "prompt_hash": prompt_hash,
             "contamination": overlap and overlap.to_json(),
         }
+
+    def run(
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
+    ) -> tuple[dict[str, Any], Path]:
         summary, folder = super().run(out, grading, progress)
-        if not isinstance(model, ServedModel):
-            progress.message(f"SHA-256 of the model's files: {model.weights_hash}")
+        if self._on_disk is not None:
+            progress.message(f"SHA-256 of the model's files: {self._on_disk.weights_hash}")
         if self._peak_mb is not None:
             progress.message(peak_line(self._peak_mb, self._estimated_mb))
         return summary, folder
@@ -568,17 +642,13 @@ class ModelEvaluation(EvaluationSession):
         import torch
 
         from greenward.models.memory import peak_mb
-        from greenward.models.policy import Policy
         from greenward.models.threads import use_free_cores
 
-        assert not isinstance(self.model, ServedModel)
         numbers = range(self.options.samples)
         missing = sum((problem.task_id, n) not in store.samples for problem in problems for n in numbers)
         if not missing:
             return  # without loading the weights
-        self._check_memory(missing)
-        with self.progress.during(f"loading {self.model.name}"):
-            policy = Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
+        policy = self._policy(missing)
         threads = torch.get_num_threads()
         if line := use_free_cores(policy.device):
             self.progress.message(line)
@@ -587,6 +657,10 @@ class ModelEvaluation(EvaluationSession):
         finally:
             torch.set_num_threads(threads)
             self._peak_mb = peak_mb(self._device)
+
+    def _note(self, text: str) -> None:
+        """Adds a sentence to the notes, once."""
+        self.notes = [*(note for note in self.notes if note != text), text]
 
     def draw_by(
         self,
@@ -633,20 +707,30 @@ class ModelEvaluation(EvaluationSession):
         )
         source.draw(store, problems, seconds, on_samples)
 
-    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
-        """The memory that was taken; of agents, each first sample is a row for SWE-bench's harness."""
-        if self.tools is not None:
-            first = (sample for sample in folder.samples.values() if sample.number == 0)
-            write_rows(folder.path / PREDICTIONS, (prediction(one, self.model.name) for one in first))
+    def facts_of(self, store: EvaluationRows) -> dict[str, Any]:
         if self._peak_mb is None:
             return {}
         return {"memory": {"estimated_mb": self._estimated_mb, "peak_mb": self._peak_mb}}
 
-    def _check_memory(self, answers: int) -> None:
-        """Say what memory so many answers will take. Raises `ConfigError` where the weights do not fit."""
+    def further_files(self, store: EvaluationRows) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+        """Of agents, each first sample is a row for SWE-bench's harness."""
+        if self.tools is None:
+            return {}
+        first = (sample for sample in store.samples.values() if sample.number == 0)
+        return {PREDICTIONS: (prediction(one, self.model.name) for one in first)}
+
+    def _policy(self, answers: int) -> Policy:
+        """The policy that gives so many answers, loaded if it is on disk.
+
+        Then it says what memory they will take, and raises `ConfigError` where the weights do not fit.
+        """
+        from greenward.models.catalog import LoadedModel
         from greenward.models.memory import check_sampling_memory
+        from greenward.models.policy import Policy
 
         assert not isinstance(self.model, ServedModel)
+        if isinstance(self.model, LoadedModel):
+            return self.model.policy
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
         self._estimated_mb, line = check_sampling_memory(
             self.model.folder,
@@ -658,6 +742,8 @@ class ModelEvaluation(EvaluationSession):
             completion_tokens=self.sampling.max_tokens,
         )
         self.progress.message(line)
+        with self.progress.during(f"loading {self.model.name}"):
+            return Policy.for_inference(self.model.folder, dtype=self.dtype, device=self._device)
 
     def _max_tokens(self) -> int:
         lengths = [len(self.renderer.prompt_ids(problem)) for problem in self.problems]
@@ -706,91 +792,22 @@ def _refuse(options: AnswerOptions, reason: str, *names: str) -> None:
             raise ConfigError(f"{name} {reason}.", remedy=f"Leave out --{name.replace('_', '-')}.")
 
 
-def evaluate_in_memory(
-    policy: Policy | str | Path,
-    problems: str | Sequence[Problem] | None,
-    options: AnswerOptions,
-    grading: GradingOptions,
-) -> dict[str, Any]:
-    """Evaluates a policy, or a model by name, on problems or a suite.
-
-    Returns the record of `evaluate_policy` with the `dtype` of the arithmetic and, by name, the `model`.
-    Raises `ConfigError` for a model behind a server, and for options that do not apply.
-    """
-    if isinstance(policy, str) and is_endpoint(policy):
-        raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
-    _refuse(options, _SERVERS_ONLY, *SERVED)
-    if not isinstance(policy, str | Path):
-        _refuse(options, "is settled: the policy is loaded", *LOADED)
-    by_name = {
-        "fewshot": options.fewshot,
-        "recheck": grading.recheck,
-        "eval_results": grading.eval_results,
-        "show": grading.show,
-    }
-    for name in (name for name, value in by_name.items() if value):
-        raise ConfigError(f"{name} concerns a model by name on a suite by name.", remedy="Leave it out.")
-    recipe, asked = None, problems if isinstance(problems, str) else suites.HELD_OUT
-    named: dict[str, Any] = {}
-    if isinstance(policy, str | Path):
-        from greenward.models.catalog import find_model
-        from greenward.models.policy import Policy
-
-        model = find_model(str(policy), options.checkpoint)
-        recipe, dtype = model.recipe, options.dtype or "float32"
-        named = {"model": model.to_json()}
-        policy = Policy.for_inference(model.folder, dtype=dtype, device=options.device or "auto")
-    if isinstance(problems, str | None):
-        chosen = suites.find_suite(asked, recipe, skip_bad_rows=options.skip_bad_rows)
-    else:
-        chosen = ProblemSet(problems)
-    chosen = suites.part_of_suite(chosen, ids=options.ids, limit=options.limit)
-    if not chosen:
-        raise ProblemError("there is no problem to evaluate on: give at least one.")
-    if options.samples < 1 or max(grading.k, default=1) > options.samples:
-        raise ConfigError(
-            f"expected at least one answer to a problem and no k above their number, "
-            f"found {options.samples} answers and k {list(grading.k)}."
-        )
-    renderer, stops = suites.renderer_for(
-        asked,
-        recipe,
-        policy.tokenizer,
-        chosen,
-        style=options.style,
-        prompt=options.prompt,
-        answer=options.answer,
-    )
-    tools = suites.agent_tools(recipe, chosen)
-    longest = max(len(renderer.prompt_ids(problem)) for problem in chosen)
-    config = EvaluationConfig(
-        num_questions=len(chosen),
-        samples=options.samples,
-        k=grading.k or usual_ks(options.samples),
-        temperature=options.resolved_temperature,
-        greedy=False,
-        seed=options.seed or 0,
-    )
-    sampling = SamplingParams(
-        max_tokens=options.room(policy.max_positions, longest),
-        temperature=options.resolved_temperature,
-        top_p=options.top_p,
-        stop_strings=stops,
-    )
-    with build_grader(grading.sandbox) as grader:
-        record = evaluate_policy(
-            policy, grader.complete(chosen), renderer, grader, config, sampling=sampling, tools=tools
-        )
-    return {**named, "dtype": policy.computed_in, **record}
-
-
 REQUEST_SECONDS = 300.0
 AGENTS_AT_ONCE = 32
 
 
-def open_evaluation(model: str, options: AnswerOptions) -> ModelEvaluation:
-    """The evaluation of a model on disk, on the Hub or, as MODEL@URL or a URL, behind a server."""
-    return (EndpointEvaluation if is_endpoint(model) else ModelEvaluation)(model, options)
+def open_evaluation(
+    model: str | Policy, options: AnswerOptions, problems: ProblemSet | None = None
+) -> ModelEvaluation:
+    """The evaluation of a policy, or of a model on disk, on the Hub or behind a server (MODEL@URL or a URL).
+
+    `problems` are asked in place of a suite, though not of a model behind a server (`ConfigError`).
+    """
+    if not isinstance(model, str) or not is_endpoint(model):
+        return ModelEvaluation(model, options, problems)
+    if problems is not None:
+        raise ConfigError("a model behind a server is evaluated on a suite or a file, which are named.")
+    return EndpointEvaluation(model, options)
 
 
 class EndpointEvaluation(ModelEvaluation):
@@ -881,9 +898,9 @@ class EndpointEvaluation(ModelEvaluation):
                     drawn.tokens(sum(one.tokens or 0 for one in arrived))
         seconds.sampling += time.perf_counter() - began
 
-    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
+    def facts_of(self, store: EvaluationRows) -> dict[str, Any]:
         """The tokens of all answers, as far as the server has counted them, and what it did not take."""
-        samples = [sample for sample in folder.samples.values() if not sample.lost]
+        samples = [sample for sample in store.samples.values() if not sample.lost]
         self.not_taken = sorted(self._endpoint.refused.union(*(sample.refused for sample in samples)))
         if self.not_taken:
             self.notes.append(f"the server refused these parameters: {', '.join(self.not_taken)}")
@@ -891,7 +908,7 @@ class EndpointEvaluation(ModelEvaluation):
             asked = f"temperature {self.sampling.temperature:g}, which was asked for, does not hold"
             self.notes.append(f"answers were drawn by the server's own decoding: {asked}")
         counted = [sample for sample in samples if None not in (sample.prompt_tokens, sample.tokens)]
-        return super().facts_of(folder) | {
+        return super().facts_of(store) | {
             "usage": {
                 "prompt_tokens": sum(sample.prompt_tokens or 0 for sample in counted),
                 "completion_tokens": sum(sample.tokens or 0 for sample in counted),

@@ -32,6 +32,7 @@ from typing import Any, Literal
 from greenward.common.errors import Closeable, ProblemError, RunError
 from greenward.common.files import expecting, expects
 from greenward.common.parsing import parse_json_text
+from greenward.common.text import encodable
 from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, SampleKey
 from greenward.grading.answers import Extracted, explained, extract_code, is_prose
 from greenward.grading.verdict import Status
@@ -262,7 +263,7 @@ def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
         for solution in given if isinstance(given, list) else [given]:
             if not isinstance(solution, (str, type(None))):
                 raise row.error(field, "must be text, null, or a list of texts")
-            program = None if solution is None else _encodable(solution)
+            program = None if solution is None else encodable(solution)
             yield program, _completion(row) if "completion" in row.values else program or ""
     elif "completion" in row.values:
         completion = _completion(row)
@@ -292,12 +293,7 @@ def _completion(row: Row) -> str:
     value = row.values["completion"]
     if not isinstance(value, str):
         raise row.error("completion", "must be text")
-    return _encodable(value)
-
-
-def _encodable(text: str) -> str:
-    """`text` without lone surrogates, which JSON can hold and no Python file can."""
-    return text.encode("utf-8", errors="replace").decode()
+    return encodable(value)
 
 
 def _of_folder(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:

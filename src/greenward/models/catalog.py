@@ -138,6 +138,26 @@ class FoundModel:
         return read_json(checkpoint.holding("config.json", self.folder) / "config.json")
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A policy in memory, in the form of a `FoundModel`."""
+
+    policy: Policy
+    name = "policy"
+    recipe = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.policy.tokenizer
+
+    @property
+    def max_positions(self) -> int:
+        return self.policy.max_positions
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "step": None, "weights": None}
+
+
 def find_model(name: str, which: str | None = None) -> FoundModel:
     """The model called `name`; of a run, its checkpoint `which` (as in `find_checkpoint`), else the newest.
 

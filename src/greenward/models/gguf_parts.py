@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import CheckpointError
+from greenward.common.text import listed
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 _NAME = re.compile(r"(?s:(.*))-(\d{5})-of-(\d{5})\.gguf")
@@ -66,11 +67,8 @@ def demand_all(path: Path, files: Mapping[int, Path], metadata: Mapping[str, Any
             "names: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
         )
     if missing := [n for n in range(1, count + 1) if n not in files]:
-        names = [f"{match[1]}-{n:05d}-of-{count:05d}.gguf" for n in missing[:_SHOWN]]
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise CheckpointError(
-            f"expected {count} parts beside {path}, found no {', '.join(names)}{more}", remedy=_AGAIN
-        )
+        names = listed([f"{match[1]}-{n:05d}-of-{count:05d}.gguf" for n in missing], _SHOWN)
+        raise CheckpointError(f"expected {count} parts beside {path}, found no {names}", remedy=_AGAIN)
     if extra := sorted(set(files) - set(range(1, count + 1))):
         raise CheckpointError(
             f"expected {count} parts beside {path}, found {files[extra[0]].name} as well",

@@ -29,7 +29,7 @@ def settle_threads(asked: int | None, before: object) -> str | None:
     recorded = before if isinstance(before, int) and 0 < before <= usual else None
     threads = asked or recorded or usual
     torch.set_num_threads(threads)
-    as_before = f"Using {_count(threads)} as before"
+    as_before = f"Using {threads} thread{'s' if threads > 1 else ''} as before"
     if (speed := _relative_speed(threads)) >= _FAST_ENOUGH:
         if asked is not None or threads == usual:
             return None
@@ -59,10 +59,6 @@ def use_free_cores(device: torch.device) -> str | None:
 
 def _busy(threads: int, speed: float) -> str:
     return f"The cores are busy: {threads} threads compute at {speed:.2f} times the speed of one."
-
-
-def _count(threads: int) -> str:
-    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def _relative_speed(threads: int) -> float:

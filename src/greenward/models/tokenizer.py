@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from greenward.common.errors import CheckpointError
 from greenward.common.files import expecting, read_file
 from greenward.common.parsing import parse_json_text
+from greenward.common.text import encodable
 from greenward.models.chat_template import render
 
 END = "<|endoftext|>"
@@ -79,7 +80,7 @@ class Tokenizer:
         Lone surrogates, which JSON can hold and UTF-8 cannot, count as question marks.
         """
         with without_panics(f"the tokenizer cannot encode a text of {len(text)} characters"):
-            return self.backend.encode(_encodable(text), add_special_tokens=add_special_tokens).ids
+            return self.backend.encode(encodable(text), add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
@@ -273,12 +274,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(map(_encodable, texts), trainer)
+    backend.train_from_iterator(map(encodable, texts), trainer)
     return Tokenizer(backend, eos_ids=[0], pad_id=1)  # the trainer numbers special tokens first
-
-
-def _encodable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from greenward.problems.python_source import FunctionNode, parse_or_none, qualif
 
 PromptName = Literal["greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct"]
 """The prompts with which problems are put (`environments.prompts`): ours and published ones."""
+GIVEN = "python:"
+"""Begins the name of a set of problems that a program gave, which no other process can read."""
 Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 
 

@@ -165,7 +165,9 @@ def learned(before: Evaluations, after: Evaluations) -> Learned | None:
         gain=_gain(pairs, kinds) if kinds else None,
         solved=_solved(pairs),
         curve=curve,
-        lead=_lead(by_seed, max(curve)),
+        lead=paired_difference(
+            [a for a, _ in by_seed], [b for _, b in by_seed], f"pass@{max(curve)}", PRIMARY
+        ),
     )
 
 
@@ -343,7 +345,3 @@ def _pass_at(
         for rows in seeds
     ]
     return Estimate(*(fmean(getattr(one, bound) for one in found) for bound in ("value", "low", "high")))
-
-
-def _lead(pairs: Sequence[tuple[Evaluation | None, Evaluation | None]], k: int) -> Estimate | None:
-    return paired_difference([a for a, _ in pairs], [b for _, b in pairs], f"pass@{k}", PRIMARY)

@@ -67,8 +67,7 @@ def render_json(report: document.Report) -> str:
             for section in report.sections
         ],
     }
-    # A lone surrogate, which UTF-8 has not, becomes its escape in JSON.
-    return dump_json(record, indent=1).encode("utf-8", "backslashreplace").decode() + "\n"
+    return dump_json(record, indent=1) + "\n"
 
 
 def inline(text: str) -> str:

@@ -25,7 +25,7 @@ from greenward.common.http import (
     is_on_this_machine,
 )
 from greenward.common.interruption import POLL_SECONDS, check
-from greenward.common.text import load_keys, visible
+from greenward.common.text import encodable, load_keys, visible
 from greenward.rollouts.protocols import Completion, OnGroup, OnTokens, SamplingParams, StopReason, per_prompt
 
 if TYPE_CHECKING:
@@ -350,8 +350,7 @@ def _answer(found: Any) -> Answer:
         count if isinstance(count := counts.get(name), int) and 0 <= count < 1 << 53 else None
         for name in ("prompt_tokens", "completion_tokens")
     )
-    text = text.encode("utf-8", "replace").decode()  # JSON may hold halves of characters, which no file can
-    return Answer(text, choice.get("finish_reason") == "length", prompt, completion)
+    return Answer(encodable(text), choice.get("finish_reason") == "length", prompt, completion)
 
 
 def _joined(content: Any) -> str:

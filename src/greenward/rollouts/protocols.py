@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StopReason(str, Enum):
-    """Why a completion ended."""
+    """Why a completion ended: what its engine says (`models.sampler`, `models.vllm`, `rollouts.endpoint`)."""
 
     END = "end"  # the end-of-sequence token (kept as the last completion token)
     STOP_STRING = "stop_string"  # a stop string was completed (its tokens are kept)

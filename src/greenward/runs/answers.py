@@ -21,8 +21,7 @@ from pydantic_core import from_json
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, lines, open_file
-from greenward.common.parsing import parse_json_text
-from greenward.runs.files import from_json_number, reading
+from greenward.runs.files import from_json_number, json_object, reading
 from greenward.runs.reading import ROLLOUTS, step_name, steps_in
 
 NAMES = ("status", "task", "stop", "error", "group")
@@ -212,10 +211,7 @@ def parsed_row(line: bytes) -> dict[str, Any] | None:
     try:
         row = from_json(line, cache_strings="keys")  # each text is looked up in the cache with "all"
     except ValueError:  # half a character or a huge number, which the slower parser takes, or no JSON
-        try:
-            row = parse_json_text(line)
-        except (ValueError, RecursionError):
-            return None
+        return json_object(line)
     return row if isinstance(row, dict) else None
 
 

@@ -281,7 +281,7 @@ class JsonRows:
                 if not line.strip():
                     continue
                 # Our own logs are appended to; elsewhere a whole object needs no end of line.
-                row = _json_object(line) if line.endswith(b"\n") or self._lenient else None
+                row = json_object(line) if line.endswith(b"\n") or self._lenient else None
                 if row is None:
                     last = number, line.rstrip(b"\n")
                     self.broken += 1
@@ -305,13 +305,14 @@ def read_json(path: Path, *, within: Path | None = None) -> dict[str, Any] | Non
     if not path.exists():
         return None
     with reading(path):
-        record = _json_object(read_file(path, within=within or path.parent))
+        record = json_object(read_file(path, within=within or path.parent))
     if record is None:
         raise RunError(f"{path}: expected a JSON object", remedy="Delete the file, or restore it.")
     return record
 
 
-def _json_object(content: bytes) -> dict[str, Any] | None:
+def json_object(content: bytes) -> dict[str, Any] | None:
+    """The JSON object that a text is; None for any other text."""
     try:
         value = parse_json_text(content)
     except ValueError:

@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LOG_BYTES, UNEXPECTED, open_file
-from greenward.common.parsing import parse_json_text
 from greenward.runs.checkpoints import LAST, best_checkpoint, pinned_checkpoints
 from greenward.runs.directory import has_steps
-from greenward.runs.files import OVERFLOWED, TEMPORARY, from_json_number, read_json
+from greenward.runs.files import OVERFLOWED, TEMPORARY, from_json_number, json_object, read_json
 from greenward.runs.output import is_being_written
 from greenward.runs.reading import (
     CHECKPOINTS,
@@ -161,11 +160,8 @@ def _newest_row(file: Path) -> Mapping[str, Any]:
         opened.seek(max(0, os.fstat(opened.fileno()).st_size - _TAIL_BYTES))
         lines = opened.read(_TAIL_BYTES).split(b"\n")
     for line in reversed(lines):
-        try:
-            row = parse_json_text(line.decode())
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and is_step(row.get("step")):
+        row = json_object(line)
+        if row is not None and is_step(row.get("step")):
             return row
     return {}
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import fnmatch
-import json
 import os
 import shutil
 import stat
@@ -28,7 +27,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from greenward.common.errors import RunError
-from greenward.runs.files import TEMPORARY, write_json, writing
+from greenward.common.text import listed
+from greenward.runs.files import TEMPORARY, json_object, write_json, writing
 from greenward.runs.reading import ARMS, WARM_START, step_of
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -232,7 +232,9 @@ def check_folder(path: Path, *kinds: Kind) -> Kind | None:
         return found
     if names:
         raise _refusal(
-            path, f"expected {wanted} of greenward's or an empty folder, found a folder with {_listed(names)}"
+            path,
+            f"expected {wanted} of greenward's or an empty folder, found a folder with "
+            f"{listed(names, _MOST_NAMES)}",
         )
     shared = stat.S_ISVTX | stat.S_IWOTH
     if os.path.ismount(path) or _is_home(path) or status.st_mode & shared == shared:
@@ -259,8 +261,8 @@ def check_file(path: Path, *, appended: str | None = None) -> None:
     if appended is None:
         raise RunError(f"{path} exists already.", remedy="Choose another name, or delete it.")
     with writing(str(path)), open(path, "rb") as file:
-        row = _json_object(file.readline(_MOST_BYTES))
-    if appended not in row:
+        row = json_object(file.readline(_MOST_BYTES))
+    if row is None or appended not in row:
         raise _refusal(path, f"expected a file of JSON lines with {appended!r}, found another one")
 
 
@@ -268,7 +270,7 @@ def refuse_other_entries(path: Path, kind: Kind) -> None:
     """Raises `RunError` where more lies in a folder of greenward's than it wrote, or a process writes it."""
     if others := [str(one.relative_to(path)) for one in _not_written_here(path, kind)]:
         raise RunError(
-            f"{path} holds more than greenward wrote: {_listed(sorted(others))}.",
+            f"{path} holds more than greenward wrote: {listed(sorted(others), _MOST_NAMES)}.",
             remedy="Move it elsewhere, or choose another folder; nothing in this one was changed.",
         )
 
@@ -444,15 +446,7 @@ def _record(path: Path) -> dict[str, Any]:
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         is_small_file = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
-        return _json_object(file.read()) if is_small_file else {}
-
-
-def _json_object(content: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return (json_object(file.read()) or {}) if is_small_file else {}
 
 
 def _is_home(path: Path) -> bool:
@@ -468,11 +462,6 @@ def _file_type(mode: int) -> str:
         stat.S_ISSOCK: "a socket",
     }  # fmt: skip
     return next((name for is_type, name in names.items() if is_type(mode)), "a device")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _refusal(path: Path, found: str) -> RunError:

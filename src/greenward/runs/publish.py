@@ -14,7 +14,7 @@ import yaml
 
 from greenward.common.errors import CheckpointError, ConfigError, RunError
 from greenward.common.files import expects, read_file
-from greenward.common.text import load_keys, without_keys
+from greenward.common.text import encodable, load_keys, without_keys
 from greenward.runs.checkpoints import BEST, checkpoint_step, find_checkpoint
 from greenward.runs.files import from_json_number, read_json
 from greenward.runs.reading import (
@@ -82,7 +82,7 @@ def model_card(run: Path, step: int) -> str:
         sessions=sessions,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
     )
-    return without_keys(card.encode("utf-8", "replace").decode())
+    return without_keys(encodable(card))
 
 
 def _metrics(run: Path, step: int) -> Iterator[tuple[str, str, str, str, int]]:

@@ -9,7 +9,7 @@ import pytest
 
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import Case, Problem
-from greenward.tasks.token_mdp.examples import OF_NUMBER, OF_TRUTH, SIZE, VIEWS, relations
+from greenward.tasks.token_mdp.relations import OF_NUMBER, OF_TRUTH, SIZE, VIEWS, relations
 
 
 def problem(function, inputs) -> Problem:

@@ -451,7 +451,11 @@ def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], fact
                 ],
                 "functions": result.functions,
                 "problems": {
-                    name: {"count": len(side), "data_hash": side.data_hash, "files": _files(side)}
+                    name: {
+                        "count": len(side),
+                        "data_hash": side.data_hash,
+                        "files": sorted({f"{one.task_id.partition('/')[0]}: {one.path}" for one in side}),
+                    }
                     for name, side in ((TRAIN, result.train), (HELD_OUT, result.held_out))
                 },
                 "packages": result.packages,
@@ -463,7 +467,3 @@ def _write(result: MiningResult, mined: Mined, trees: Sequence[SourceTree], fact
 
     with writing(str(result.folder)):
         replace_folder(result.folder, "problems", write)
-
-
-def _files(problems: ProblemSet) -> list[str]:
-    return sorted({f"{one.task_id.partition('/')[0]}: {one.path}" for one in problems})

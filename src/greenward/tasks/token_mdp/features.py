@@ -13,12 +13,13 @@ import numpy as np
 
 from greenward.common.errors import ConfigError
 from greenward.problems.problem import Expected, Problem, stable_hash
-from greenward.tasks.token_mdp import examples
 from greenward.tasks.token_mdp.grammar import TYPES, Signature, Vocabulary
 from greenward.tasks.token_mdp.problems import TokenProblem
+from greenward.tasks.token_mdp.relations import SIZE as RELATIONS
+from greenward.tasks.token_mdp.relations import relations
 
 BASE, CODE, METADATA = 256, 256, 8
-PROBLEM = BASE + examples.SIZE
+PROBLEM = BASE + RELATIONS
 SIZE = PROBLEM + CODE + METADATA
 LAYOUT = (
     "share of max_steps used", "share still free once the program is finished in the shortest way",
@@ -47,7 +48,7 @@ def problem_embedding(problem: Problem, signature: Signature) -> np.ndarray:
     for place, kind in enumerate((signature.result, *signature.arguments)):
         types[place, TYPES.index(kind)] = 1.0
     return np.concatenate(
-        [hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem), examples.relations(problem)]
+        [hashed([*words, *pairs], WORDS), types.ravel(), test_facts(problem), relations(problem)]
     )
 
 

@@ -1,7 +1,7 @@
 """Generates small functions of one to three arguments, with docstrings and visible and hidden tests.
 
 They are training material beside the classic problems: demonstrations, and the programs from which the token
-prior of `kind: dqn` is counted. The first ones come from templates; further ones are compositions of their
+prior is counted. The first ones come from templates; further ones are compositions of their
 parts, drawn at random.
 """
 

@@ -35,7 +35,6 @@ from greenward.diagnostics.finding import Topic
 from greenward.diagnostics.simulated_faults import Kind
 from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, OnSamples, Sample, Seconds, summarise
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
-from greenward.evaluation.store import EvaluationFolder
 from greenward.grading.answers import Extracted
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
@@ -744,22 +743,22 @@ class ProgramEvaluation(EvaluationSession):
             samples = (sample_of(attempt, problem, sample) for sample, attempt in enumerate(written))
             on_samples(store.add_new(samples))
 
-    def facts_of(self, folder: EvaluationFolder) -> dict[str, Any]:
-        return {"by_problem": _by_problem(folder)}
+    def facts_of(self, store: EvaluationRows) -> dict[str, Any]:
+        return {"by_problem": _by_problem(store)}
 
 
-def _by_problem(folder: EvaluationFolder) -> list[dict[str, Any]]:
+def _by_problem(store: EvaluationRows) -> list[dict[str, Any]]:
     """For each problem whether the greedy program is right, and the share of the others with its interval."""
     found = []
-    for task_id in dict.fromkeys(task for task, _ in folder.rows):
-        rows = [row for (task, number), row in folder.rows.items() if task == task_id and number > 0]
+    for task_id in dict.fromkeys(task for task, _ in store.rows):
+        rows = [row for (task, number), row in store.rows.items() if task == task_id and number > 0]
         share = proportion(sum(bool(row.success) for row in rows), len(rows)) if rows else None
         found.append(
             {
                 "task_id": task_id,
-                "greedy": folder.rows[task_id, 0].success,
+                "greedy": store.rows[task_id, 0].success,
                 "epsilon": share and share.to_json(),
-                "program": folder.samples[task_id, 0].code,
+                "program": store.samples[task_id, 0].code,
             }
         )
     return found

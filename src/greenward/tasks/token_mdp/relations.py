@@ -1,4 +1,4 @@
-"""Encodes the inputs and outputs of a problem's visible tests, which are the goal of an episode.
+"""Encodes how inputs and outputs of a problem's visible tests go together: the goal of an episode.
 
 Views of the inputs are the arguments and what one operation of the vocabulary makes of one or two of them.
 Each is compared with the output over all tests, so that the encoding tells about goals that no training
