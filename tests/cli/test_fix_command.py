@@ -655,6 +655,11 @@ def test_what_does_not_improve_the_file_is_not_asked_again(shop: Path) -> None:
 
 
 def test_the_failing_test_is_shown_with_what_it_names(shop: Path) -> None:
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert project.test_source("test_prices.Prices.test_empty") == (
+        "import unittest\nfrom shop.prices import total\nclass Prices(unittest.TestCase):\n"
+        "    def test_empty(self):\n        self.assertEqual(total([]), 0)\n"
+    )
     (shop / "tests/test_prices.py").write_text(f"HUNDRED = 100\nUNUSED = 1\n{PYTEST}")
     _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
     assert project.test_source("test_prices.py::test_with_tax") == (
@@ -667,18 +672,15 @@ def test_the_failing_test_is_shown_with_what_it_names(shop: Path) -> None:
     assert project.test_source("test_prices.py::test_with_tax") == ""
 
 
-def test_an_answer_that_repeats_the_tests_below_its_code_is_judged_without_them(shop: Path) -> None:
+@pytest.mark.parametrize("tests", [UNITTEST, UNITTEST.replace("import unittest\n", "")])
+def test_an_answer_that_repeats_the_tests_below_its_code_is_judged_without_them(
+    tests: str, shop: Path
+) -> None:
     function = "def total(prices):\n    return sum(prices) * (1 + RATE)\n"
-    program = f"```python\n{function}\n{UNITTEST}\nif __name__ == '__main__':\n    unittest.main()\n```"
+    program = f"```python\n{function}\n{tests}\nif __name__ == '__main__':\n    unittest.main()\n```"
     with OpenAIServer(lambda prompt: program) as server:
-        repair = find_repair(
-            Path("shop/prices.py"),
-            Path("tests"),
-            f"tiny@{server.url}",
-            FixOptions(answers=1, form="function"),
-        )
+        options = FixOptions(answers=1, form="function")
+        repair = find_repair(Path("shop/prices.py"), Path("tests"), f"tiny@{server.url}", options)
     assert repair.passed
     repair.apply()
-    assert (shop / "shop/prices.py").read_text() == PRICES.replace("RATE\n", "(1 + RATE)\n").replace(
-        "import (1 + RATE)", "import RATE"
-    )
+    assert (shop / "shop/prices.py").read_text() == PRICES.replace("* RATE", "* (1 + RATE)")

@@ -289,7 +289,7 @@ class _Judge:
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
         if written.code is not None:
             files = tuple({**dict(self._changed), **dict(written.files)}.items())
-            written = replace(written, code=_without_own_imports(written.code, self.asked.path), files=files)
+            written = replace(written, code=self._without_tests(written.code), files=files)
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
@@ -304,6 +304,23 @@ class _Judge:
                 best, verdict = other, found
         self._judged[self._of_earlier_rounds + number] = best, verdict
         return verdict.passed
+
+    def _without_tests(self, code: str) -> str:
+        """A module without tests that the answer repeats below its code, and without imports from itself."""
+        tree, before = parse_or_none(code), parse_or_none(self.asked.buggy_code)
+        module = PurePosixPath(self.asked.path).with_suffix("")
+        if tree is None or module.name == "__init__":
+            return code
+        own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
+        tests = {(test.of or test.function).name for test in self._project.tests.values()}
+        tests -= {name for node in before.body for name in _bound(node)} if before else set()
+        gone = {
+            number
+            for node in tree.body
+            if (isinstance(node, ast.ImportFrom) and node.module in own) or getattr(node, "name", "") in tests
+            for number in range(first_line(node), (node.end_lineno or node.lineno) + 1)
+        }
+        return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in gone)
 
     def selection(self) -> Selection:
         judged = [self._judged[number] for number in sorted(self._judged)]
@@ -393,22 +410,6 @@ def _read_as_files(answer: Extracted) -> Extracted:
 
     files = tuple((path, read(text)) for path, text in answer.files)
     return replace(answer, code=read(answer.code), files=files)
-
-
-def _without_own_imports(code: str, path: str) -> str:
-    """A module without imports from itself, which an answer has that repeats the tests below the code."""
-    tree = parse_or_none(code)
-    module = PurePosixPath(path).with_suffix("")
-    if tree is None or module.name == "__init__":
-        return code
-    own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
-    gone = {
-        number
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module in own
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in gone)
 
 
 def _within(folder: Path, problem: Problem, answer: Extracted) -> Extracted:
@@ -694,8 +695,9 @@ class _Test:
         own: list[ast.stmt] = [self.function]
         if self.of is not None:
             own[:0] = [one for one in self.of.body if getattr(one, "name", "") in ("setUp", "setup_method")]
-        needed, waiting = dict.fromkeys(map(id, own)), list(own)
-        body = [one for one in syntax_tree(self.file).body if one is not self.of]
+        needed: dict[int, None] = {}
+        waiting: list[ast.AST] = [*own, *(self.of.bases if self.of else ())]
+        body = [one for one in syntax_tree(self.file).body if one not in (self.of, self.function)]
         while waiting:
             node = waiting.pop()
             names = loaded_names(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
@@ -709,8 +711,8 @@ class _Test:
                 shown += lines[first_line(node) - 1 : node.end_lineno]
         if self.of is not None:
             shown.append(lines[self.of.lineno - 1])
-            for node in own:
-                shown += lines[first_line(node) - 1 : node.end_lineno]
+        for node in own:
+            shown += lines[first_line(node) - 1 : node.end_lineno]
         text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
         return text if len(text) <= MAX_TEST_CHARS else ""
 
