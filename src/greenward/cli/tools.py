@@ -74,8 +74,9 @@ def report(
     """
     from greenward.reports.comparison import are_evaluations, comparison_report
     from greenward.reports.export import write_export
+    from greenward.reports.recorded import report_of
     from greenward.reports.render import print_report
-    from greenward.reports.write import render, report_of, usual_folder, write_report
+    from greenward.reports.write import render, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
     if (overwrite or png) and export is None:

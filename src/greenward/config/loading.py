@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
-from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
+from greenward.common.yaml_text import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
 from greenward.config.originals import counterpart
 from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
 from greenward.config.sections import OwnFunction

@@ -24,13 +24,10 @@ from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.sections import EvaluationConfig, InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
-from greenward.evaluation.compare import contamination
+from greenward.evaluation.contamination import contamination
 from greenward.evaluation.evaluate import (
-    EvaluationRow,
-    EvaluationRows,
     OnSamples,
     PolicySource,
-    Sample,
     Seconds,
     add_given,
     evaluate,
@@ -38,6 +35,7 @@ from greenward.evaluation.evaluate import (
     flaky_samples,
     usual_ks,
 )
+from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.store import (
     EVALPLUS_RESULTS,
     SUMMARY,
