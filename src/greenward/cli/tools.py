@@ -481,13 +481,17 @@ def sample(
     if count > 1 and temperature == 0:
         raise click.UsageError(f"--n {count} at temperature 0 draws the same answer {count} times.")
     from greenward.common.errors import ConfigError
-    from greenward.models.catalog import find_model
-    from greenward.models.policy import Policy, resolve_device
-    from greenward.rollouts.protocols import SamplingParams
+    from greenward.runs.progress import Progress
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    found = find_model(model, checkpoint)
-    policy = Policy.for_inference(found.folder, dtype=dtype, device=resolve_device(device, key="--device"))
+    with Progress() as progress, progress.during(f"loading torch and {model}"):
+        from greenward.models.catalog import find_model
+        from greenward.models.policy import Policy, resolve_device
+        from greenward.rollouts.protocols import SamplingParams
+
+        found = find_model(model, checkpoint)
+        computed_on = resolve_device(device, key="--device")
+        policy = Policy.for_inference(found.folder, dtype=dtype, device=computed_on)
     tokenizer = policy.tokenizer
     ids = tokenizer.render_question(text, raw=raw)
     if not ids:
