@@ -13,8 +13,8 @@ interrupted goes on.
 The held-out functions are split in two. On the validation part the temperature is chosen for each arm and
 each k, over all seeds; the figures are of the other part, with these temperatures and with 1. Held-out
 problems whose specification or program occurs in training under another name are left out
-(`evaluation.compare.contamination`). A difference is paired by problem after averaging over seeds, with a
-95 % interval over problems.
+(`evaluation.contamination`). A difference is paired by problem after averaging over seeds, with a 95 %
+interval over problems.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import numpy as np
 import greenward
 from greenward.common.statistics import Estimate, paired_difference, pass_at_k, rate
 from greenward.config.loading import has_key, load_recipe
-from greenward.evaluation.compare import contamination
+from greenward.evaluation.contamination import contamination
 from greenward.evaluation.store import read_rows
 from greenward.evaluation.suites import stable_subset
 from greenward.grading.verification import load_verified

@@ -27,6 +27,9 @@ from greenward.diagnostics.change_points import simulate_autoregression
 
 BASE, TORCH = "import click, pydantic, numpy", "import torch"
 MOST_SECONDS = 120.0
+# An installed program has its bytecode.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT["HF_HUB_OFFLINE"] = "1"
 COMPLETION = {"_GREENWARD_COMPLETE": "bash_complete", "COMP_WORDS": "greenward tr", "COMP_CWORD": "1"}
 ROWS, SIGNALS = 500, ("reward/mean", "grad_norm", "entropy", "kl", "completion/length", "loss")
 ADD = {
@@ -64,7 +67,7 @@ COMMANDS = (
         "grade: work begins",
         ("grade", "answers.jsonl", "--suite", "suite.json", "--out", "OUT"),
         2,
-        r"pass@1",
+        "judging",
     ),
     Command("train: work begins", ("train", "quickstart", "--output", "OUT"), 2, "reading problems", True),
     Command(
@@ -88,7 +91,7 @@ def seconds(command: list[str], until: str | None, **environment: str) -> float:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+        env={**ENVIRONMENT, **environment},
     )
     assert process.stdout is not None
     said: list[str] = []
@@ -132,7 +135,7 @@ def write_inputs(folder: Path) -> None:
         ["grade", "answers.jsonl", "--suite", "suite.json", "--out", "two"],
         ["train", "quickstart", *tiny, "--output", "run"],
     ):
-        subprocess.run([*greenward, *arguments], cwd=folder, check=True, capture_output=True)
+        subprocess.run([*greenward, *arguments], cwd=folder, check=True, capture_output=True, env=ENVIRONMENT)
     (folder / "starter").symlink_to(folder / "run/checkpoints/last", target_is_directory=True)
 
 

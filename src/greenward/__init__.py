@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from greenward.api import read_run as read_run
     from greenward.api import train as train
     from greenward.diagnostics.diagnose import diagnose_run as diagnose_run
-    from greenward.evaluation.compare import best_of_n as best_of_n
+    from greenward.evaluation.selection import best_of_n as best_of_n
     from greenward.grading.judge import Grader as Grader
     from greenward.integrations import EvaluationCallback as EvaluationCallback
     from greenward.integrations import reward_function as reward_function
@@ -46,7 +46,7 @@ _PUBLIC = {
         "train",
     ),
     "diagnostics.diagnose": ("diagnose_run",),
-    "evaluation.compare": ("best_of_n",),
+    "evaluation.selection": ("best_of_n",),
     "grading.judge": ("Grader",),
     "integrations": ("EvaluationCallback", "reward_function"),
     "models.policy": ("Policy",),

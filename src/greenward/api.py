@@ -94,8 +94,8 @@ class TrainingResult:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it: by its report, if it has one by now."""
+        from greenward.reports.recorded import report_of
         from greenward.reports.render import mime_bundle
-        from greenward.reports.write import report_of
 
         return mime_bundle(report_of(self.run)) if is_run(self.run) else {"text/plain": repr(self)}
 

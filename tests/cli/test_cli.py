@@ -181,8 +181,13 @@ class TestDemo:
         run("demo", "--quick", "--output", "there")
         said = capsys.readouterr().err
         assert said.startswith("A trial of a few steps, which learns nothing, into there")
-        run("demo", "--quick", "--quiet")
-        assert "trial" not in capsys.readouterr().err
+        demo.outcome = True
+        run("demo", "--quick", "--output", "there")
+        assert capsys.readouterr().out.splitlines()[-1].startswith("These are the figures of a trial")
+        for options in (["--quick", "--quiet"], ["--output", "there"]):
+            run("demo", *options)
+            said = capsys.readouterr()
+            assert "trial" not in said.out + said.err
 
     @pytest.mark.parametrize("seeds", ["", "a", "1,", "1,1", "-1"])
     def test_seeds_that_are_none(self, demo: Recorder, seeds: str) -> None:

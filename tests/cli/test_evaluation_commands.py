@@ -158,8 +158,9 @@ def test_a_person_sees_each_phase_the_first_answers_and_the_memory(call, model, 
     code, _, told = call(*arguments)
     assert code == 0, told
     in_turn = (
-        f"reading {suite} for {tmp_path / 'mine'}", "model: ", "hashing the weights", "memory: estimated ",
-        "loading ", "sampling: 4 answers", "judging  answer 4/4", "SHA-256 ", "memory: ",
+        f"Evaluating the model {tmp_path / 'mine'} on {suite}; loading torch.\n",
+        f"\nreading {suite} for {tmp_path / 'mine'}", "model: ", "hashing the weights", "memory: estimated ",
+        "\nloading ", "sampling: 4 answers", "judging  answer 4/4", "SHA-256 ", "memory: ",
     )  # fmt: skip
     places = [told.index(part) for part in in_turn[:-1]]
     assert places == sorted(places) and "memory: " in told[places[-1] :]
@@ -169,7 +170,7 @@ def test_a_person_sees_each_phase_the_first_answers_and_the_memory(call, model, 
     assert 50 < summary["memory"]["estimated_mb"] < 1.5 * summary["memory"]["peak_mb"]
     assert summary["model"]["licence"] == "apache-2.0" and summary["model"]["weights"] in told
     again = call(*arguments)[2]
-    assert "4 of 4 answers are there, 4 of them judged" in again and "loading" not in again
+    assert "4 of 4 answers are there, 4 of them judged" in again and "\nloading" not in again
     assert call(*arguments, "--quiet")[2] == ""
 
 
@@ -379,9 +380,10 @@ def test_a_k_above_the_number_of_answers_leads_and_exits_with_2_but_all_is_grade
     arguments = ("grade", file, "--suite", suite, "--out", "out", "--k", "1,5")
     code, said, told = call(*arguments)
     assert code == 2
-    for stream in (told, said):
-        assert "pass@5 needs 5 answers" in stream.splitlines()[0]
-        assert "no problem has more than 2" in stream.splitlines()[0]
+    begun, *told_lines = told.splitlines()
+    assert begun == f"Judging the answers of {file}."
+    for line in (told_lines[0], said.splitlines()[0]):
+        assert "pass@5 needs 5 answers" in line and "no problem has more than 2" in line
     assert len(rows(Path("out/results.jsonl"))) == 4
     summary = json.loads(Path("out/summary.json").read_text())
     assert summary["metrics"]["pass@1"]["value"] == pytest.approx((1 + 0.5 + 0) / 3)

@@ -14,13 +14,8 @@ import yaml
 
 from greenward.common.errors import CheckpointError, ConfigError, GreenwardError, ProblemError, RunError
 from greenward.common.files import lines, open_file, read_file
-from greenward.common.parsing import (
-    MAX_DIGITS,
-    MAX_NESTING,
-    MAX_YAML_CHARS,
-    parse_json_text,
-    parse_yaml_text,
-)
+from greenward.common.parsing import MAX_DIGITS, MAX_NESTING, parse_json_text
+from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
 from greenward.config.loading import load_recipe, parse_recipe
 from greenward.evaluation.store import read_samples
 from greenward.models.tokenizer import read_json as read_model_json

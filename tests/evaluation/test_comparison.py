@@ -15,7 +15,7 @@ from greenward.evaluation.compare import (
     compare,
     read_evaluation,
 )
-from greenward.evaluation.evaluate import EvaluationRow, Sample
+from greenward.evaluation.samples import EvaluationRow, Sample
 from greenward.grading.answers import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from greenward.evaluation.compare import N, contamination
+from greenward.evaluation.contamination import N, contamination
 from greenward.problems.catalog import load_file
 from greenward.problems.problem import Problem, ProblemSet
 

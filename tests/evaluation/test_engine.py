@@ -12,7 +12,8 @@ from greenward.common.statistics import pass_at_k
 from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation import evaluate as engine
-from greenward.evaluation.evaluate import EvaluationRow, VerdictMemory, evaluate_policy
+from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+from greenward.evaluation.samples import EvaluationRow
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.evaluation.compare import best_of_n
+from greenward.evaluation.selection import best_of_n
 from greenward.grading.judge import Grader
 from greenward.problems.problem import Assertion, Case, Check, Comparison, Problem, StdioCase
 from greenward.sandbox.protocol import Limits

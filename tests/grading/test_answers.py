@@ -34,6 +34,8 @@ def test_an_empty_answer_has_no_code(text, style):
         f"```\n{BODY}```",
         f"~~~python\n{BODY}~~~",
         f"````python\n{BODY}````",
+        f"```\n```python\n{BODY}```\n```",
+        f"````markdown\n```python\n{BODY}```\n````",
         f"``` Python\n{BODY}```",
         f"```python\n{BODY}",  # cut short
         f"<think>```python\ndef add(a, b): return 0\n```</think>\n```python\n{BODY}```",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from greenward.config.sections import RewardTermConfig
-from greenward.evaluation.evaluate import EvaluationRow, Sample, with_style
+from greenward.evaluation.evaluate import with_style
+from greenward.evaluation.samples import EvaluationRow, Sample
 from greenward.grading.answers import Extracted
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer

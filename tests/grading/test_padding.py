@@ -10,10 +10,11 @@ import pytest
 
 from greenward.config.sections import RewardTermConfig
 from greenward.evaluation.audit_programs import OUTPUT, PADDING, SLOPPY, padded
-from greenward.grading.quality import MAX_PARSED_CHARS, quality_of, readability, remove_dead_code
+from greenward.grading.quality import quality_of, readability, remove_dead_code
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import Status, Verdict
+from greenward.problems.python_source import MAX_PARSED_CHARS
 
 PASSED = Verdict(Status.PASSED, (True,) * 4)
 

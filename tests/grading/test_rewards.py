@@ -7,10 +7,11 @@ import pytest
 
 from greenward.common.errors import ConfigError, RewardError
 from greenward.config.sections import RewardTermConfig
-from greenward.grading.quality import parse_bounded, quality_of, worst_complexity
+from greenward.grading.quality import quality_of, worst_complexity
 from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import Status, Verdict
+from greenward.problems.python_source import parse_bounded
 
 
 def answer(problem, code, verdict=None):

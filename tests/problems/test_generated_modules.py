@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from greenward.config.sections import FamiliesConfig
-from greenward.evaluation.compare import contamination
+from greenward.evaluation.contamination import contamination
 from greenward.problems.catalog import load_problems
 from greenward.problems.generated import HELPERS, OPERATIONS, generated_modules, split
 from greenward.problems.problem import Doctest, hole_of, place

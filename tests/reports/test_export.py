@@ -19,9 +19,9 @@ from greenward.cli.main import cli
 from greenward.common.errors import RunError
 from greenward.reports.document import Chart, Charts, Marker, Report, Series, Table, section
 from greenward.reports.export import BROWSERS, exported, write_export
+from greenward.reports.recorded import report_of
 from greenward.reports.render import render_json
 from greenward.reports.training import training_report
-from greenward.reports.write import report_of
 from greenward.runs.files import dump_json
 from greenward.runs.output import claim_folder
 

@@ -14,7 +14,7 @@ from synthetic_study import write_seed
 from greenward import EvaluationResult, diagnose_run, read_evaluation, read_run
 from greenward.common.errors import ConfigError, RunError
 from greenward.evaluation.audit_report import AuditReport, Trial, TrialOutcome
-from greenward.reports.write import report_of
+from greenward.reports.recorded import report_of
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "</iframe><script>alert(1)</script>\"><img src=x onerror='alert(1)'>\x1b[2J\u202e"

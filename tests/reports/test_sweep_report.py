@@ -11,8 +11,8 @@ from synthetic_study import write_seed
 from test_report_document import terminal
 
 from greenward.common.errors import RunError
+from greenward.reports.recorded import report_of
 from greenward.reports.render import render_markdown
-from greenward.reports.write import report_of
 from greenward.runs.reading import FAILURE, read_evaluations
 
 RATES = ("1e-4", "3e-4", "2e-3")

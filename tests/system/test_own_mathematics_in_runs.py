@@ -20,7 +20,7 @@ from greenward.config.sections import GRPOAlgorithmConfig
 from greenward.diagnostics.diff import diff_runs
 from greenward.recipes.run import check_recipe, train
 from greenward.reports.document import Fact
-from greenward.reports.write import report_of
+from greenward.reports.recorded import report_of
 from greenward.training.own import OwnMathematics
 from tiny_model import REINFORCED
 

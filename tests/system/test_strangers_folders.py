@@ -36,10 +36,11 @@ from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.reports.comparison import comparison_report
 from greenward.reports.document import Report
 from greenward.reports.listing import listing_report
+from greenward.reports.recorded import report_of
 from greenward.reports.render import print_report
 from greenward.reports.rollouts import Rollouts
 from greenward.reports.training import overlay_report
-from greenward.reports.write import render, report_of
+from greenward.reports.write import render
 from greenward.runs.directory import StepFile
 from greenward.runs.listing import list_runs
 from greenward.runs.publish import model_card

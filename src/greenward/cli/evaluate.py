@@ -158,6 +158,11 @@ def eval_(
     model = endpoint_name(base_url, model) if base_url else model
     if model is None and not check_references:
         raise click.UsageError("name a MODEL (or --check-references alone).")
+    if not (quiet or show_prompt):  # before the packages are loaded, which takes seconds
+        who = f"the model {served or model}" if not base_url else f"{served or 'the model'} of the server"
+        on = suite or "what its run held out"
+        doing = f"Evaluating {who} on {on}" if model else f"Judging the solutions of {suite}"
+        click.echo(visible(f"{doing}{'; loading torch' if model and not base_url else ''}."), err=True)
 
     import greenward.api as api
 
@@ -216,6 +221,8 @@ def grade(
     greenward grade samples.jsonl --suite humaneval+
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
+    if not quiet:
+        click.echo(visible(f"Judging the answers of {samples}."), err=True)
     import greenward.api as api
 
     result = api.grade(samples, suite, output=out, quiet=quiet, **options)

@@ -278,6 +278,8 @@ def play(
         )
     if games and not opponent:
         raise click.UsageError("--games is the length of a match: name its --opponent.")
+    players = " and ".join(filter(None, (model, opponent)))
+    click.echo(visible(f"Loading the game {name}{f' and {players}' if players else ''}."), err=True)
 
     from greenward.tasks.self_play.evaluation import play_match
     from greenward.tasks.self_play.games import find_game

@@ -74,8 +74,9 @@ def report(
     """
     from greenward.reports.comparison import are_evaluations, comparison_report
     from greenward.reports.export import write_export
+    from greenward.reports.recorded import report_of
     from greenward.reports.render import print_report
-    from greenward.reports.write import render, report_of, usual_folder, write_report
+    from greenward.reports.write import render, usual_folder, write_report
 
     folder = output or (usual_folder(runs[0]) if len(runs) == 1 else Path("reports/overlay"))
     if (overwrite or png) and export is None:
@@ -480,13 +481,17 @@ def sample(
     if count > 1 and temperature == 0:
         raise click.UsageError(f"--n {count} at temperature 0 draws the same answer {count} times.")
     from greenward.common.errors import ConfigError
-    from greenward.models.catalog import find_model
-    from greenward.models.policy import Policy, resolve_device
-    from greenward.rollouts.protocols import SamplingParams
+    from greenward.runs.progress import Progress
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    found = find_model(model, checkpoint)
-    policy = Policy.for_inference(found.folder, dtype=dtype, device=resolve_device(device, key="--device"))
+    with Progress() as progress, progress.during(f"loading torch and {model}"):
+        from greenward.models.catalog import find_model
+        from greenward.models.policy import Policy, resolve_device
+        from greenward.rollouts.protocols import SamplingParams
+
+        found = find_model(model, checkpoint)
+        computed_on = resolve_device(device, key="--device")
+        policy = Policy.for_inference(found.folder, dtype=dtype, device=computed_on)
     tokenizer = policy.tokenizer
     ids = tokenizer.render_question(text, raw=raw)
     if not ids:

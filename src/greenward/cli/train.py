@@ -250,6 +250,8 @@ def demo(
         overrides = (*QUICK, *overrides) if quick else overrides
         if not recipes.demo(folder, seeds=seeds, overrides=overrides, quiet=quiet, **how):
             raise Interrupted
+    if quick and not quiet:
+        click.echo("These are the figures of a trial of a few steps; without --quick a model learns.")
 
 
 @click.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from greenward.common.errors import ConfigError
-from greenward.common.parsing import yaml_text
+from greenward.common.yaml_text import yaml_text
 from greenward.config.loading import (
     RecipeText,
     describe,

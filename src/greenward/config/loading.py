@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
-from greenward.common.parsing import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
+from greenward.common.yaml_text import MAX_YAML_CHARS, compose_yaml, construct_yaml, yaml_text
 from greenward.config.originals import counterpart
 from greenward.config.recipe import ModelRecipe, Recipe, is_from_random_weights
 from greenward.config.sections import OwnFunction
@@ -396,16 +396,21 @@ def only_keys_of(
     data: dict[str, Any],
     keep: Callable[[KeyPath], bool] = lambda path: False,
     path: KeyPath = (),
+    others: Collection[type[Recipe]] | None = None,
 ) -> dict[str, Any]:
-    """`data` without the keys and choices that only other recipes have, unless `keep(their path)`."""
+    """`data` without the keys and choices that only `others` have, unless `keep(their path)`.
+
+    None are the recipes of all tasks.
+    """
+    others = all_recipes().values() if others is None else others
     kept = {}
     for key, value in data.items():
         here = (*path, key)
-        having = [one for one in (made, *all_recipes().values()) if field_at(one, here) is not None]
+        having = [one for one in (made, *others) if field_at(one, here) is not None]
         if isinstance(value, str) and _choices(made, here):
             having = [other for other in having if _is_choice(other, here, value)]
         if not having or made in having or keep(here):
-            kept[key] = only_keys_of(made, value, keep, here) if isinstance(value, dict) else value
+            kept[key] = only_keys_of(made, value, keep, here, others) if isinstance(value, dict) else value
     return kept
 
 
@@ -706,9 +711,10 @@ def has_key(made: type[Recipe], override: str) -> bool:
 
 def convert(recipe: Recipe, algorithm: str, **changes: Any) -> Recipe:
     """The recipe with another algorithm: the keys that both have, with `changes` to top-level keys."""
-    made = recipes_of_task(recipe.task)[algorithm]
+    recipes = recipes_of_task(recipe.task)
+    made = recipes[algorithm]
     data = recipe.model_dump() | {"algorithm": {"name": algorithm}} | changes
-    return made.model_validate(only_keys_of(made, data))
+    return made.model_validate(only_keys_of(made, data, others=recipes.values()))
 
 
 def schema_json() -> str:

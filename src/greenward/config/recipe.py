@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
-from greenward.common.parsing import parse_yaml_text
+from greenward.common.yaml_text import parse_yaml_text
 from greenward.config.sections import (
     AlgorithmConfig,
     ConfigSection,

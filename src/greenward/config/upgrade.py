@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from greenward.common.parsing import compose_yaml, construct_yaml, yaml_text
+from greenward.common.yaml_text import compose_yaml, construct_yaml, yaml_text
 
 PRETRAINED = "pretrained"
 EXTENDS = "extends"

@@ -28,8 +28,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file
-from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
 from greenward.common.text import visible
+from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
 from greenward.config.sections import ConfigSection
 from greenward.diagnostics.alerts import Action, Alerts, Mail, Run, Shell, Webhook, start_command
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point

@@ -24,19 +24,17 @@ from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.sections import InferenceDType, ModelConfig, SandboxConfig, Seed
 from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
-from greenward.evaluation.compare import contamination
+from greenward.evaluation.contamination import contamination
 from greenward.evaluation.evaluate import (
-    EvaluationRow,
-    EvaluationRows,
     OnSamples,
     PolicySource,
-    Sample,
     Seconds,
     add_given,
     evaluate,
     flaky_samples,
     usual_ks,
 )
+from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.store import (
     EVALPLUS_RESULTS,
     SUMMARY,

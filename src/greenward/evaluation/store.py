@@ -33,7 +33,7 @@ from greenward.common.errors import Closeable, ProblemError, RunError
 from greenward.common.files import expecting, expects
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import encodable
-from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, Sample, SampleKey
+from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample, SampleKey
 from greenward.grading.answers import Extracted, explained, extract_code, is_prose
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase

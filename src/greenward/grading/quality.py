@@ -33,11 +33,10 @@ from greenward.problems.python_source import (
     FunctionNode,
     dotted_name,
     first_line,
-    parse_or_none,
+    parse_bounded,
     same_trees,
 )
 
-MAX_PARSED_CHARS = 20_000
 SUB_TERMS = ("length", "complexity", "unused", "hygiene")
 _EQUALLY = MappingProxyType(dict.fromkeys(SUB_TERMS, 1.0))
 
@@ -99,11 +98,6 @@ def quality_of(
         "hygiene": 0.5 ** sum(map(_offences, nodes)),
     }
     return sum(weight * parts[name] for name, weight in weights.items()) / sum(weights.values())
-
-
-def parse_bounded(code: str) -> ast.Module | None:
-    """The syntax tree of hostile code; None if it does not parse or is too long to be looked at."""
-    return parse_or_none(code) if len(code) <= MAX_PARSED_CHARS else None
 
 
 def worst_complexity(tree: ast.Module) -> int:

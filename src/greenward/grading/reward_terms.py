@@ -39,12 +39,13 @@ from greenward.grading.edits import (
 )
 from greenward.grading.judge import Grader
 from greenward.grading.matching import BoundedMatcher
-from greenward.grading.quality import bound_names, parse_bounded
+from greenward.grading.quality import bound_names
 from greenward.grading.rewards import GradedAnswer, RewardFunction, RewardTerm, Scores, combine, per_answer
 from greenward.grading.style import contextual_style
 from greenward.grading.user_rewards import KINDS, CustomReward, made_up_answers
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status
 from greenward.problems.problem import ProblemSet, function_in
+from greenward.problems.python_source import parse_bounded
 from greenward.sandbox.protocol import Outcome, RunResult
 from greenward.tasks import TASKS, find_task
 

@@ -19,10 +19,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from greenward.grading.quality import MAX_PARSED_CHARS
 from greenward.grading.rewards import GradedAnswer, per_answer
 from greenward.problems.problem import Problem, function_in, hole_of
-from greenward.problems.python_source import FunctionNode, parse_or_none, qualified_functions
+from greenward.problems.python_source import (
+    MAX_PARSED_CHARS,
+    FunctionNode,
+    parse_or_none,
+    qualified_functions,
+)
 
 FEWEST = 3
 CLEAR = 0.8

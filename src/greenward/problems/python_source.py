@@ -17,6 +17,7 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What parsing raises for text that is not Python or is nested too deeply."""
 
 MAX_NAME_PARTS = 8
+MAX_PARSED_CHARS = 20_000
 
 # Two threads that make trees at once share the counter of the nesting, for which CPython 3.11 raises
 # SystemError. `catch_warnings` is not for threads either.
@@ -39,6 +40,11 @@ def parse_or_none(source: str) -> ast.Module | None:
         return parse(source)
     except UNREADABLE:
         return None
+
+
+def parse_bounded(code: str) -> ast.Module | None:
+    """The syntax tree of hostile code; None if it does not parse or is too long to be looked at."""
+    return parse_or_none(code) if len(code) <= MAX_PARSED_CHARS else None
 
 
 def parse_prompt(source: str) -> ast.Module:

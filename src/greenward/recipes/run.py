@@ -67,9 +67,10 @@ from greenward.models.vllm_plugin import FILE_TRANSFER
 from greenward.problems.catalog import check_source
 from greenward.problems.problem import ProblemSet
 from greenward.recipes.leaving import leaving_line
+from greenward.reports.recorded import report_of
 from greenward.reports.render import print_report
 from greenward.reports.runs import ALGORITHM_LABELS
-from greenward.reports.write import report_of, write_report
+from greenward.reports.write import write_report
 from greenward.rollouts.protocols import Episode, RolloutEngine, SamplingParams
 from greenward.runs.checkpoints import pin_checkpoint_before
 from greenward.runs.directory import FollowedRun, RunDirectory, write_summary

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -30,6 +29,9 @@ from greenward.reports import document
 from greenward.reports.document import Report, value_text
 from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
 from greenward.runs.files import dump_json
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def render_markdown(report: document.Report) -> str:
@@ -159,6 +161,8 @@ def render_page(template: str, style: str, **variables: Any) -> str:
 
 @cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("greenward.reports", "."),
         autoescape=True,

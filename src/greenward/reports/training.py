@@ -11,7 +11,7 @@ from statistics import fmean
 
 from greenward.common.errors import RunError
 from greenward.common.files import expects
-from greenward.common.parsing import yaml_text
+from greenward.common.yaml_text import yaml_text
 from greenward.reports import learned
 from greenward.reports.document import (
     NOTHING,

@@ -7,28 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from greenward.reports.document import Report
-from greenward.reports.evaluation import evaluation_report
 from greenward.reports.render import render_html, render_json, render_markdown
-from greenward.reports.training import combinations, overlay_report, sweep_report, training_report
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder
-from greenward.runs.reading import is_evaluation, is_run
 
 Form = Literal["html", "markdown", "json"]
 _SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
-
-
-def report_of(*paths: Path) -> Report:
-    """The report of the run, study, sweep or evaluation at a path; that of several paths overlays runs.
-
-    Raises `RunError` where there is none.
-    """
-    if len(paths) > 1:
-        return overlay_report(paths)
-    (path,) = paths
-    if is_evaluation(path):
-        return evaluation_report(path)
-    return sweep_report(path) if combinations(path) and not is_run(path) else training_report(path)
 
 
 def render(report: Report, form: Form) -> str:

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from greenward.common.errors import Closeable, RunError
 from greenward.common.files import expecting
-from greenward.common.parsing import yaml_text
+from greenward.common.yaml_text import yaml_text
 from greenward.runs.files import (
     JsonRows,
     append_row,

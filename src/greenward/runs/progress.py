@@ -6,11 +6,12 @@ shown is kept in `progress.json` of a run as well, for those that watch it from 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from greenward.runs.notebook import NotebookBars
 
 PROGRESS = "progress.json"
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 4.0
 _SECONDS_BETWEEN_RECORDS = 1.0
 _SECONDS_BEFORE_BAR = 1.0  # of a phase that is shown only if it takes long
 _SECONDS_OF_SPEED = 10.0
@@ -42,6 +43,8 @@ class _Phase:
     first_step: int | None = None  # where this session began, which is not 0 after a resume
     started: float = 0.0
     last_line: float = float("-inf")
+    done: int = 0
+    told: float = field(default_factory=time.monotonic)  # when something was heard of it
     last_said: str = ""
     task: TaskID | None = None
 
@@ -127,12 +130,33 @@ class Progress:
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """Inside, show that this goes on; its end is not known before."""
+        """Inside, show that this goes on; its end is not known before. A log gets a line now and then."""
         self.phase(name)
+        with self._beating(name):
+            yield
+
+    @contextmanager
+    def _beating(self, name: str) -> Iterator[None]:
+        """Inside, tell of the phase where nothing is heard of it for long; then end it."""
+        ended = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(name, ended), daemon=True)
+        beating.start()
         try:
             yield
         finally:
+            ended.set()
+            beating.join()
             self.end(name)
+
+    def _beat(self, name: str, ended: threading.Event) -> None:
+        phase = self._phases[name]
+        while not ended.wait(SECONDS_BETWEEN_LINES / 10):
+            if time.monotonic() - phase.told < SECONDS_BETWEEN_LINES:
+                continue
+            phase.told = time.monotonic()
+            self._record(name, phase.done, "", "")
+            if self._bars is None and self._console is not None:
+                self._print(f"{name}  {_duration(self._clock() - phase.began)}")
 
     @contextmanager
     def drawing(
@@ -150,11 +174,11 @@ class Progress:
         """
         self.phase(name, total, "answer", at_once=at_once)
         drawn = Drawn(self, name, total, done, most_tokens, self._clock)
-        try:
-            yield drawn
-        finally:
-            drawn.show()
-            self.end(name)
+        with self._beating(name):
+            try:
+                yield drawn
+            finally:
+                drawn.show()
 
     def advance(
         self,
@@ -175,7 +199,7 @@ class Progress:
             return
         name = phase or next(reversed(self._phases))
         state = self._phases[name]
-        now = self._clock()
+        now, state.told, state.done = self._clock(), time.monotonic(), step
         if state.first_step is None:
             state.first_step, state.started = step, now
         shown = {name: metrics[name] for name in _SHOWN_AS if metrics.get(name) is not None}

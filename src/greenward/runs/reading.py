@@ -20,12 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import yaml
-
 from greenward.common.errors import RunError
 from greenward.common.files import UNEXPECTED, read_file
-from greenward.common.parsing import MAX_YAML_CHARS, parse_yaml_text
-from greenward.config.upgrade import upgrade
 from greenward.runs.files import OVERFLOWED, JsonRows, Lines, from_json_number, read_json, read_jsonl, reading
 from greenward.tasks import DEFAULT_TASK, shipped_task
 
@@ -118,6 +114,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `RunError` for none, and for what is no mapping.
     """
+    import yaml  # here, because most commands read no recipe
+
+    from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
+    from greenward.config.upgrade import upgrade
+
     file = path / CONFIG
     if not file.is_file():
         raise RunError(f"{path} has no {CONFIG}, so it is not a run directory")

@@ -70,7 +70,7 @@ def _differing(records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def _pair(a: Place, b: Place) -> dict[str, Any]:
-    from greenward.evaluation.compare import compare, read_evaluation  # half of the time to start
+    from greenward.evaluation.compare import compare, read_evaluation  # a tenth of the time to start
 
     try:
         found = compare(read_evaluation(a.path), read_evaluation(b.path))

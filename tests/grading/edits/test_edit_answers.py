@@ -10,7 +10,7 @@ import pytest
 from greenward.common.errors import ProblemError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import PromptRenderer
-from greenward.evaluation.evaluate import Sample
+from greenward.evaluation.samples import Sample
 from greenward.grading.answers import Extracted
 from greenward.grading.edits import written_edits
 from greenward.grading.judge import Grader

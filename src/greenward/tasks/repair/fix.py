@@ -19,7 +19,7 @@ from typing import Any
 from greenward.common.errors import ConfigError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
-from greenward.evaluation.compare import Selection, best_by_tests
+from greenward.evaluation.selection import Selection, best_by_tests
 from greenward.grading.answers import Extracted, extract_code, holds_fence
 from greenward.grading.changes import completed, needed_change, without_idle_changes
 from greenward.grading.edits import AnswerForm, lines_of

@@ -33,7 +33,8 @@ from greenward.config.sections import (
 )
 from greenward.diagnostics.finding import Topic
 from greenward.diagnostics.simulated_faults import Kind
-from greenward.evaluation.evaluate import EvaluationRow, EvaluationRows, OnSamples, Sample, Seconds, summarise
+from greenward.evaluation.evaluate import OnSamples, Seconds, summarise
+from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.session import AnswerOptions, EvaluationSession
 from greenward.grading.answers import Extracted
 from greenward.grading.judge import build_grader
