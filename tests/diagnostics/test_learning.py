@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from synthetic_runs import healthy, write_run
@@ -125,3 +127,43 @@ def test_norms_that_differ_by_factors_anyway_leave_no_scale_by_growing_twentyfol
         folder = run_with(tmp_path / str(seed), np.linspace(0.3, 0.8, 400), seed=seed, grad_norm=norms)
         found = {one.name: one.severity for one in diagnose_run(folder).findings}
         assert found["gradient-explosion"] == severity, seed
+
+
+def printed_by_trl(folder, seed, rates, *, prompts=2, answers=2, evaluated=()):
+    """A log of TRL's whose rows are means of a few answers, each right or wrong."""
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    rows, scores = [], dict(evaluated)
+    for step, rate in enumerate(rates, 1):
+        rewards = (rng.random((prompts, answers)) < rate).astype(float)
+        rows.append(
+            {"loss": 0.01, "grad_norm": 0.3 + 0.1 * rng.random(), "learning_rate": 1e-6, "step": step}
+        )
+        rows[-1] |= {"reward": rewards.mean(), "reward_std": rewards.std(axis=1, ddof=1).mean()}
+        if step in scores:
+            rows.append({"eval_reward": scores[step], "step": step})
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    return names(folder / "trainer_state.json")
+
+
+def test_no_learning_is_told_of_means_of_a_few_answers_only_where_a_gain_would_have_shown(tmp_path):
+    """A row of four answers has more noise than a run of a hundred or three hundred of them gains."""
+    weak = 0.4 + 0.14 * np.linspace(0, 1, 300) ** 0.5
+    flat = np.full(4000, 0.45)
+    alarms = sum("no-learning" in printed_by_trl(tmp_path / f"weak {seed}", seed, weak) for seed in range(20))
+    assert alarms <= 3
+    told = sum("no-learning" in printed_by_trl(tmp_path / f"flat {seed}", seed, flat) for seed in range(5))
+    assert told == 5
+
+
+def test_evaluations_that_do_not_rise_either_make_a_flat_reward_a_finding(tmp_path):
+    flat, scores = np.full(160, 0.45), [(step, 0.4 + 0.01 * (step % 3)) for step in range(20, 161, 20)]
+    pairs = [
+        [
+            "no-learning" in printed_by_trl(tmp_path / f"{seed} {len(given)}", seed, flat, evaluated=given)
+            for given in ((), scores)
+        ]
+        for seed in range(10)
+    ]
+    without, with_scores = (sum(column) for column in zip(*pairs, strict=True))
+    assert with_scores > without

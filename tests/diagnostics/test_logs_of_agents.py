@@ -86,3 +86,76 @@ def test_large_steps_by_which_an_agent_learned_are_no_warning(tmp_path, gain, se
             train__value_loss=10 * np.exp(0.3 * rng.standard_normal(120)),
         )
         assert found.get("large-policy-steps") == severity, seed
+
+
+def test_one_pause_at_the_end_is_no_slower_machine(tmp_path):
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(5, 15, 232)
+        seconds = lengths / 1100 * rng.uniform(0.9, 1.1, 232)
+        for name, pauses in (("pause", [227]), ("slow", range(150, 232))):
+            took = seconds.copy()
+            took[[*pauses]] += 0.2
+            found = findings(
+                tmp_path / f"{name} {seed}",
+                episode_reward=np.arange(232) + rng.standard_normal(232),
+                episode_length=lengths,
+                time_elapsed=took.cumsum(),
+            )
+            assert ("throughput-drop" in found) is (name == "slow")
+
+
+def test_a_few_lucky_episodes_of_an_evaluation_are_no_best(tmp_path):
+    """Evaluations of an agent that learns nothing have heavy tails: few of its episodes last long."""
+    alarms = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = 20 + rng.exponential(1, 30) ** 2 * 15
+        alarms += "held-out-regression" in findings(
+            tmp_path / str(seed),
+            time__total_timesteps=2048 * np.arange(1, 31),
+            rollout__ep_rew_mean=120 + 5 * rng.standard_normal(30),
+            time__fps=np.full(30, 900),
+            eval__mean_reward=scores,
+        )
+    assert alarms <= 2
+    fallen = findings(
+        tmp_path / "fallen",
+        time__total_timesteps=2048 * np.arange(1, 31),
+        rollout__ep_rew_mean=120 + 5 * np.random.default_rng(0).standard_normal(30),
+        time__fps=np.full(30, 900),
+        eval__mean_reward=np.where(np.arange(30) < 20, 180, 40)
+        + 8 * np.random.default_rng(1).standard_normal(30),
+    )
+    assert "held-out-regression" in fallen
+
+
+def test_an_agent_has_actions_where_a_language_model_has_tokens(tmp_path):
+    rng = np.random.default_rng(0)
+    findings(
+        tmp_path / "run",
+        time__total_timesteps=2048 * np.arange(1, 101),
+        rollout__ep_rew_mean=np.arange(100) + rng.standard_normal(100),
+        time__fps=np.full(100, 900),
+        train__clip_fraction=0.6 + 0.05 * rng.standard_normal(100),
+    )
+    diagnosis = diagnose_run(tmp_path / "run" / "progress.csv")
+    (found,) = (one for one in diagnosis.findings if one.name == "clip-fraction-high")
+    assert "60% of the actions clipped" in found.brief
+    assert "token" not in f"{found.title} {found.measured} {found.brief} {' '.join(found.actions)}"
+
+
+def test_a_quantity_that_the_environment_never_had_is_no_number_that_went_wrong(tmp_path):
+    rewards = 100 + np.arange(40.0)
+    for name, found in (("beacons_mean", False), ("value_norm", True)):
+        never = findings(
+            tmp_path / name, episode=np.arange(40), reward=rewards, **{name: np.full(40, np.nan)}
+        )
+        assert ("non-finite" in never) is found
+    once = findings(
+        tmp_path / "once",
+        episode=np.arange(40),
+        reward=rewards,
+        beacons_mean=np.where(rewards < 120, 1, np.inf),
+    )
+    assert "non-finite" in once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.diagnose import cost_of, diagnose_run
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signal_tests import measure_memory_growth
@@ -186,3 +187,101 @@ def test_an_agents_findings_are_confirmed_without_answers(tmp_path):
     signals(tmp_path, [f"Episode {i}  Score: {one:.2f}" for i, one in enumerate(rng.standard_normal(300))])
     (found,) = (one for one in diagnose_run(tmp_path / "train.log").findings if one.name == "no-learning")
     assert not any(word in found.confirm for word in ("problem", "answer", "pass rate"))
+
+
+def test_answers_that_are_printed_between_the_steps_are_no_rows(tmp_path):
+    answer = [f"Step {i}: {i} hours = {60 * i} minutes, so the total is {i}.0" for i in (1, 2, 3)]
+    steps = [f"[step {10 * i}] avg_loss={reward} acc=0.5" for i, reward in enumerate(REWARDS, 1)]
+    run = signals(tmp_path, [line for step in steps for line in (*answer, step)])
+    assert run.steps.tolist() == [10 * i for i in range(1, 41)]
+    assert run.values["loss"].tolist() == REWARDS.tolist()
+    assert not any("hours" in name for name in run.values)
+
+
+def test_signals_in_sentences_are_read(tmp_path):
+    lines = [f"step {i}: grpo_loss is {reward} and kl is 0.{i}" for i, reward in enumerate(REWARDS[:9], 1)]
+    run = signals(tmp_path, lines)
+    assert run.values["grpo_loss"].tolist() == REWARDS[:9].tolist()
+    assert run.values["kl"].tolist() == [float(f"0.{i}") for i in range(1, 10)]
+
+
+def test_a_mapping_below_a_line_with_a_step_is_of_that_step(tmp_path):
+    lines = [
+        line
+        for i in range(4)
+        for line in (f"Step {8 * i} | Loss: 0.{i} | Val: 0.2", f"{{'policy_loss': {i}.5, 'value_loss': 0.1}}")
+    ]
+    run = signals(tmp_path, lines)
+    assert run.steps.tolist() == [0, 8, 16, 24]
+    assert run.values["loss"].tolist() == [0.5, 1.5, 2.5, 3.5]
+
+
+def test_what_loguru_says_of_the_code_is_no_step(tmp_path):
+    where = "2025-11-23 17:18:48.481 | INFO     | env.simulator:step:159 - "
+    moves = [where + f"parsed_action {{'left': {i}.0, 'right': 1.0}}" for i in range(100)]
+    rows = [
+        f"2025-11-23 17:19:0{i}.000 | INFO     | __main__:_log:146 - iter={i:04} reward={reward} entropy=2.4"
+        for i, reward in enumerate(REWARDS[:8])
+    ]
+    run = signals(tmp_path, [line for row in rows for line in (*moves, row)])
+    assert run.steps.tolist() == [*range(8)]
+    assert run.values[REWARD].tolist() == REWARDS[:8].tolist()
+
+
+def test_running_means_in_the_bar_of_an_evaluation_are_one_result(tmp_path):
+    def bar(accuracies):
+        return "\r".join(
+            f"GSM8K eval: {i}%| | {i}/40 [00:0{i % 6}<00:09, 2.46s/q, correct={i}/{i}, accuracy={one}]"
+            for i, one in enumerate(accuracies, 1)
+        )
+
+    falling = np.round(np.linspace(1, 0.5, 40), 3)
+    (tmp_path / "eval.log").write_text(bar(falling) + "\n")
+    diagnosis = diagnose_run(tmp_path / "eval.log")
+    assert (diagnosis.verdict, diagnosis.findings) == ("cannot tell", ())
+    (tmp_path / "two.log").write_text(bar(falling) + "\n" + bar(falling + 0.1) + "\n")
+    run = read_run_signals(tmp_path / "two.log")
+    (name,) = (one for one in run.values if one.endswith("accuracy") or one == HELD_OUT)
+    assert run.values[name].tolist() == [0.5, 0.6]
+
+
+def test_settings_that_a_program_prints_at_each_start_are_no_rows(tmp_path):
+    start = "2025-06-24 13:58:35,983 - __main__ - INFO - Configuration: {'num_iterations': 3, 'learning_rate': 1e-06}"
+    with pytest.raises(DiagnosticsError, match="no row with the name of a signal"):
+        signals(tmp_path, [start, "Started."] * 4)
+
+
+def test_rewards_of_single_moves_are_not_those_of_the_episodes(tmp_path):
+    rng = np.random.default_rng(1)
+    lines = []
+    for i, reward in enumerate(REWARDS):
+        lines += [f"2025-04-12 15:03:45,068 - INFO - Move: c8 | Reward: {one:.3f}" for one in rng.random(200)]
+        lines.append(f"2025-04-12 15:18:04,569 - INFO - Episode {i} ended: Draw, Total reward: {reward}")
+    run = signals(tmp_path, lines)
+    assert run.values[REWARD].tolist() == REWARDS.tolist()
+
+
+def test_the_length_of_an_episode_is_not_its_number(tmp_path):
+    rng = np.random.default_rng(3)
+    lengths = np.where(rng.random(40) < 0.2, rng.integers(40, 290, 40), 300)
+    lines = [
+        f"Episode {50 * i}, Total Reward: {reward}, Epsilon: 0.97, Steps: {length}"
+        for i, (reward, length) in enumerate(zip(REWARDS, lengths, strict=True))
+    ]
+    run = signals(tmp_path, lines)
+    assert run.steps.tolist() == [50 * i for i in range(40)]
+    assert run.values[REWARD].tolist() == REWARDS.tolist()
+
+
+def test_the_boxes_of_the_tinker_cookbook_are_read_between_its_samples(tmp_path):
+    sample = [f"****** trajectory idx={i}, reward=0.471 ******" for i in range(30)]
+    names = ("env/all/reward/total", "env/all/total_episodes", "env/all/turns_per_episode", "optim/lr")
+    box = [f"│\x1b[36m {name:30}\x1b[0m│\x1b[32m {{}}   \x1b[0m│" for name in names]
+    lines = []
+    for i in range(3):
+        lines += [*sample, f"Step {i}", "┏━━━━━━━━━━━┳━━━━━━━┓"]
+        lines += [box[0].format(0.5 + i / 10), box[1].format(512), box[2].format(1), box[3].format("4e-05")]
+        lines += ["└───────────┴───────┘"]
+    run = signals(tmp_path, lines)
+    assert run.family.name == "Tinker cookbook"
+    assert run.values[REWARD].tolist() == [0.5, 0.6, 0.7]

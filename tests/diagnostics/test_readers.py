@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from greenward.common.errors import DiagnosticsError, GreenwardError
+from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.readers import formats, read_run_signals
 from greenward.diagnostics.readers.formats import read_rollouts
 from greenward.diagnostics.readers.rows import number_in
@@ -827,6 +828,18 @@ def test_tables_with_a_comment_or_without_headings_are_read(tmp_path):
     bare = read_run_signals(written(tmp_path, "bare.csv", cells))
     assert bare.values["column 2"].tolist() == [row["reward"] for row in ROWS]
     assert "bare.csv has no headings; its columns are counted" in bare.notes
+    words = "".join(f"{row['step']},move_right,{row['reward']},nan\n" for row in ROWS)
+    texts = read_run_signals(written(tmp_path, "words.csv", words))
+    assert texts.values["column 3"].tolist() == [row["reward"] for row in ROWS]
+    assert "non-finite" not in {one.name for one in diagnose_run(tmp_path / "words.csv").findings}
+    column = "".join(f"{row['reward']}\n" for row in ROWS)
+    one = read_run_signals(written(tmp_path, "rewards.csv", column))
+    assert one.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
+    lines = "".join(
+        json.dumps({"step": row["step"], "reward": row["reward"], "x": [1, 2]}) + "\n" for row in ROWS
+    )
+    other = read_run_signals(written(tmp_path, "json.csv", lines))
+    assert other.values["reward/mean"].tolist() == [row["reward"] for row in ROWS]
 
 
 def test_a_folder_is_read_by_its_log_whatever_lies_beside(tmp_path):

@@ -20,6 +20,7 @@ NAMES = {
     "policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/ratio lr",
     "DPO": "loss grad_norm learning_rate rewards/chosen rewards/rejected rewards/accuracies rewards/margins "
     "logps/chosen logits/chosen",
+    "LLaMA-Factory, preferences": "current_steps total_steps loss accuracy lr epoch percentage",
     "supervised training": "loss grad_norm learning_rate num_tokens mean_token_accuracy epoch",
     "ms-swift, GRPO": "loss grad_norm learning_rate memory(GiB) train_speed(iter/s) reward reward_std kl "
     "clip_ratio/low_mean global_step/max_steps",
@@ -55,6 +56,8 @@ NAMES = {
         ("episode_reward_mean policy_loss kl", "training_iteration", "RLlib"),
         ("reward kl", "episode", "a language model's trainer, by the shape of its names"),
         ("Score", "step", "an unknown trainer"),
+        ("Reward Alpha_Loss Critic_1_Loss", "", "an agent's trainer, by the shape of its names"),
+        ("loss truncation_rate", "step", "a language model's trainer, by the shape of its names"),
     ],
 )
 def test_what_counts_the_steps_tells_an_agent_where_no_name_tells_of_answers(names, counted_by, family):
@@ -222,7 +225,7 @@ def test_what_was_pasted_without_its_first_brace_is_read_and_advice_is_a_sentenc
     (tmp_path / "pasted.txt").write_text("\n".join(row.format(0.1, i) for i in range(1, 6)))
     found = diagnose_run(tmp_path / "pasted.txt")
     assert len(found.run.steps) == 5 and found.run.family.name == "TRL, GRPO or RLOO"
-    rows = [{"step": i, "score": 1.0, "a": float("nan")} for i in range(1, 40)]
+    rows = [{"step": i, "score": 1.0, "a_norm": float("nan")} for i in range(1, 40)]
     (tmp_path / "unknown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (one,) = (one for one in diagnose_run(tmp_path / "unknown.jsonl").findings if one.name == "non-finite")
     assert "a lower learning rate" in " ".join(one.actions)

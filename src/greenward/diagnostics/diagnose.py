@@ -181,7 +181,8 @@ def _chart(plan: SignalChart, run: RunSignals, onset: Onset | None) -> Chart | N
             steps, values = steps[values > 0], values[values > 0]
         series += lines_of(short_name(signal) if len(signals) > 1 else "", role, steps, values)
     markers = () if onset is None else (Marker(float(onset.step), f"from {onset.step}"),)
-    return Chart(plan.title, "step", tuple(series), plan.unit, "", plan.log, markers) if series else None
+    title = _of_actions(plan.title, run)
+    return Chart(title, "step", tuple(series), plan.unit, "", plan.log, markers) if series else None
 
 
 def _signals_table(
@@ -324,15 +325,24 @@ def _advised(finding: Occurrence, run: RunSignals) -> Occurrence:
     if any(map(_GO_ON.match, finding.actions)):
         actions += filter(None, [_checkpoint_command(finding, run)])
     measured, brief = (
-        _NAMES.sub(lambda found: run.logged_as(found[0]), text) for text in (finding.measured, finding.brief)
+        _of_actions(_NAMES.sub(lambda found: run.logged_as(found[0]), text), run)
+        for text in (finding.measured, finding.brief)
     )
     return replace(
         finding,
+        title=_of_actions(finding.title, run),
         actions=tuple(actions),
         measured=measured + _rate_there(finding, run),
         brief=brief,
         confirm=_AGAIN if _is_unsuitable(finding.confirm, run) else _named(finding.confirm, run),
     )
+
+
+def _of_actions(text: str, run: RunSignals) -> str:
+    """The text; what is a token of a language model is an action of an agent."""
+    if run.family.kind != "agent":
+        return text
+    return text.replace("a token", "an action").replace("tokens", "actions")
 
 
 def _back(action: str, finding: Occurrence, run: RunSignals) -> str:

@@ -75,6 +75,8 @@ FAMILIES: tuple[Family, ...] = (
            dialect="trl"),
     Family("ms-swift, GRPO", "language model", (r"memory\(gib\)|global_step/max_steps|train_speed\(.*\)",
            r"reward|rewards/.*|clip_ratio.*"), True, "trl"),
+    Family("LLaMA-Factory, preferences", "preferences", (r"percentage", r"accuracy", r"loss|lr"),
+           dialect="trl"),
     Family("TRL, GRPO or RLOO", "language model", (r"frac_reward_zero_std|completion_length|train/reward_std|"
            r"completions?/(mean|max|min|clipped)_.*",), True, "trl"),
     Family("TRL, GRPO or RLOO", "language model", (r"reward_std", r"rewards/.*|grad_norm|epoch"), True,
@@ -123,11 +125,14 @@ _ANSWER_SHAPE = re.compile(
     r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|_kl).*"
 )  # an agent has an entropy as well
 _EPISODE_SHAPE = re.compile(
-    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic)[ _]loss|.*(?:num_wins|\bwin[ _]?rate\b).*|"
+    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]loss|"
+    r".*(?:num_wins|\bwin[ _]?rate\b).*|"
     r"(?:(?:avg|average|mean|total)[ _]?)?returns?"
 )
 _REWARD_SHAPE = re.compile(r".*(?:rew|return|score).*")
 _HUGGING_FACE = frozenset({"grad_norm", "learning_rate"})  # what transformers' Trainer logs
+# Of answers that were sampled, which supervised training has not.
+_SAMPLED_SHAPE = re.compile(r".*(?:complet|respon|rollout|generation|truncat|advantage|ratio|trajector).*")
 _LOSS_SHAPE = re.compile(r"(?:.*[/_ ])?loss")
 
 
@@ -147,7 +152,8 @@ def family_of(names: Collection[str], *, is_own: bool = False, counted_by: str =
     has_episodes = counted_by in EPISODE_KEYS or any(map(_EPISODE_SHAPE.fullmatch, plain))
     if has_episodes and not any(map(_ANSWER_SHAPE.fullmatch, plain)):
         return _OF_AGENTS
-    if has_reward and any(map(_LANGUAGE_SHAPE.fullmatch, plain)):
+    is_sampled = any(map(_SAMPLED_SHAPE.fullmatch, plain))
+    if (has_reward and any(map(_LANGUAGE_SHAPE.fullmatch, plain))) or (found is _SUPERVISED and is_sampled):
         found = _OF_LANGUAGE_MODELS
     return replace(found, dialect="trl") if plain >= _HUGGING_FACE else found
 

@@ -40,6 +40,7 @@ TIMEOUTS = "status/timeout"
 _USUAL = frozenset({"status/passed", "status/failed", "status/drawn", CHEATS})
 Integers = npt.NDArray[np.int64]
 LENGTH_CORRELATION = 0.3
+FEW_TOKENS = 8  # by which answers may grow without any cost
 DOMINANT_SHARE = 0.5  # of the answers to different tasks
 _POOLED_TASKS = 8  # that are looked at together; fewer where few answers were kept
 _FEWEST_WINDOWS = 6
@@ -157,10 +158,19 @@ LENGTH_COLLAPSE = Finding(
 )
 
 
+def length_grows(run: RunSignals, signal: str, limits: Thresholds) -> Result:
+    """Answers that become longer by what costs something; a few tokens more are nothing."""
+    result = lasting_change(above=1.8, if_passing_more="no finding")(run, signal, limits)
+    change = result.change
+    return replace(
+        result, found=result.found and change is not None and change.after - change.before >= FEW_TOKENS
+    )
+
+
 LENGTH_GROWTH = Finding(
     "length-growth",
     "Answers become longer without becoming better",
-    lasting_change(above=1.8, if_passing_more="no finding"),
+    length_grows,
     (LENGTH,),
     measured="{signal} went from {before:.3g} to {after:.3g} from step {onset} on.",
     actions=(
@@ -169,7 +179,7 @@ LENGTH_GROWTH = Finding(
     ),
     confirm="The longest of the newest answers repeat themselves.",
     selection="step={onset}-&sort=-length",
-    limit="answers become 1.8 × as long and the pass rate does not rise meanwhile",
+    limit="answers become 1.8 × as long, by 8 tokens or more, and the pass rate does not rise meanwhile",
     explains=("truncated-answers", "throughput-drop", "sandbox-timeouts"),
     live=(Watched(LENGTH, "ratio", 2.0),),
     views=("drift", "length-bias"),

@@ -76,6 +76,7 @@ _ANSWERS = 32  # whose mean is the reward of a row, where the log does not tell
 _RANGE_TO_SPREAD = 0.25
 _RANGE_SEEN = 0.1
 _NOISE_SEEN = 0.7  # of the noise of a row: of a hundred rows or more a reader sees less than that of one
+_SPREAD_SEEN = 0.3  # of the spread of single answers: healthy public runs gained 0.31 of it or more
 _LEAST_FREE = 0.2  # of the variance: around their mean, values that resemble each other have less of it
 LEARNING_FROM = 100  # steps; a shorter run may not have begun to learn
 SATURATED = 0.9
@@ -281,9 +282,10 @@ class Learning:
 
     `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
     of the spread of single answers, of an agent's half of that of its episodes. `visible` is one that a
-    reader would see in the curve: 0.7 of the noise of a row, or a tenth of the range of the answers; of an
-    agent 0.8 of the spread of its episodes. `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell,
-    else 0. `is_full` says that nothing was left to learn, or that held-out results rose.
+    reader would see in the curve: 0.7 of the noise of a row (without evaluations at most 0.3 of the spread of
+    single answers), or a tenth of the range of the answers; of an agent 0.8 of the spread of its episodes.
+    `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell, else 0. `is_full` says that nothing was
+    left to learn, or that held-out results rose.
     """
 
     signal: str
@@ -347,7 +349,10 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
         return LEARNED, _NOISE_SEEN * noise
     spreads = run.series("reward/std")[1]
     if (spreads > 0).any():
-        return _SPREAD_LEARNED * float(np.median(spreads[spreads > 0])), _NOISE_SEEN * noise
+        spread, seen = float(np.median(spreads[spreads > 0])), _NOISE_SEEN * noise
+        # The mean of a few answers is so noisy that what a run may gain is less than its noise.
+        is_evaluated = len(run.series(HELD_OUT)[1]) >= _FEW  # and did not rise there either
+        return _SPREAD_LEARNED * spread, seen if is_evaluated else min(seen, _SPREAD_SEEN * spread)
     averaged = run.reading.averaged if run.reading else 0
     noise *= math.sqrt(max(averaged / len(run.steps), 1.0))
     top, bottom = (run.series(f"reward/{end}")[1] for end in ("max", "min"))
@@ -417,6 +422,8 @@ def no_learning(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         is_flat = not fall.found or (fall.p_value or 0.0) > limits.alpha
     unit = found.enough if is_small else found.visible
     what = "a tenth of the spread of single answers" if is_small else "0.7 of the noise of a row"
+    if not is_small and unit < 0.99 * _NOISE_SEEN * _noise_of_rows(values):
+        what = "0.3 of the spread of single answers"
     if run.family.kind == "agent":
         what = f"{'half' if is_small else '0.8'} of the spread of its episodes"
     elif is_small and found.signal != REWARD:
@@ -482,7 +489,8 @@ NO_LEARNING = Finding(
     confirm="The pass rate of a few training problems alone, trained on for fifty steps, rises.",
     limit=(
         "100 steps or more, no rise that is sure (one-sided, 95 %), and its upper bound is below 0.7 of the "
-        "noise of a row, or a tenth of the range of the rewards (of an agent, 0.8 of the spread of its "
+        "noise of a row (and, without evaluations, 0.3 of the spread of single answers), or a tenth of the "
+        "range of the rewards (of an agent, 0.8 of the spread of its "
         "episodes: the noise of a row times the root of the episodes behind it); or a rise whose bound is "
         "below 5 points (15 % of what is missing to 1), or below a tenth of the spread of single answers (an "
         "agent's: half of that of its episodes). The rise is that from the first sixth, or from the first 5 "

@@ -97,7 +97,7 @@ HARMFUL_RATIO = 10.0  # times a gradient norm; less is critical where a reward f
 OFTEN_NOT_FINITE = 0.01  # of the steps, or the last one
 CRITICAL_GROWTH = 1.5  # of the memory over the run; a smaller leak that meets the limit soon is critical, too
 KL_GROWTH = 3.0  # of its last tenth over its first half
-KL_FLOOR = 0.02  # added before the logarithm: smaller KL is noise
+KL_FLOOR = 0.02  # nats: a smaller KL, or rise of it, is noise
 KL_ACCELERATION = 2.0  # growth of KL in the second half over that in the first
 _SHOWN_SPIKES = 8
 _SPIKES_IN_JSON = 100
@@ -150,7 +150,7 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
             wrong[REWARD] = wrong[REWARD] & (np.arange(len(run.steps)) >= known[0])
     if SKIPPED in run.values and (skipped := run.values[SKIPPED] > 0).any():
         wrong[SKIPPED] = skipped
-    wrong = {name: places for name, places in wrong.items() if places.any()}
+    wrong = {name: places for name, places in wrong.items() if places.any() and not _is_of_nothing(run, name)}
     if not wrong:
         return Result()
     anywhere = np.any(list(wrong.values()), axis=0)
@@ -168,6 +168,25 @@ def not_finite(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     return Result(True, numbers, severity, exactly(run.steps[anywhere][0]))
 
 
+# Words in the names of what an optimizer computes, and of what it is given.
+_COMPUTED = re.compile(
+    r"loss|grad|norm|rew|return|score|kl|entropy|value|adv|ratio|log_?p|logit|weight|\blr\b|learning_rate|variance",
+    re.IGNORECASE,
+)
+
+
+def _is_of_nothing(run: RunSignals, name: str) -> bool:
+    """Whether a signal that by its name is none of the optimizer's never had a number, or has no name at all:
+    a mean over nothing is NaN.
+    """
+    if name == SKIPPED or _COMPUTED.search(run.logged_as(name)):
+        return False
+    return bool(_UNNAMED.fullmatch(name)) or bool(np.isnan(run.values[name]).all())
+
+
+_UNNAMED = re.compile(r"column \d+")
+
+
 NON_FINITE = Finding(
     "non-finite",
     "NaN or infinite numbers",
@@ -179,7 +198,10 @@ NON_FINITE = Finding(
         "If a reward is not finite, correct the reward term: it may return finite numbers only.",
     ),
     confirm="The signal that is not finite first names the part; the same step, repeated, shows it again.",
-    limit="any value that is NaN or infinite, or an update skipped for it",
+    limit=(
+        "any value that is NaN or infinite, or an update skipped for it; not where a signal of the "
+        "environment is NaN in every row"
+    ),
     weight="critical from 1 % of the steps or at the last, info at the first 3 rows alone, else warning",
     explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
 )
@@ -667,7 +689,7 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     start, end = median_of_part(values, 0, 0.5), median_of_part(values, 0.9, 1)
     noise = difference_noise(values)  # k1 of a small KL is little else
     runs_away = slopes[1] > KL_ACCELERATION * max(slopes[0], 0.0) and end > KL_GROWTH * (start + noise)
-    runs_away = runs_away and start > 0
+    runs_away = runs_away and start > 0 and end - start > KL_FLOOR
     if not runs_away:
         return _left_early(run, signal)
     text = (
@@ -714,9 +736,9 @@ KL_RUNAWAY = Finding(
     ),
     confirm="The held-out pass rate is flat or falls while kl rises.",
     limit=(
-        "rises twice as fast in the second half, to 3 × the first half, while the reward does not rise by 8 "
-        "% and by what [matters](no-learning.md) since then; or is above 1 nat a token, and 10 × the first "
-        "rows, in the second half, while no rise of the reward that matters is shown"
+        "rises twice as fast in the second half, to 3 × the first half and by 0.02 nats, while the reward "
+        "does not rise by 8 % and by what [matters](no-learning.md) since then; or is above 1 nat a token, "
+        "and 10 × the first rows, in the second half, while no rise of the reward that matters is shown"
     ),
     source="Gao et al. (2210.10760)",
     explains=(
@@ -1288,6 +1310,10 @@ def _slower(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return Result(made=False)
     below = SLOWED if signal == DURATION else _SLOWED_AGENT
     result = lasting_change(below=below)(of_speed, THROUGHPUT, limits)
+    if result.found and result.onset and signal != DURATION:  # one pause is in as many differences
+        reach = max(1, len(speed) // _SPEED_PARTS)
+        lasted = int((of_speed.series(THROUGHPUT)[0] >= result.onset.step).sum())
+        result = replace(result, found=lasted > 2 * reach)
     if result.found and result.onset and signal == DURATION:
         steps, seconds = run.series(signal)
         parts = seconds[steps < result.onset.step], seconds[steps >= result.onset.step]

@@ -43,7 +43,7 @@ _THEIRS: Mapping[str, str] = {
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
     "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
-    "reward/overall rm",
+    "reward/overall rm trueaveragereturn",
     "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
@@ -74,7 +74,7 @@ _THEIRS: Mapping[str, str] = {
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
     "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
-    "mean_generation_length glen response_length_mean",
+    "mean_generation_length glen response_length_mean mean_completion_length",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",
@@ -130,7 +130,7 @@ _KEPT = re.compile(
 _TERM = re.compile(r"(?:rewards|reward|env/all/reward)/(?:func_)?([^/]+)(?:/mean)?")
 _TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-lora: accuracy_reward_func mean
 # Where no reward was logged, the share of episodes that ended well is what was learned.
-_RATES = re.compile(r"(?:.*/)?(?:avg_|mean_)?(?:win|success)_?rate|(?:.*/)?success")
+_RATES = re.compile(r"(?:.*/)?(?:avg_|mean_)?(?:win|success|correct)_?rate|(?:.*/)?success")
 # What people call the reward where they write the loop themselves: a noun, and words that say of what it is
 # the mean or the sum. Those of single episodes come before means over many, which hide how much they vary.
 _NOUNS = frozenset({"reward", "rewards", "return", "returns", "score", "scores", "rew", "utility"})
@@ -715,12 +715,14 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
             if isinstance(step, float) and math.isfinite(step) and not _is_step(step):
                 del names[name]
     others = sorted(names, key=names.__getitem__)
-    best, chosen = (False, 0, False, -math.inf), None
+    best, chosen = (False, 0, 0, -math.inf), None
     for name in others:
         steps = [step for row in first if _is_step(step := _step_of(row.get(name)))]
         back = sum(now < was for was, now in itertools.pairwise(steps))
         stands = len(steps) > 2 and steps[0] == steps[-1] and len(set(steps)) == 1
-        rank = (not stands, len(steps), 4 * back <= len(steps), -names[name])
+        # A length that seldom changes, as of episodes that last to their limit, seldom goes back as well.
+        order = (4 * back <= len(steps)) + (20 * back <= len(steps))
+        rank = (not stands, len(steps), order, -names[name])
         if 0 < len(first) <= 2 * len(steps) and rank > best:
             best, chosen = rank, name
     return itertools.chain(first, rows), chosen, others

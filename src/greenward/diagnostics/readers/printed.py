@@ -24,7 +24,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from greenward.diagnostics.readers.names import is_known
+from greenward.diagnostics.readers.names import is_known, known_name
 from greenward.diagnostics.readers.rows import (
     MAX_NAME,
     NUMBER,
@@ -54,6 +54,9 @@ _WRITER = re.compile(
     r"\s{0,9}(?:\(\w[\w.:-]{0,80} pid=\d{1,9}(?:, ip=[\w.:]{1,40})?\)|\[rank\d{1,5}\]:|wandb:|"
     r"(?:INFO|DEBUG|WARNING|ERROR):[\w.]{1,80}:) ?"
 )
+_LOGURU = re.compile(
+    r"\d{4}-\d\d-\d\d [\d:.]{8,15} \| [A-Z]{4,8} {1,5}\| [\w.]{1,120}:[\w<>]{1,80}:\d{1,9} - "
+)
 _TUPLE = re.compile(r"\(['\"].{1,4000}\),?")  # what print("Episode", 3, "reward", 0.5) gives in Python 2
 _OF_TUPLE = re.compile(rf"u?(?:'([^']{{0,200}})'|\"([^\"]{{0,200}})\")|({NUMBER})")
 _BAR = re.compile(r"\|?\s*(\d{1,15})/(\d{1,15})\s?\[([^\[\]]{0,20}<[^\[\]]{0,4000})\]")
@@ -65,11 +68,12 @@ _ASSIGNED_CELL = re.compile(
 _RULE = re.compile(r"[\s:|+=#*_\u2500-\u257f-]{3,}")
 
 
-# Names in the mappings that transformers' trainers and verl print, of which no other line has several.
+# Names in what transformers' trainers, verl and Tinker cookbook print, of which no other line has several.
 _OF_TRAINERS = frozenset({
     *("loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "epoch", "num_tokens"),
     *("actor/pg_loss", "actor/grad_norm", "actor/lr", "critic/score/mean", "critic/rewards/mean"),
     *("response_length/mean", "global_seqlen/mean", "timing_s/step", "train/loss", "train/grad_norm"),
+    *("env/all/reward/total", "env/all/total_episodes", "env/all/turns_per_episode", "optim/lr"),
 })  # fmt: skip
 _SURE = 3
 _HEADER = "\0header"  # of a row: the steps in the line before it
@@ -86,11 +90,13 @@ class _Rows:
         self.bars: list[Row] = []
         self.torn = self.beyond = 0
         self.of_trainers = 0  # rows that only a trainer prints
+        self.telling = 0  # mappings and rows of tables that name a signal
         self.torn_last = False
 
     def add(self, rows: list[Row], row: Row) -> None:
         if rows is self.strong:
             self.of_trainers += _is_of_trainer(row)
+            self.telling += _tells(row)
         if len(rows) < _MOST_ROWS:
             rows.append(row)
         else:
@@ -110,12 +116,15 @@ class _Rows:
         if closing := len(self.strong) - len(strong):
             log.set_aside["the closing summary of the trainer"] += closing
         stepped, counted = _parted(strong)
+        _uncount_answers(self.weak)
         lines, loose = _parted(self.weak)
         lines = [row for row in lines if not all(map(_names_step, row))]
         for rows in (stepped, lines):
             _count_through_epochs(rows)
+        lines = _without_prose(lines)
         seen = Counter(name for row in loose for name in row)
-        loose = [row for row in loose if any(seen[name] > 2 or is_metric(name) for name in row)]
+        told = [row for row in loose if any(seen[name] > 2 and tells(name) for name in row)]
+        loose = told or [row for row in loose if any(seen[name] > 2 or is_metric(name) for name in row)]
         usual = Counter(name for row in counted for name in row)
         counted = [
             row
@@ -123,16 +132,21 @@ class _Rows:
             if any(2 * usual[name] >= len(counted) for name in row) or _evaluates(row) or _is_of_trainer(row)
         ]
         kinds = [
-            rows
+            (sum(map(_tells, rows)) or len(rows) / 10, rows)
             for rows in (stepped, counted, lines, self.bars, loose)
-            if any(map(tells, chain(*rows))) or (rows is not loose and len(rows) > _FEW)
+            if any(map(_tells, rows)) or (rows is not loose and len(rows) > _FEW)
         ]
         if not kinds:  # settings, sizes and times, of which nothing is a signal
             return
-        most = max(map(len, kinds))
-        best = next((rows for rows in kinds if len(rows) >= max(3, most / 10)), max(kinds, key=len))
+        kinds.sort(key=lambda kind: not any(map(_tells, kind[1])))
+        most = max(size for size, _ in kinds)
+        best = next(rows for size, rows in kinds if size >= min(max(3, most / 10), most))
+        if best is loose or not any(map(_tells, best)):  # of single moves or answers, or no metrics at all
+            best = max(filter(_say_rewards, (stepped, counted, lines)), key=len, default=best)
+            if best is lines:
+                _without_single_rewards(lines, loose)
         if self.of_trainers > 1:  # samples that were printed between the steps may be many more
-            best = max(stepped, counted, key=len)
+            best = max(stepped, counted, key=lambda rows: (sum(map(_is_of_trainer, rows)), len(rows)))
         if best is stepped:
             yield from self._stepped(strong, {*map(id, stepped)}, log)
         elif best is counted:
@@ -180,6 +194,49 @@ class _Rows:
                 without += not known.isdisjoint(row)
         if without:
             log.set_aside["they were printed without a step, beside others that have one"] += without
+
+
+def _tells(row: Row) -> bool:
+    return any(tells(name) and not _names_step(name) for name in row)
+
+
+def _say_rewards(rows: list[Row]) -> bool:
+    return sum(map(_is_reward, chain(*rows))) > _FEW
+
+
+def _without_single_rewards(lines: list[Row], loose: list[Row]) -> None:
+    """Take the rewards of moves, printed below lines with a step, from those that have one of their own."""
+    moves = Counter(name for row in loose for name in row if _is_reward(name))
+    for row in lines:
+        single = [name for name in row if moves[name] > len(lines)]
+        if any(_is_reward(name) for name in row if name not in single):
+            for name in single:
+                del row[name]
+
+
+def _is_reward(name: str) -> bool:
+    return known_name(name) == "reward/mean"
+
+
+def _without_prose(lines: list[Row]) -> list[Row]:
+    """The lines that name a signal, where the steps of the others are those of an answer that was printed."""
+    telling = [row for row in lines if _tells(row)]
+    return telling if len(telling) > 2 and _go_back([row for row in lines if not _tells(row)]) else lines
+
+
+def _uncount_answers(lines: list[Row]) -> None:
+    """Take the steps of an answer ("Step 1: 3 hours = 180 minutes") from what was printed below it."""
+    numbered = [row for row in lines if sum(map(_names_step, row)) == 1 and "step" in row]
+    if _go_back([row for row in numbered if _tells(row)]) and _go_back(numbered):
+        for row in numbered:
+            del row["step"]
+
+
+def _go_back(rows: list[Row]) -> bool:
+    """Whether the steps of rows go back again and again."""
+    steps = [step[0] for row in rows for name in row if _names_step(name) and (step := _of(row[name]))]
+    back = sum(now < was for was, now in pairwise(steps))
+    return len(steps) > _FEW and 4 * back > len(steps)
 
 
 def _is_of_trainer(row: Row) -> bool:
@@ -245,12 +302,17 @@ def _is_count(value: object) -> bool:
     return isinstance(value, (int, float)) and float(value).is_integer()
 
 
-_METRIC = re.compile(r"(?:reward|return|loss|score|entropy|kl|accuracy|grad|lr|rew)", re.IGNORECASE)
+_METRIC = re.compile(
+    r"reward|return(?![_ ]code)|loss|score|entropy|accuracy|"
+    r"(?<![a-z])(?:(?:approx|mean)?kl|lr|(?:ep_?)?rew|grads?)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 _RATE = re.compile(r"win(?:s|_?rate)?(?![a-z])|success|solved|utility|perplexity", re.IGNORECASE)
 _SETTING = re.compile(
-    r"coef|warm_?up|clip|batch|size|target|window|temperature|decay|gamma|max_|num_|\blr$|\w\.\w+\.",
+    r"coef|warm_?up|clip|batch|size|target|window|temperature|decay|gamma|max_|num_|\blr$|learning_rate$|"
+    r"accumulation|\w\.\w+\.",
     re.IGNORECASE,
 )
 
@@ -293,6 +355,8 @@ def _plain(text: str) -> str:
         text = text[quoted.end() :]
     if (":" in text or "pid=" in text) and (writer := _WRITER.match(text)):
         text = text[writer.end() :]
+    if " | " in text and (logger := _LOGURU.match(text)):
+        text = text[logger.end() :]
     if text.startswith(("('", '("')) and _TUPLE.fullmatch(text.rstrip()):
         text = _of_tuple(text)
     return text.replace("\xa0", " ")
@@ -509,7 +573,8 @@ class _Bars:
     def __init__(self, found: _Rows) -> None:
         self._found = found
         self._open: dict[str, Row] = {}
-        self._offset: Counter[str] = Counter()
+        self._offset: Counter[str] = Counter()  # bars that have ended, in their rows; of evaluations, passes
+        self._trained = 0  # the step of the newest bar of training
 
     def take(self, text: str, bar: re.Match[str]) -> None:
         values = (*bar[3].split(",", 2), "", "")[2]  # behind the times and the rate
@@ -523,17 +588,21 @@ class _Bars:
             return
         number, total = int(bar[1]), int(bar[2])
         last = self._open.get(about)
+        if prefix:  # running means over what is evaluated: the last ones are the result
+            if last is not None and number <= last["_number"]:
+                self._close(about)
+                self._offset[about] += 1
+            if last is not None or len(self._open) < 1000:
+                step = self._trained or self._offset[about] + 1
+                self._open[about] = {**row, "_number": number, "_total": total, "step": step}
+            return
         if last is not None and number < last["_number"]:
             self._offset[about] += last["_total"]
         if last is not None and number != last["_number"]:
             self._close(about)
         if len(self._open) < 1000:
-            self._open[about] = {
-                **row,
-                "_number": number,
-                "_total": total,
-                "step": self._offset[about] + number,
-            }
+            self._trained = self._offset[about] + number
+            self._open[about] = {**row, "_number": number, "_total": total, "step": self._trained}
 
     def _close(self, about: str) -> None:
         row = self._open.pop(about)
@@ -646,6 +715,10 @@ def _pairs(text: str) -> list[_Pair]:
                 continue
             if word.endswith(".") and len(word) > 5:  # the end of a sentence
                 words = []
+            elif word == "is" and words and is_metric(words[-1]):  # "kl is 0.1"
+                assigned = True
+            elif word == "and":
+                words = []
             elif word not in _LEVELS:
                 words.append(word)
             after_number = False
@@ -717,14 +790,16 @@ class _Blocks:
         self._row, self._stepped, self._others = {}, False, 0
 
     def header(self) -> Row:
-        """The steps that the line before named, where it named nothing else: "Step 3" above a mapping."""
-        if not self._stepped or self._others or not all(map(_names_step, self._row)):
+        """The steps that the line before named: "Step 3", or "Step 3 | Loss: 0.1", above a mapping."""
+        if not self._stepped or self._others:
             return {}
-        header, self._row, self._stepped = self._row, {}, False
+        header = {name: value for name, value in self._row.items() if _names_step(name)}
+        if len(header) == len(self._row):
+            self._row, self._stepped = {}, False
         return header
 
     def take(self, plain: str) -> None:
-        if len(self._found.strong) > 1000 and len(plain) > _HEADER_LENGTH:
+        if self._found.telling > 1000 and len(plain) > _HEADER_LENGTH:
             return
         if _RULE.fullmatch(plain):
             self.close()

@@ -92,12 +92,13 @@ def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
         rows = _cells(path, broken)
         heading = [cell.strip() for cell in next(rows, [])]
         columns = _headings(heading, run, path, log)
-        if heading and None not in map(number_in, heading):
+        if heading and heading[0].startswith("{"):  # JSON lines under another name
+            return
+        if heading and 2 * sum(number_in(cell) is not None for cell in heading) > len(heading):
             log.notes.append(f"{path.name} has no headings; its columns are counted")
-            columns, rows = (
-                [f"column {place}" for place in range(1, len(heading) + 1)],
-                chain([heading], rows),
-            )
+            columns = [f"column {place}" for place in range(1, len(heading) + 1)]
+            columns = columns if len(columns) > 1 else [path.stem]
+            rows = chain([heading], rows)
         for cells in rows:
             if len(cells) == len(columns):
                 named = zip(columns, cells, strict=True)
