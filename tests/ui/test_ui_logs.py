@@ -25,6 +25,8 @@ from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
 from greenward.ui.cache import Cache
 from greenward.ui.logs import as_metrics, read_log
+from greenward.ui.process import WorkerProcess
+from greenward.ui.recognized import Recognized
 
 SOUND, FAULTY = "trl~sound", "trl~faulty"
 
@@ -136,6 +138,99 @@ def test_a_named_file_of_any_format_is_a_run(logs):
     found = diagnosed(logs, run)
     assert found["verdict"]["read"]["format"] == "printed lines" and found["rows"] == 59
     assert math.isclose(points(logs, run, "reward/mean")[-1][1], 59 / 50, rel_tol=1e-5)
+
+
+def recognized(served) -> set[str]:
+    """The names in the list once no file is still to be looked at."""
+    end = time.monotonic() + 120
+    while (found := get(served, "/api/v1/runs"))["waiting"] or time.monotonic() > end:
+        time.sleep(0.1)
+    return {run["name"] for run in found["runs"]}
+
+
+def write_foreign(folder: Path) -> set[str]:
+    """Logs of several formats among other files; returns the names of the logs."""
+    (folder / "deep" / "job").mkdir(parents=True)
+    printed = "".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60))
+    table = "".join(f"{i},{i / 50},{1 / i}\n" for i in range(1, 60))
+    (folder / "a.log").write_text(printed)
+    (folder / "deep" / "job" / "stdout").write_text(f"Loading the model\n{printed}")
+    (folder / "history.csv").write_text(f"step,reward,loss\n{table}")
+    (folder / "metrics.ndjson").write_text(
+        "".join(f"{json.dumps({'step': i, 'loss': 1 / i})}\n" for i in range(1, 60))
+    )
+    write_trl(folder / "trl", faulty=False)
+    (folder / "sb3").mkdir()
+    for name in ("progress.csv", "log.txt"):  # one table in two forms
+        (folder / "sb3" / name).write_text(f"timesteps,ep_rew_mean,loss\n{table}")
+    for tag in ("reward", "loss"):
+        rows = "".join(f"{i},{i},{1 / i}\n" for i in range(1, 60))
+        (folder / "deep" / f"run-a-tag-{tag}.csv").write_text(f"Wall time,Step,Value\n{rows}")
+    (folder / "README.md").write_text(f"# Results\n\n```\n{printed}```\n")
+    (folder / "requirements.txt").write_text("torch==2.10\ncloudpickle==3.1\n")
+    (folder / "problems.jsonl").write_text("".join(f'{{"id": {i}, "score": 1}}\n' for i in range(60)))
+    return {"a.log", "deep/job/stdout", "history.csv", "metrics.ndjson", "trl", "sb3", "deep"}
+
+
+def test_a_folder_shows_every_log_below_it_and_nothing_else(tmp_path):
+    names = write_foreign(tmp_path / "outputs")
+    with serving([tmp_path / "outputs"], tmp_path / "cache") as port:
+        served = Served(tmp_path / "outputs", port, {})
+        assert recognized(served) == names
+        assert diagnosed(served, identifier(served, "deep/job/stdout"))["rows"] == 59
+        deep = next(run["id"] for run in get(served, "/api/v1/runs")["runs"] if run["name"] == "deep")
+        found = diagnosed(served, deep)
+        assert {key for section in found["keys"] for key in section["keys"]} >= {"reward/mean", "loss"}
+        (tmp_path / "outputs" / "new.out").write_text((tmp_path / "outputs" / "a.log").read_text())
+        end = time.monotonic() + 60
+        while "new.out" not in (now := recognized(served)) and time.monotonic() < end:
+            time.sleep(0.3)
+        assert now == names | {"new.out"}
+
+
+class Answering(WorkerProcess):
+    """Counts the files that it is asked of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def ask(self, request: Any) -> Any:
+        self.asked.append(Path(request["log"]).name)
+        return request["log"].endswith(".log")
+
+
+def settled(found: Recognized, folder: Path, names: tuple[str, ...]) -> list[bool | None]:
+    """What is known of files once all were looked at."""
+    for name in names:
+        found.is_log(folder / name, folder, catalog.stamp(folder / name))
+    end = time.monotonic() + 20
+    while found.waiting and time.monotonic() < end:
+        time.sleep(0.01)
+    return [found.is_log(folder / name, folder, catalog.stamp(folder / name)) for name in names]
+
+
+def test_a_file_is_looked_at_once_and_one_that_grows_not_for_each_step(tmp_path):
+    names = ("a.log", "b.txt")
+    for name in names:
+        (tmp_path / name).write_text("x\n")
+    worker = Answering()
+    found = Recognized(Cache(tmp_path / "cache"), worker)
+    assert settled(found, tmp_path, names) == [True, False] and sorted(worker.asked) == sorted(names)
+    for _ in range(3):
+        for name in names:
+            with (tmp_path / name).open("a") as file:
+                file.write("more\n")
+        assert settled(found, tmp_path, names) == [True, False]
+    assert len(worker.asked) == 2
+    found.close()
+    again = Answering()  # after a restart the text that grew is asked for, and the log is not
+    found = Recognized(Cache(tmp_path / "cache"), again)
+    assert settled(found, tmp_path, names) == [True, False] and again.asked == ["b.txt"]
+    (tmp_path / "a.log").write_text("x")  # it was cut
+    found = Recognized(Cache(tmp_path / "cache"), again)
+    assert settled(found, tmp_path, names) == [True, False] and again.asked[1:] == ["a.log"]
+    found.close()
 
 
 def test_a_broken_log_says_so_and_a_linked_one_is_not_there(logs):

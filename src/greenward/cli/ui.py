@@ -37,8 +37,8 @@ def ui(
 ) -> None:
     """Show the runs below each FOLDER in the browser: curves, answers and diagnoses, also while they train.
 
-    A LOG of another trainer, whatever `greenward diagnose` reads, is shown as a run; logs of trackers are
-    found in folders, too. Without a FOLDER those below runs/. Nothing is written there: indexes lie in
+    A LOG of another trainer, whatever `greenward diagnose` reads, is shown as a run, and so are those that
+    are found in folders. Without a FOLDER those below runs/. Nothing is written there: indexes lie in
     ~/.cache/greenward/ui. Ctrl-C ends it.
 
     \b

@@ -1,7 +1,7 @@
 """The runs below some folders: names, states and key numbers, by small files only.
 
-Logs of other trainers are runs, too: those that a tracker's name tells, those that were named as files,
-and, of a folder without any other run, what else `diagnose` may read there.
+Logs of other trainers are runs, too: those that a tracker's name tells, those that were named as files, and
+other files in which the log of a training was recognized.
 
 Identifiers are made here of relative paths and resolved by look-up, so that no path ever comes from a client.
 Symbolic links are not followed while looking for runs, and no file is read through one that leads out of its
@@ -25,7 +25,7 @@ from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import visible
-from greenward.diagnostics.readers.formats import logs_of_trackers, may_be_log
+from greenward.diagnostics.readers.formats import is_exported_curve, logs_of_trackers, may_be_log, repeats
 from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
 from greenward.runs.progress import PROGRESS
@@ -44,7 +44,8 @@ from greenward.runs.reading import (
     flattened,
     read_config,
 )
-from greenward.ui.cache import Cache, digest_of
+from greenward.ui.cache import Cache, Stamp, digest_of
+from greenward.ui.recognized import Recognized
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
@@ -52,15 +53,13 @@ MAX_LOGS = 1000  # of other trainers, in a folder
 MAX_AUDITS = 100
 MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
+SECONDS_UNTIL_SHOWN = 1.0  # after a log was recognized
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
 _INSIDE = frozenset({ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS})
 _AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-Stamp = tuple[int, int, int]
-"""Inode, size and time of change of a file, in nanoseconds; zeros where there is none."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,11 @@ def stamp(path: Path | str) -> Stamp:
 class Catalog:
     """The runs below `folders`. Raises nothing for what cannot be read: `problems` names it."""
 
-    def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
-        self._cache = cache or Cache(None)
+    def __init__(
+        self, folders: Sequence[Path], cache: Cache | None = None, recognized: Recognized | None = None
+    ) -> None:
+        """Without `recognized`, of logs only those of trackers are found in folders."""
+        self._cache, self._recognized = cache or Cache(None), recognized
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
         self.audits: dict[str, Place] = {}
         """Files with the JSON of an audit, by identifier; the name is that of the file."""
@@ -110,15 +112,25 @@ class Catalog:
         self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._configs: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._scanned = float("-inf")
+        self._known = 0  # the revision of what was recognized, at the last scan
         self._lock = threading.Lock()
 
     def places(self) -> dict[str, Place]:
         """The runs by identifier; the folders are looked through again after some seconds."""
         with self._lock:
-            if time.monotonic() - self._scanned > SECONDS_BETWEEN_SCANS:
+            known = 0 if self._recognized is None else self._recognized.revision
+            wait = SECONDS_BETWEEN_SCANS if known == self._known else SECONDS_UNTIL_SHOWN
+            if time.monotonic() - self._scanned > wait:
+                self._known = known
                 self._scan()
                 self._scanned = time.monotonic()
             return self._places
+
+    @property
+    def waiting(self) -> int:
+        """How many files are still to be looked at, whether they are logs, or were since the last scan."""
+        found = self._recognized
+        return 0 if found is None else found.waiting + (found.revision != self._known)
 
     def get(self, identifier: str) -> Place | None:
         """The run with an identifier, None for any other text."""
@@ -159,15 +171,36 @@ class Catalog:
                 path = one.files[0] if not one.format.whole_folder else folder / one.name
                 path = path if path.exists() else one.files[0].parent
                 self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=one.files))
-            if logs and not by_path and not trackers:
-                files = tuple(path for path, _ in logs[:MAX_LOGS])
-                self._add_log(add, Place("", folder, folder, folder.name, logs=files))
+            others = sorted(
+                (path for path, is_tracker in logs if not is_tracker), key=lambda one: _natural(str(one))
+            )
+            for files in self._recognized_in(folder, others, [one.files for one in trackers]):
+                path = files[0] if len(files) == 1 else files[0].parent
+                self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=files))
             for path in audit_files[:MAX_AUDITS]:
                 name = path.relative_to(folder).as_posix()
                 name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
                 identifier = _identifier(name, path, audits)
                 audits[identifier] = Place(identifier, path, folder, visible(name))
         self._places, self.audits = found, audits
+
+    def _recognized_in(
+        self, folder: Path, paths: Sequence[Path], of_trackers: Sequence[tuple[Path, ...]]
+    ) -> list[tuple[Path, ...]]:
+        """The files of each log that was recognized among some below `folder`, in their order.
+
+        Curves that were exported one by one are of one log, and what repeats a tracker's is none.
+        """
+        if self._recognized is None:
+            return []
+        known = [file for files in of_trackers for file in files]
+        found: dict[Path, list[Path]] = {}
+        for path in paths:
+            if not repeats(path, known) and self._recognized.is_log(path, folder, stamp(path)):
+                found.setdefault(path.parent if is_exported_curve(path.name) else path, []).append(path)
+        if len(found) > MAX_LOGS:
+            self.problems.append(f"{folder} has {len(found):,} other logs; the first {MAX_LOGS:,} are shown.")
+        return [tuple(files) for files in found.values()][:MAX_LOGS]
 
     def _add_log(self, add: Callable[[Place], str], place: Place) -> None:
         identifier = add(place)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,16 +65,27 @@ CURATED = (
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 
 
+class Closeable(Protocol):
+    """What has to be ended."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Pages:
     """The data of the pages, of a catalog of runs, their columns and their diagnoses."""
 
-    def __init__(self, catalog: Catalog, store: LogStore, verdicts: Verdicts) -> None:
+    def __init__(
+        self, catalog: Catalog, store: LogStore, verdicts: Verdicts, others: Sequence[Closeable] = ()
+    ) -> None:
+        """`others` are closed with the pages."""
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
+        self._closed = (verdicts, *others, store)
 
     def close(self) -> None:
         """End the worker, and delete what is kept for this server only."""
-        self.verdicts.close()
-        self.store.close()
+        for one in self._closed:
+            one.close()
 
     def verdict(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
         """The diagnosis of a run, as far as it is made (`Verdicts.get`)."""
@@ -103,7 +114,10 @@ class Pages:
             "problems": [visible(one) for one in self.catalog.problems],
             "runs": rows,
             "audits": [audits.brief(one) for one in self.catalog.audits.values()],
-            "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
+            "waiting": self.catalog.waiting,
+            "complete": complete
+            and not self.catalog.waiting
+            and all(card["parent"] or card["verdict"] for card in rows),
         }
 
     def changes(self, place: Place | None) -> dict[str, Any]:
@@ -116,7 +130,9 @@ class Pages:
             every = [self.catalog.revision(one) for one in self.catalog.places().values()]
             every += [(stamp(one.path), False) for one in self.catalog.audits.values()]
             running, found, exists = any(one[-1] for one in every), tuple(every), True
-        cursor = f"{hash((found, self.verdicts.revision, exists)) & (1 << 64) - 1:016x}"
+        cursor = (
+            f"{hash((found, self.verdicts.revision, self.catalog.waiting > 0, exists)) & (1 << 64) - 1:016x}"
+        )
         return {"cursor": cursor, "running": running, "exists": exists}
 
     def run(self, place: Place) -> dict[str, Any]:
