@@ -24,7 +24,7 @@ import numpy as np
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
-from greenward.runs.answers import NAMES, AnswerColumns, Codes, Found, modified, parsed_row, rows_of_file
+from greenward.runs.answers import NAMES, AnswerColumns, Codes, FileRows, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
 from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
 from greenward.ui.cache import Cache
@@ -217,7 +217,7 @@ class Answers:
                 self.waiting = [(newest, file)]
         self.columns.extend(self._read(place, until))
 
-    def _read(self, place: Place, until: float) -> Iterator[list[Found]]:
+    def _read(self, place: Place, until: float) -> Iterator[FileRows]:
         """The rows of each file that waits, of one at least."""
         is_first = True
         while self.waiting and (is_first or time.monotonic() < until):
@@ -225,11 +225,11 @@ class Answers:
             step, file = self.waiting.pop(0)
             status = stamp(file)
             try:
-                rows = list(rows_of_file(file, step, place.root))
+                found = rows_of_file(file, step, place.root)
+                yield found
+                self.columns.broken += len(found.broken)
             except (OSError, RunError) as error:
-                rows, self.unread[step] = [], str(error)
-            yield [one for one in rows if one is not None]
-            self.columns.broken += rows.count(None)
+                self.unread[step] = str(error)
             self.files[step] = status
             self.read_bytes += status[1]
 
