@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
@@ -54,6 +54,7 @@ MAX_AUDITS = 100
 MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
 SECONDS_UNTIL_SHOWN = 1.0  # after a log was recognized
+SECONDS_UNTIL_SETTLED = 2.0  # after which a further change of a folder has another time
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
@@ -94,6 +95,16 @@ def stamp(path: Path | str) -> Stamp:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+class _Listing(NamedTuple):
+    """What lies in a folder: the number of its entries, and what may be looked at or shown."""
+
+    entries: int
+    own: frozenset[str]  # names that files of a run have
+    folders: list[Path]
+    logs: list[tuple[Path, bool]]
+    audits: list[Path]
+
+
 class Catalog:
     """The runs below `folders`. Raises nothing for what cannot be read: `problems` names it."""
 
@@ -109,6 +120,8 @@ class Catalog:
         """The names of the runs in a log, by its identifier, once it was found to have several."""
         self.problems: list[str] = []
         self._places: dict[str, Place] = {}
+        self._listings: dict[Path, tuple[Stamp, _Listing]] = {}
+        self._listings_before: dict[Path, tuple[Stamp, _Listing]] = {}
         self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._configs: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._scanned = float("-inf")
@@ -141,6 +154,7 @@ class Catalog:
         found: dict[str, Place] = {}
         audits: dict[str, Place] = {}
         self.problems = []
+        self._listings_before, self._listings = self._listings, {}
 
         def add(place: Place) -> str:
             name = place.name
@@ -217,43 +231,61 @@ class Catalog:
         waiting = deque([(folder, 0, False)])
         while waiting:
             path, depth, inside = waiting.popleft()
-            inner: list[str] = []
-            own: set[str] = set()
-            others: list[tuple[Path, bool]] = []
-            try:
-                with os.scandir(path) as listing:
-                    for entry in listing:
-                        entries += 1
-                        if entries > MAX_ENTRIES:
-                            self.problems.append(
-                                f"More than {MAX_ENTRIES:,} entries: not all of {folder} was looked through."
-                            )
-                            break
-                        if entry.is_dir(follow_symlinks=False):
-                            if entry.name not in _INSIDE and not entry.name.startswith("."):
-                                inner.append(entry.name)
-                        elif entry.is_file(follow_symlinks=False):
-                            if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
-                                own.add(entry.name)
-                            elif _AUDIT.fullmatch(entry.name):
-                                audits.append(path / entry.name)
-                            elif not inside:
-                                is_trackers, is_any = may_be_log(path, entry.name)
-                                if is_any:
-                                    others.append((path / entry.name, is_trackers))
-            except OSError as error:
-                self.problems.append(f"{path}: {error.strerror or error}")
-            is_run = bool(own) and not (own == {CONFIG} and any(is_trackers for _, is_trackers in others))
+            found = self._listing(path, MAX_ENTRIES - entries)
+            entries += found.entries
+            audits += found.audits
+            is_of_tracker = not inside and found.own == {CONFIG} and any(one[1] for one in found.logs)
+            is_run = bool(found.own) and not is_of_tracker
             if is_run:
                 yield path
-            else:
-                logs += others
+            elif not inside:
+                logs += found.logs
             if entries > MAX_ENTRIES:
+                self.problems.append(
+                    f"More than {MAX_ENTRIES:,} entries: not all of {folder} was looked through."
+                )
                 return
             if depth < MAX_DEPTH:
-                waiting.extend(
-                    (path / name, depth + 1, inside or is_run) for name in sorted(inner, key=_natural)
-                )
+                waiting.extend((inner, depth + 1, inside or is_run) for inner in found.folders)
+
+    def _listing(self, path: Path, most: int) -> _Listing:
+        """What lies in a folder, of at most so many entries, read again once the folder has changed."""
+        now = stamp(path)
+        known = self._listings_before.get(path)
+        if known is not None and known[0] == now and known[1].entries <= most:
+            self._listings[path] = known
+            return known[1]
+        folders: list[str] = []
+        own: set[str] = set()
+        logs: list[tuple[Path, bool]] = []
+        audits: list[Path] = []
+        entries = 0
+        try:
+            with os.scandir(path) as listing:
+                for entry in listing:
+                    entries += 1
+                    if entries > most:
+                        break
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in _INSIDE and not entry.name.startswith("."):
+                            folders.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
+                            own.add(entry.name)
+                        elif _AUDIT.fullmatch(entry.name):
+                            audits.append(path / entry.name)
+                        else:
+                            is_trackers, is_any = may_be_log(path, entry.name)
+                            if is_any:
+                                logs.append((path / entry.name, is_trackers))
+        except OSError as error:
+            self.problems.append(f"{path}: {error.strerror or error}")
+            return _Listing(entries, frozenset(own), [], logs, audits)
+        inner = [path / name for name in sorted(folders, key=_natural)]
+        found = _Listing(entries, frozenset(own), inner, logs, audits)
+        if entries <= most and time.time() - now[2] / 1e9 > SECONDS_UNTIL_SETTLED:
+            self._listings[path] = (now, found)
+        return found
 
     def audit(self, identifier: str) -> Place | None:
         """The file of an audit with an identifier, None for any other text."""
@@ -270,6 +302,16 @@ class Catalog:
         if place.logs:
             return (*(stamp(file) for file in place.logs), False)
         files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
+        return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
+
+    def list_revision(self, place: Place) -> tuple[Any, ...]:
+        """What changes when anything changes that the list shows of a run, at less cost than `revision`.
+
+        Of a run of greenward's, files that are replaced as a whole change the time of their folder.
+        """
+        if place.logs:
+            return self.revision(place)
+        files = ("", METRICS, EVALUATIONS)
         return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
 
     def card(self, place: Place, *, with_config: bool = True) -> dict[str, Any]:

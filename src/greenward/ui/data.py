@@ -127,7 +127,7 @@ class Pages:
             running = bool(found[-1])
             exists = place.path.exists()
         else:
-            every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            every = [self.catalog.list_revision(one) for one in self.catalog.places().values()]
             every += [(stamp(one.path), False) for one in self.catalog.audits.values()]
             running, found, exists = any(one[-1] for one in every), tuple(every), True
         cursor = (
