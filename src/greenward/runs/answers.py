@@ -38,6 +38,7 @@ _MAX_NUMBER = 1 << 64  # of whole numbers
 _MAX_AT_ONCE = 32 << 20  # bytes of a file that is parsed as one
 _BETWEEN = randbits(50)  # stands between lines that are parsed as one: no file knows it
 _MAX_BLOCK = 8 << 20
+_PROMPT_ID = re.compile(r"[0-9a-f]{16}")  # as greenward writes it
 _ESCAPE = re.compile(rb"\\[u/]")
 _TEXTS = ("answer", "first_failure", "error_message", "prompt")
 
@@ -88,7 +89,8 @@ class AnswerColumns:
     """The columns, each of shape [N].
 
     `steps` and `rows` (from 0, in the file of the step) name an answer; `offsets` and `sizes`, in bytes, say
-    where its row lies in that file. `same` is a hash of the answer's text. `numbers` holds `NUMBERS` and a
+    where its row lies in that file. `same` is a hash of the answer's text, `prompts` the
+    number of the prompt that the row names (`prompt_number`). `numbers` holds `NUMBERS` and a
     column for each term and role that occurs (`term.tests`, `reward.programmer`); an answer's `reward` is the
     largest of its roles, its `length` is in tokens, or in characters where none were counted. `names` holds
     numbers of `codes`. `broken` counts lines that are no row.
@@ -99,6 +101,7 @@ class AnswerColumns:
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     same: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    prompts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     numbers: dict[str, np.ndarray] = field(
         default_factory=lambda: {name: np.zeros(0, np.float32) for name in NUMBERS}
     )
@@ -127,7 +130,7 @@ class AnswerColumns:
 
     def keep(self, mask: np.ndarray) -> None:
         """Keep the answers of a boolean mask [N] only."""
-        for name in ("steps", "rows", "offsets", "sizes", "same"):
+        for name in ("steps", "rows", "offsets", "sizes", "same", "prompts"):
             setattr(self, name, getattr(self, name)[mask])
         self.numbers = {name: values[mask] for name, values in self.numbers.items()}
         self.names = {name: values[mask] for name, values in self.names.items()}
@@ -143,6 +146,7 @@ class AnswerColumns:
         offsets: list[np.ndarray] = []
         sizes: list[np.ndarray] = []
         same: list[np.ndarray] = []
+        prompts: list[np.ndarray] = []
         names: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
         numbers: dict[str, list[tuple[int, np.ndarray]]] = {name: [] for name in self.numbers}
         begin = before = len(self)
@@ -161,6 +165,7 @@ class AnswerColumns:
             if set(map(type, answers)) != {str}:
                 answers = list(map(str, answers))
             same.append(_hashes(answers))
+            prompts.append(_prompt_numbers([get("prompt_id") for get in gets]))
             tokens = _as_numbers([get("tokens") for get in gets])
             lengths = np.fromiter(map(len, answers), np.float64, count)
             rewards, terms = ([get(name) for get in gets] for name in ("rewards", "terms"))
@@ -199,6 +204,7 @@ class AnswerColumns:
         self.offsets = np.concatenate([self.offsets, *offsets])
         self.sizes = np.concatenate([self.sizes, *sizes])
         self.same = np.concatenate([self.same, *same])
+        self.prompts = np.concatenate([self.prompts, *prompts])
 
 
 @contextmanager
@@ -225,6 +231,20 @@ def _hashes(texts: Sequence[str]) -> np.ndarray:
 def text_hash(text: str) -> int:
     """A number of 64 bits that equal texts share."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def prompt_number(key: object) -> int:
+    """What stands for the `prompt_id` of a row; 0 for what is no text."""
+    if not isinstance(key, str):
+        return 0
+    return int(key, 16) if _PROMPT_ID.fullmatch(key) else text_hash(key)
+
+
+def _prompt_numbers(keys: Sequence[Any]) -> np.ndarray:
+    if set(map(type, keys)) <= {str, type(None)}:
+        known = {key: prompt_number(key) for key in dict.fromkeys(keys)}
+        return np.array([known[key] for key in keys], np.uint64)
+    return np.array([prompt_number(key) for key in keys], np.uint64)
 
 
 def _names_of(gets: Sequence[Callable[..., Any]]) -> dict[str, list[Any]]:
@@ -386,32 +406,40 @@ def read_rows_at(
     unless it is given. A row that is no longer where it was is left out, and so is one that cannot hold all
     `texts` in any case: most of those are told from their bytes (`holds_text` decides).
     """
-    wanted = [json.dumps(text.casefold())[1:-1].encode() for text in texts]
+    wanted = wanted_bytes(texts)
     chosen = np.asarray(places, np.int64)
     for members in np.split(chosen, np.flatnonzero(np.diff(columns.steps[chosen])) + 1):
         if not len(members):
             continue
         file = path / ROLLOUTS / f"{step_name(int(columns.steps[members[0]]))}.jsonl"
         with reading(file), open_file(file, MAX_LOG_BYTES, within=within or path) as opened:
-            for place, line in _lines_at(opened, columns, members, wanted):
-                row = parsed_row(line) if _may_hold(line, wanted) else None
+            for place, line in lines_at(
+                opened, members, columns.offsets[members], columns.sizes[members], wanted
+            ):
+                row = parsed_row(line) if may_hold(line, wanted) else None
                 if row is not None:
                     yield place, row
 
 
-def _lines_at(
-    opened: BinaryIO, columns: AnswerColumns, members: np.ndarray, wanted: Sequence[bytes]
+def wanted_bytes(texts: Sequence[str]) -> list[bytes]:
+    """Texts as `may_hold` looks for them."""
+    return [json.dumps(text.casefold())[1:-1].encode() for text in texts]
+
+
+def lines_at(
+    opened: BinaryIO, members: np.ndarray, begins: np.ndarray, sizes: np.ndarray, wanted: Sequence[bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """(place, line) of answers in one file; lines that lie close to each other are read at once.
+    """(member, line) of lines in one file, each with its place and size; those that lie close to each other
+    are read at once.
 
     None of these where they cannot hold what is `wanted`.
     """
-    begins, sizes = columns.offsets[members], columns.sizes[members].astype(np.int64)
+    sizes = sizes.astype(np.int64)
     first, last = int(begins.min()), int((begins + sizes).max())
     if last - first <= min(_MAX_BLOCK, 4 * int(sizes.sum())):
         opened.seek(first)
         block = opened.read(last - first)
-        if _may_hold(block, wanted):
+        if may_hold(block, wanted):
             within_block = zip(members.tolist(), (begins - first).tolist(), sizes.tolist(), strict=True)
             for place, begin, size in within_block:
                 yield place, block[begin : begin + size]
@@ -421,7 +449,7 @@ def _lines_at(
         yield place, opened.read(min(size, MAX_LINE_BYTES))
 
 
-def _may_hold(text: bytes, wanted: Sequence[bytes]) -> bool:
+def may_hold(text: bytes, wanted: Sequence[bytes]) -> bool:
     """Whether rows of JSON may hold all that is wanted, which is written as JSON in ASCII without capitals.
 
     An escape may stand for any letter or a slash, and a letter beyond ASCII for those that it folds to.
