@@ -21,6 +21,7 @@ from browsing import Watched, flaws
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
 from greenward.common.text import visible
+from greenward.integrations import Recorder
 from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
 from greenward.ui.cache import Cache
@@ -231,6 +232,57 @@ def test_a_file_is_looked_at_once_and_one_that_grows_not_for_each_step(tmp_path)
     found = Recognized(Cache(tmp_path / "cache"), again)
     assert settled(found, tmp_path, names) == [True, False] and again.asked[1:] == ["a.log"]
     found.close()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Any:
+    """What the recorder keeps of a loop with TRL's names, whose reward falls at step 80."""
+    base = tmp_path_factory.mktemp("recorded")
+    rng = np.random.default_rng(4)
+    rewards = [0.5 - 0.6 * (step >= 80) + float(rng.normal(0, 0.02)) for step in range(1, 151)]
+    with Recorder(base / "runs" / "mine") as recorder:
+        for step, reward in enumerate(rewards, 1):
+            answers = [
+                {"task": f"t{i // 4}", "group": i // 4, "answer": f"{'late' if step >= 80 else 'early'} {step} {i}",
+                 "reward": reward + i / 100, "tokens": 7}
+                for i in range(8)
+            ]  # fmt: skip
+            row = {"reward": reward, "completions/mean_length": 20.0, "actor/max_memory_allocated_gb": 3.0}
+            recorder.log(step, row, answers=answers)
+    with serving([base / "runs"], None) as port:
+        yield Served(base / "runs", port, {"mine": list(enumerate(rewards, 1))})
+
+
+def test_a_recorded_training_has_greenwards_names_and_leads_from_a_finding_to_its_answers(recorded):
+    found = diagnosed(recorded, "mine")
+    assert found["names"]["reward/mean"] == "reward"
+    assert found["names"]["completion/mean_length"] == "completions/mean_length"
+    assert found["curated"][0] == "reward/mean"
+    shown = points(recorded, "mine", "reward/mean")
+    assert [step for step, _ in shown] == list(range(1, 151))
+    np.testing.assert_allclose([y for _, y in shown], [y for _, y in recorded.answers["mine"]], rtol=1e-5)
+    listed = next(run for run in get(recorded, "/api/v1/runs")["runs"] if run["id"] == "mine")
+    assert math.isclose(listed["reward"], recorded.answers["mine"][-1][1], rel_tol=1e-6)
+    finding = found["verdict"]["causes"][0]["finding"]
+    keys = {key for section in found["keys"] for key in section["keys"]}
+    assert finding["signals"][0] in keys and abs(finding["onset"]["step"] - 80) <= 5
+    behind = get(recorded, f"/api/v1/runs/mine/rollouts?{finding['selection']}&count=60")
+    assert behind["matching"] and all(row["preview"].startswith("late") for row in behind["rows"])
+    assert all(row["step"] >= 75 for row in behind["rows"])
+
+
+def test_the_page_of_a_recorded_training_shows_its_finding_in_the_curve(recorded, browser):
+    diagnosed(recorded, "mine")
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    watched = Watched(context.new_page(), recorded.url)
+    page = watched.open("/r/mine", ".plot canvas")
+    assert "reward/mean" in page.locator("figure h3").first.inner_text()
+    page.locator(".marks a").first.click()
+    page.wait_for_url("**/rollouts?**")
+    page.wait_for_selector("tr.row")
+    assert "late" in page.locator("tr.row").first.inner_text()
+    context.close()
+    assert watched.wrong == []
 
 
 def test_a_broken_log_says_so_and_a_linked_one_is_not_there(logs):

@@ -62,6 +62,12 @@ def ui(
                 f"{folder} is no folder and no file. Give a folder with runs in it, or a log."
             )
 
+    if bundle is not None and frame is not None:
+        raise click.UsageError(
+            "--frame is for the server. Who may frame a bundle is for its host to say, by the header "
+            "Content-Security-Policy: frame-ancestors ORIGIN."
+        )
+
     cache = None if no_cache else cache_folder()
     if bundle is not None:
         count = write_pages(shown, bundle, cache=cache)

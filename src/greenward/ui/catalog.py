@@ -26,6 +26,7 @@ from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import visible
 from greenward.diagnostics.readers.formats import is_exported_curve, logs_of_trackers, may_be_log, repeats
+from greenward.diagnostics.readers.names import known_name
 from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
 from greenward.runs.progress import PROGRESS
@@ -393,6 +394,8 @@ class Catalog:
             "",
         )
         step = last.get("step")
+        if not (place.path / CONFIG).exists():  # a recorder wrote it for another trainer
+            last = {**{known_name(name) or name: value for name, value in reversed(last.items())}, **last}
         return {
             "id": place.id,
             "name": place.name,

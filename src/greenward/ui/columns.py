@@ -16,6 +16,7 @@ import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -24,10 +25,11 @@ import numpy as np
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
+from greenward.diagnostics.readers.names import translated
 from greenward.runs.answers import NAMES, AnswerColumns, Codes, FileRows, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
 from greenward.runs.prompts import Prompts
-from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
+from greenward.runs.reading import CONFIG, METRICS, ROLLOUTS, is_step, step_name, steps_in
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
 
@@ -44,7 +46,8 @@ class Metrics:
     """The columns of metrics.jsonl: `steps` [N] and a column [N] for each key, NaN where a row lacks it.
 
     `share` is how much of the file was read. `dropped` counts rows that a resumed run cut off while it was
-    open here, `broken` lines that are no row, `non_finite` the values that are no finite number.
+    open here, `broken` lines that are no row, `non_finite` the values that are no finite number. `theirs` are
+    the log's own names of keys that have another here.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,7 @@ class Metrics:
         """Begin as if nothing of the file had been read."""
         self.steps = np.zeros(0, np.int64)
         self.values: dict[str, np.ndarray] = {}
+        self.theirs: dict[str, str] = {}
         self.offset = 0
         self.inode = 0
         self.size = 0
@@ -331,6 +335,14 @@ def _head(head: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(text, np.uint8)
 
 
+def _translated(found: Metrics) -> Metrics:
+    """The same, with greenward's names for those of another trainer."""
+    ours = copy(found)
+    ours.values, theirs, _ = translated(found.values, {})
+    ours.theirs = {key: name for key, name in theirs.items() if key != name}
+    return ours
+
+
 Kept = Metrics | Answers | KeptPrompts
 
 
@@ -344,10 +356,13 @@ class Store:
         self._lock = threading.Lock()
 
     def metrics(self, place: Place) -> Metrics:
-        """The metrics of a run, as far as they could be read in a short time. Raises `OSError`."""
+        """The metrics of a run, as far as they could be read in a short time. Raises `OSError`.
+
+        Those that a recorder wrote for another trainer have greenward's names and units.
+        """
         found = self._updated(place, "metrics", Metrics)
         assert isinstance(found, Metrics)
-        return found
+        return found if os.path.lexists(place.path / CONFIG) else _translated(found)
 
     def answers(self, place: Place) -> Answers:
         """The answers of a run, as far as they could be read in a short time.

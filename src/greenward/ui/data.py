@@ -165,6 +165,7 @@ class Pages:
             "notes": [visible(one) for one in notes],
             "keys": keys_by_section(list(metrics.values)),
             "curated": curated(metrics.values),
+            "names": {**(verdict or {}).get("read", {}).get("names", {}), **_shown(metrics.theirs)},
             "rows": len(metrics.steps),
             "share": metrics.share,
             "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
@@ -545,6 +546,10 @@ def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[
         ),
         "failure": _text(str(failure), PREVIEW_CHARS),
     }
+
+
+def _shown(names: Mapping[str, str]) -> dict[str, str]:
+    return {ours: visible(theirs, 200) for ours, theirs in names.items()}
 
 
 def _own_fields(selection: Selection) -> list[str]:
