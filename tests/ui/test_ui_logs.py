@@ -263,6 +263,10 @@ def test_a_recorded_training_has_greenwards_names_and_leads_from_a_finding_to_it
     np.testing.assert_allclose([y for _, y in shown], [y for _, y in recorded.answers["mine"]], rtol=1e-5)
     listed = next(run for run in get(recorded, "/api/v1/runs")["runs"] if run["id"] == "mine")
     assert math.isclose(listed["reward"], recorded.answers["mine"][-1][1], rel_tol=1e-6)
+    assert listed["state"] == "running"
+    for file in (recorded.folder / "mine").iterdir():
+        os.utime(file, ns=(10**18, 10**18))
+    assert next(iter(get(recorded, "/api/v1/runs")["runs"]))["state"] == "log"
     finding = found["verdict"]["causes"][0]["finding"]
     keys = {key for section in found["keys"] for key in section["keys"]}
     assert finding["signals"][0] in keys and abs(finding["onset"]["step"] - 80) <= 5

@@ -176,8 +176,11 @@ def holding(
         if held:
             said[key] = held
     by_rest: dict[frozenset[int], list[int]] = defaultdict(list)
-    for place, key in zip(places.tolist(), columns.prompts[places].tolist(), strict=True):
-        by_rest[said.get(key, frozenset())].append(place)
+    if said:
+        for place, key in zip(places.tolist(), columns.prompts[places].tolist(), strict=True):
+            by_rest[said.get(key, frozenset())].append(place)
+    else:
+        by_rest[frozenset()] = places.tolist()
     found = []
     for held, members in by_rest.items():
         rest = [text for number, text in enumerate(texts) if number not in held]

@@ -49,6 +49,7 @@ from greenward.ui.cache import Cache, Stamp, digest_of
 from greenward.ui.recognized import Recognized
 
 MAX_DEPTH = 4
+NO_FILE: Stamp = (0, 0, 0)
 MAX_ENTRIES = 20_000
 MAX_LOGS = 1000  # of other trainers, in a folder
 MAX_AUDITS = 100
@@ -92,7 +93,7 @@ def stamp(path: Path | str) -> Stamp:
     try:
         found = os.stat(path)
     except OSError:
-        return (0, 0, 0)
+        return NO_FILE
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -394,12 +395,14 @@ class Catalog:
             "",
         )
         step = last.get("step")
-        if not (place.path / CONFIG).exists():  # a recorder wrote it for another trainer
+        is_recorded = stamps[3] == NO_FILE  # by a recorder, for another trainer
+        if is_recorded:
             last = {**{known_name(name) or name: value for name, value in reversed(last.items())}, **last}
         return {
             "id": place.id,
             "name": place.name,
             "parent": place.parent,
+            "is_recorded": is_recorded,
             "config_known": with_config,
             "recipe": str(config.get("name") or ""),
             "task": str(config.get("task") or ""),
@@ -429,6 +432,7 @@ _EMPTY: dict[str, Any] = {
     **dict.fromkeys(("seed", "step", "max_steps", "reward", "pass_rate", "before", "after", "wall_seconds")),
     "progress": {},
     "config_known": True,
+    "is_recorded": False,
     "changed": 0.0,
     "bytes": 0,
 }
@@ -495,7 +499,9 @@ def _state(card: dict[str, Any], is_running: bool) -> str:
         return "failed"
     if card["status"] in ("finished", "interrupted"):
         return "finished" if card["status"] == "finished" else "stopped"
-    return "running" if time.time() - card["changed"] < SECONDS_UNTIL_STALE / 10 else "stale"
+    if time.time() - card["changed"] < SECONDS_UNTIL_STALE / 10:
+        return "running"
+    return "log" if card["is_recorded"] else "stale"
 
 
 def _headline(metrics: Any) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ export class RunsPage {
       <h1 class="unseen">Runs</h1>
       ${this.tiles(runs.filter((run) => !run.parent && !run.holds))}
       ${this.problems(problems)}
-      ${waiting ? html`<p class="note" role="status">${this.looking(waiting)}</p>` : nothing}
+      ${waiting ? html`<p class="soft" role="status">${this.looking(waiting)}</p>` : nothing}
       <div class="bar">
         <input class="field grow" data-search type="search" placeholder="Filter: name, algorithm:grpo, state:running, seed:1 …" aria-label="Filter runs" .value=${this.query.get("q")} @input=${(event) => go(link("/", this.query.with("q", event.target.value)), { replace: true })}>
         ${arms ? html`<button class="button" aria-pressed=${this.query.get("arms") === "1"} @click=${() => go(link("/", this.query.with("arms", this.query.get("arms") ? "" : "1")))}>Arms and warm starts (${arms})</button>` : nothing}
