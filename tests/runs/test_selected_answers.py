@@ -159,3 +159,72 @@ def test_a_query_is_its_own_text_and_what_means_nothing_is_named():
     with pytest.raises(RunError, match="step=x"):
         parse_query("step=x", strict=True)
     assert parse_query("") == Selection()
+
+
+ODD = (
+    b'{"status": "passed", "rewards": {"a": 1.0}, "terms": {"t": 1}, "tokens": 3, "answer": "x"}',
+    b'{"status": "failed", "rewards": {"a": 2, "b": "Infinity"}, "terms": {"t": true}, "tokens": 0, "answer": "xy"}',
+    b'{"status": 1, "rewards": {"b": NaN, "a": -1}, "terms": [1], "tokens": 18446744073709551616, "answer": null}',
+    b'{"status": true, "rewards": null, "tokens": 1e400, "answer": "\\ud800", "group": [1], "advantage": "x"}',
+    b'{"status": 1.0, "rewards": {}, "tokens": "5", "group": {"a": 1}, "advantage": 2, "answer": 7}',
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_files_with_other_lines_have_the_same_answers_as_line_by_line(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    folder = tmp_path / "run" / "rollouts"
+    folder.mkdir(parents=True)
+    few = [ODD[i] for i in rng.choice(len(ODD), 1 + seed % 3, replace=False)]
+    for step in (1, 2):
+        lines = [few[rng.integers(len(few))] for _ in range(12)]
+        if seed % 4 == 3:
+            lines.insert(3, (b"", b"  ")[seed % 2])
+        end = (b"\n", b"\n" + ODD[0][:40])[rng.integers(2)]
+        (folder / f"step_{step:06d}.jsonl").write_bytes(b"\n".join(lines) + end)
+    found = read_answer_columns(tmp_path / "run")
+    rows = [
+        (step, line, row)
+        for step in (1, 2)
+        for line in (folder / f"step_{step:06d}.jsonl").read_bytes().split(b"\n")[:-1]
+        if line.strip() and (row := json.loads(line))
+    ]
+    assert found.steps.tolist() == [step for step, _, _ in rows]
+    for place, row in read_rows_at(tmp_path / "run", found, np.arange(len(rows))):
+        assert str(row) == str(rows[place][2])
+    for place, (_, line, row) in enumerate(rows):
+        said = {name: found.codes[name].names[found.names[name][place]] for name in found.names}
+        group = row.get("group")
+        assert said["status"] == str(row["status"]) and said["group"] == ("" if group is None else str(group))
+        text = str(row["answer"])
+        assert found.same[place] == text_hash(text) and found.sizes[place] == len(line) + 1
+        assert found.numbers["passed"][place] == (row["status"] == "passed")
+        tokens = row["tokens"]
+        sound = type(tokens) in (int, float) and abs(tokens) < 2**64
+        beyond = type(tokens) is float and np.isinf(tokens)
+        numbers = {name: float(values[place]) for name, values in found.numbers.items()}
+        assert numbers["tokens"] == tokens if sound or beyond else np.isnan(numbers["tokens"])
+        assert numbers["length"] == (tokens if (sound and tokens) or beyond else len(text))
+        given = {"Infinity": np.inf}
+        rewards = [given.get(value, value) for value in (row["rewards"] or {}).values()]
+        rewards = [value for value in rewards if value == value]
+        assert numbers["reward"] == max(rewards) if rewards else np.isnan(numbers["reward"])
+        term = row["terms"]["t"] if type(row.get("terms")) is dict else None
+        if "term.t" in numbers:
+            assert numbers["term.t"] == term if type(term) is int else np.isnan(numbers["term.t"])
+        else:
+            assert type(term) is not int
+
+
+@pytest.mark.parametrize("lines", [
+    b'{"a": 1},{"b": 2}\n{"c": [{}\n{}]}\n',
+    b'{"a": 1},0,{"b": 2}\n{"c": [{}\n{}]}\n',
+    b'{"a": 1}\n[1]\n',
+    b'{"a": 1}\n{"b": \n2}\n',
+])  # fmt: skip
+def test_lines_that_make_sense_only_together_are_refused(tmp_path, lines):
+    folder = tmp_path / "run" / "rollouts"
+    folder.mkdir(parents=True)
+    (folder / "step_000001.jsonl").write_bytes(lines + b'{"answer": "x"}\n')
+    with pytest.raises(RunError, match="expected a JSON object"):
+        read_answer_columns(tmp_path / "run")

@@ -14,8 +14,10 @@ from urllib.parse import quote
 
 import pytest
 from browsing import Watched, flaws
+from click.testing import CliRunner
 from made_runs import HOSTILE, write_hostile, write_run
 
+from greenward.cli.main import cli
 from greenward.common.errors import RunError
 
 ODD_NAME = "a/series?b&first=3#c+d %20"  # of a problem
@@ -178,3 +180,17 @@ def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):
 def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe, scheme):
     pages = {"#/": "tr.row", "#/r/study~faulty": ".plot canvas", "#/r/good/rollouts": ".answers tr.row"}
     assert flaws(browser, bundle[2], pages, axe, scheme) == []
+
+
+def test_who_may_frame_a_bundle_is_for_its_host_to_say(tmp_path):
+    write_run(tmp_path / "runs" / "one", 3, seed=0)
+    asked = [
+        "ui",
+        str(tmp_path / "runs"),
+        "--bundle",
+        str(tmp_path / "site"),
+        "--frame",
+        "http://localhost:8888",
+    ]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 2 and "frame-ancestors" in done.output and not (tmp_path / "site").exists()

@@ -20,6 +20,7 @@ from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.columns import Store
 from greenward.ui.logs import LogStore
+from greenward.ui.process import WorkerProcess
 from greenward.ui.verdicts import Verdicts
 
 
@@ -243,11 +244,13 @@ def test_kept_files_of_any_other_form_are_made_again(run, tmp_path, content):
         assert file is not None
         file.write_bytes(content)
     assert Catalog([run.parent], kept).config(place)["seed"] == 0
-    verdicts = Verdicts(kept, LogStore(kept).file)
+    worker = WorkerProcess()
+    verdicts = Verdicts(kept, LogStore(kept).file, worker)
     try:
         assert verdicts.get(place) is None
     finally:
         verdicts.close()
+        worker.close()
     same_metrics(Store(kept), place), same_answers(Store(kept), place)
 
 
@@ -256,13 +259,15 @@ def test_a_diagnosis_of_a_folder_that_became_a_link_is_not_shown(run, tmp_path):
     run.rename(tmp_path / "runs" / "other")
     run.symlink_to(tmp_path / "runs" / "other")  # within the folder, so that opening a file is not refused
     kept = Cache(tmp_path / "cache")
-    verdicts = Verdicts(kept, LogStore(kept).file)
+    worker = WorkerProcess()
+    verdicts = Verdicts(kept, LogStore(kept).file, worker)
     try:
         until = time.monotonic() + 300
         while (found := verdicts.get(place, first=True)) is None and time.monotonic() < until:
             time.sleep(0.05)
     finally:
         verdicts.close()
+        worker.close()
     assert found is not None and found["headline"] == "The folder was moved."
     assert list(tmp_path.glob("cache/*diagnosis")) == []
 

@@ -21,10 +21,13 @@ from browsing import Watched, flaws
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
 from greenward.common.text import visible
+from greenward.integrations import Recorder
 from greenward.ui import catalog
 from greenward.ui import logs as ui_logs
 from greenward.ui.cache import Cache
 from greenward.ui.logs import as_metrics, read_log
+from greenward.ui.process import WorkerProcess
+from greenward.ui.recognized import Recognized
 
 SOUND, FAULTY = "trl~sound", "trl~faulty"
 
@@ -136,6 +139,154 @@ def test_a_named_file_of_any_format_is_a_run(logs):
     found = diagnosed(logs, run)
     assert found["verdict"]["read"]["format"] == "printed lines" and found["rows"] == 59
     assert math.isclose(points(logs, run, "reward/mean")[-1][1], 59 / 50, rel_tol=1e-5)
+
+
+def recognized(served) -> set[str]:
+    """The names in the list once no file is still to be looked at."""
+    end = time.monotonic() + 120
+    while (found := get(served, "/api/v1/runs"))["waiting"] or time.monotonic() > end:
+        time.sleep(0.1)
+    return {run["name"] for run in found["runs"]}
+
+
+def write_foreign(folder: Path) -> set[str]:
+    """Logs of several formats among other files; returns the names of the logs."""
+    (folder / "deep" / "job").mkdir(parents=True)
+    printed = "".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60))
+    table = "".join(f"{i},{i / 50},{1 / i}\n" for i in range(1, 60))
+    (folder / "a.log").write_text(printed)
+    (folder / "deep" / "job" / "stdout").write_text(f"Loading the model\n{printed}")
+    (folder / "history.csv").write_text(f"step,reward,loss\n{table}")
+    (folder / "metrics.ndjson").write_text(
+        "".join(f"{json.dumps({'step': i, 'loss': 1 / i})}\n" for i in range(1, 60))
+    )
+    write_trl(folder / "trl", faulty=False)
+    (folder / "sb3").mkdir()
+    for name in ("progress.csv", "log.txt"):  # one table in two forms
+        (folder / "sb3" / name).write_text(f"timesteps,ep_rew_mean,loss\n{table}")
+    for tag in ("reward", "loss"):
+        rows = "".join(f"{i},{i},{1 / i}\n" for i in range(1, 60))
+        (folder / "deep" / f"run-a-tag-{tag}.csv").write_text(f"Wall time,Step,Value\n{rows}")
+    (folder / "README.md").write_text(f"# Results\n\n```\n{printed}```\n")
+    (folder / "requirements.txt").write_text("torch==2.10\ncloudpickle==3.1\n")
+    (folder / "problems.jsonl").write_text("".join(f'{{"id": {i}, "score": 1}}\n' for i in range(60)))
+    return {"a.log", "deep/job/stdout", "history.csv", "metrics.ndjson", "trl", "sb3", "deep"}
+
+
+def test_a_folder_shows_every_log_below_it_and_nothing_else(tmp_path):
+    names = write_foreign(tmp_path / "outputs")
+    with serving([tmp_path / "outputs"], tmp_path / "cache") as port:
+        served = Served(tmp_path / "outputs", port, {})
+        assert recognized(served) == names
+        assert diagnosed(served, identifier(served, "deep/job/stdout"))["rows"] == 59
+        deep = next(run["id"] for run in get(served, "/api/v1/runs")["runs"] if run["name"] == "deep")
+        found = diagnosed(served, deep)
+        assert {key for section in found["keys"] for key in section["keys"]} >= {"reward/mean", "loss"}
+        (tmp_path / "outputs" / "new.out").write_text((tmp_path / "outputs" / "a.log").read_text())
+        end = time.monotonic() + 60
+        while "new.out" not in (now := recognized(served)) and time.monotonic() < end:
+            time.sleep(0.3)
+        assert now == names | {"new.out"}
+
+
+class Answering(WorkerProcess):
+    """Counts the files that it is asked of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def ask(self, request: Any) -> Any:
+        self.asked.append(Path(request["log"]).name)
+        return request["log"].endswith(".log")
+
+
+def settled(found: Recognized, folder: Path, names: tuple[str, ...]) -> list[bool | None]:
+    """What is known of files once all were looked at."""
+    for name in names:
+        found.is_log(folder / name, folder, catalog.stamp(folder / name))
+    end = time.monotonic() + 20
+    while found.waiting and time.monotonic() < end:
+        time.sleep(0.01)
+    return [found.is_log(folder / name, folder, catalog.stamp(folder / name)) for name in names]
+
+
+def test_a_file_is_looked_at_once_and_one_that_grows_not_for_each_step(tmp_path):
+    names = ("a.log", "b.txt")
+    for name in names:
+        (tmp_path / name).write_text("x\n")
+    worker = Answering()
+    found = Recognized(Cache(tmp_path / "cache"), worker)
+    assert settled(found, tmp_path, names) == [True, False] and sorted(worker.asked) == sorted(names)
+    for _ in range(3):
+        for name in names:
+            with (tmp_path / name).open("a") as file:
+                file.write("more\n")
+        assert settled(found, tmp_path, names) == [True, False]
+    assert len(worker.asked) == 2
+    found.close()
+    again = Answering()  # after a restart the text that grew is asked for, and the log is not
+    found = Recognized(Cache(tmp_path / "cache"), again)
+    assert settled(found, tmp_path, names) == [True, False] and again.asked == ["b.txt"]
+    (tmp_path / "a.log").write_text("x")  # it was cut
+    found = Recognized(Cache(tmp_path / "cache"), again)
+    assert settled(found, tmp_path, names) == [True, False] and again.asked[1:] == ["a.log"]
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Any:
+    """What the recorder keeps of a loop with TRL's names, whose reward falls at step 80."""
+    base = tmp_path_factory.mktemp("recorded")
+    rng = np.random.default_rng(4)
+    rewards = [0.5 - 0.6 * (step >= 80) + float(rng.normal(0, 0.02)) for step in range(1, 151)]
+    with Recorder(base / "runs" / "mine") as recorder:
+        for step, reward in enumerate(rewards, 1):
+            answers = [
+                {"task": f"t{i // 4}", "group": i // 4, "answer": f"{'late' if step >= 80 else 'early'} {step} {i}",
+                 "reward": reward + i / 100, "tokens": 7}
+                for i in range(8)
+            ]  # fmt: skip
+            row = {"reward": reward, "completions/mean_length": 20.0, "actor/max_memory_allocated_gb": 3.0}
+            recorder.log(step, row, answers=answers)
+    with serving([base / "runs"], None) as port:
+        yield Served(base / "runs", port, {"mine": list(enumerate(rewards, 1))})
+
+
+def test_a_recorded_training_has_greenwards_names_and_leads_from_a_finding_to_its_answers(recorded):
+    found = diagnosed(recorded, "mine")
+    assert found["names"]["reward/mean"] == "reward"
+    assert found["names"]["completion/mean_length"] == "completions/mean_length"
+    assert found["curated"][0] == "reward/mean"
+    shown = points(recorded, "mine", "reward/mean")
+    assert [step for step, _ in shown] == list(range(1, 151))
+    np.testing.assert_allclose([y for _, y in shown], [y for _, y in recorded.answers["mine"]], rtol=1e-5)
+    listed = next(run for run in get(recorded, "/api/v1/runs")["runs"] if run["id"] == "mine")
+    assert math.isclose(listed["reward"], recorded.answers["mine"][-1][1], rel_tol=1e-6)
+    assert listed["state"] == "running"
+    for file in (recorded.folder / "mine").iterdir():
+        os.utime(file, ns=(10**18, 10**18))
+    assert next(iter(get(recorded, "/api/v1/runs")["runs"]))["state"] == "log"
+    finding = found["verdict"]["causes"][0]["finding"]
+    keys = {key for section in found["keys"] for key in section["keys"]}
+    assert finding["signals"][0] in keys and abs(finding["onset"]["step"] - 80) <= 5
+    behind = get(recorded, f"/api/v1/runs/mine/rollouts?{finding['selection']}&count=60")
+    assert behind["matching"] and all(row["preview"].startswith("late") for row in behind["rows"])
+    assert all(row["step"] >= 75 for row in behind["rows"])
+
+
+def test_the_page_of_a_recorded_training_shows_its_finding_in_the_curve(recorded, browser):
+    diagnosed(recorded, "mine")
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    watched = Watched(context.new_page(), recorded.url)
+    page = watched.open("/r/mine", ".plot canvas")
+    assert "reward/mean" in page.locator("figure h3").first.inner_text()
+    page.locator(".marks a").first.click()
+    page.wait_for_url("**/rollouts?**")
+    page.wait_for_selector("tr.row")
+    assert "late" in page.locator("tr.row").first.inner_text()
+    context.close()
+    assert watched.wrong == []
 
 
 def test_a_broken_log_says_so_and_a_linked_one_is_not_there(logs):

@@ -7,8 +7,11 @@ import io
 import json
 import math
 import os
+import shutil
 import socket
+import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -18,6 +21,7 @@ from made_runs import HOSTILE, Served, get, make_app, request, serving, write_ru
 from greenward.runs.directory import RunDirectory
 from greenward.runs.reading import read_metrics
 from greenward.runs.selection import parse_query
+from greenward.ui.catalog import Catalog
 from greenward.ui.security import COOKIE, Guard, host_name
 
 
@@ -494,3 +498,76 @@ def test_an_answer_is_shown_without_a_prompt_that_cannot_be_read(tmp_path, kind)
         prompts.write_text(secret.read_text())
         found = get(served, "/api/v1/runs/run/rollouts/10/0")
         assert (found["prompt"], found["prompt_unread"]) == ("a secret", "")
+
+
+def test_what_the_list_shows_changes_its_cursor(tmp_path):
+    write_run(tmp_path / "runs" / "one", 20, seed=0)
+    run = tmp_path / "runs" / "one"
+    (run / "evaluations").mkdir(exist_ok=True)
+    write_foreign_log(tmp_path / "runs" / "log")
+    with serving([tmp_path / "runs"], None) as port:
+        served = Served(tmp_path / "runs", port, {})
+        end = time.monotonic() + 60
+        while (found := get(served, "/api/v1/runs"))["waiting"] or not found["complete"]:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+        def cursor() -> str:
+            return str(get(served, "/api/v1/changes")["cursor"])
+
+        def replace(name: str) -> None:
+            (run / "temporary").write_text("{}")
+            os.replace(run / "temporary", run / name)
+
+        def append(path: Path, text: str) -> None:
+            with path.open("a") as file:
+                file.write(text)
+
+        changes = [
+            lambda: append(run / "metrics.jsonl", '{"step": 21, "reward/mean": 1.0}\n'),
+            lambda: replace("summary.json"),
+            lambda: replace("progress.json"),
+            lambda: (run / "failure.txt").write_text("x"),
+            lambda: (run / "evaluations" / "step_000099.json").write_text("{}"),
+            lambda: append(tmp_path / "runs" / "log" / "progress.csv", "61,1.0\n"),
+        ]
+        before = cursor()
+        assert cursor() == before
+        for change in changes:
+            time.sleep(0.02)  # a file system counts time in steps of some milliseconds
+            change()
+            now = cursor()
+            assert now != before
+            before = now
+
+
+def write_foreign_log(folder: Path) -> None:
+    """A table of Stable-Baselines3."""
+    folder.mkdir(parents=True)
+    rows = "".join(f"{i},{i / 60}\n" for i in range(1, 61))
+    (folder / "progress.csv").write_text(f"time/total_timesteps,rollout/ep_rew_mean\n{rows}")
+
+
+def test_a_folder_that_changes_is_listed_anew_and_one_that_is_gone_is_forgotten(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path / "study" / name, 3, seed=0)
+    for folder in (tmp_path, *tmp_path.rglob("*")):
+        if folder.is_dir():
+            os.utime(folder, ns=(10**18, 10**18))  # long ago
+    catalog = Catalog([tmp_path])
+    names = []
+    for change in (
+        lambda: None,
+        lambda: write_run(tmp_path / "study" / "c", 3, seed=0),
+        lambda: shutil.rmtree(tmp_path / "study" / "a"),
+        lambda: (tmp_path / "study" / "b").rename(tmp_path / "moved"),
+    ):
+        change()
+        catalog._scanned = float("-inf")  # as after some seconds
+        names.append({place.name for place in catalog.places().values()})
+    assert names == [
+        {"study/a", "study/b"},
+        {"study/a", "study/b", "study/c"},
+        {"study/b", "study/c"},
+        {"study/c", "moved"},
+    ]

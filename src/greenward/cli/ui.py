@@ -37,8 +37,8 @@ def ui(
 ) -> None:
     """Show the runs below each FOLDER in the browser: curves, answers and diagnoses, also while they train.
 
-    A LOG of another trainer, whatever `greenward diagnose` reads, is shown as a run; logs of trackers are
-    found in folders, too. Without a FOLDER those below runs/. Nothing is written there: indexes lie in
+    A LOG of another trainer, whatever `greenward diagnose` reads, is shown as a run, and so are those that
+    are found in folders. Without a FOLDER those below runs/. Nothing is written there: indexes lie in
     ~/.cache/greenward/ui. Ctrl-C ends it.
 
     \b
@@ -61,6 +61,12 @@ def ui(
             raise click.UsageError(
                 f"{folder} is no folder and no file. Give a folder with runs in it, or a log."
             )
+
+    if bundle is not None and frame is not None:
+        raise click.UsageError(
+            "--frame is for the server. Who may frame a bundle is for its host to say, by the header "
+            "Content-Security-Policy: frame-ancestors ORIGIN."
+        )
 
     cache = None if no_cache else cache_folder()
     if bundle is not None:

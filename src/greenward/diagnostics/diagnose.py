@@ -35,7 +35,7 @@ from greenward.diagnostics.finding import (
     not_made,
     selected,
 )
-from greenward.diagnostics.findings import CAUSES, REWARD_HEALTH, topics_of
+from greenward.diagnostics.findings import CAUSES, REWARD_HEALTH, answers_behind, topics_of
 from greenward.diagnostics.findings.answers import ANSWERS, answers_around
 from greenward.diagnostics.findings.held_out import evaluation_topic, sound_evaluations
 from greenward.diagnostics.findings.reward_model import DIAGRAM
@@ -648,7 +648,14 @@ def diagnosis_report(
         "run": str(run.path),
         "verdict": diagnosis.verdict,
         "steps": steps,
-        "findings": [{**asdict(finding), "docs": finding.docs} for finding in diagnosis.findings],
+        "findings": [
+            {
+                **asdict(finding),
+                "selection": answers_behind(finding, (run.config or {}).get("task")),
+                "docs": finding.docs,
+            }
+            for finding in diagnosis.findings
+        ],
         "causes": [
             {
                 "name": one.finding.name,

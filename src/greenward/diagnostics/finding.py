@@ -71,8 +71,8 @@ class Thresholds:
 class Result:
     """What a test measured. `found` says whether it is a finding, `numbers` fill the sentence of the check.
 
-    `severity` replaces that of the check; `p_value` is that of the test alone. `made` is False where only
-    `gaps` came out of it. The other fields are shown in the card, whatever was found.
+    `severity` and `selection` replace those of the check; `p_value` is that of the test alone. `made` is
+    False where only `gaps` came out of it. The other fields are shown in the card, whatever was found.
     """
 
     found: bool = False
@@ -87,6 +87,7 @@ class Result:
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+    selection: str = ""
 
 
 def not_made(gap: Gap, **shown: Any) -> Result:
@@ -192,6 +193,7 @@ class Finding:
             result.p_value,
             (self.brief or self.title).format(**result.numbers),
             (signal,) if signal else (),
+            result.selection or self.selection,
         )
 
     def answers_behind(self, found: Occurrence) -> str:
@@ -199,9 +201,10 @@ class Finding:
         onset = None if found.onset is None else max(0, math.floor(found.onset.step))
         name = (found.signals or ("",))[0].rpartition("/")[2]
         usual = "step={onset}-"
+        query = found.selection or self.selection or usual
         if onset is None:
-            return (self.selection or usual).replace(usual, "").strip("&").format(name=quote(name))
-        return (self.selection or usual).format(onset=onset, name=quote(name))
+            return query.replace(usual, "").strip("&").format(name=quote(name))
+        return query.format(onset=onset, name=quote(name))
 
 
 @dataclass(frozen=True)

@@ -318,7 +318,8 @@ class Occurrence:
 
     `name` is the kind of the finding and that of its page in docs/findings, `measured` the evidence in
     a sentence, `brief` the same in a few words. `signals` are those that show it. `p_value` is adjusted for
-    the number of tests; None where there is nothing random about it.
+    the number of tests; None where there is nothing random about it. `selection` is a pattern of the query
+    for the kept answers behind it, where that depends on what was measured.
     """
 
     name: str
@@ -331,6 +332,7 @@ class Occurrence:
     p_value: float | None = None
     brief: str = ""
     signals: tuple[str, ...] = ()
+    selection: str = ""
 
     @property
     def docs(self) -> str:

@@ -24,7 +24,8 @@ from greenward.reports.document import (
     shown_answer,
     words,
 )
-from greenward.runs.answers import ROLE, holds_text, is_number, numbers_in, read_answer_columns, read_rows_at
+from greenward.runs.answers import ROLE, is_number, numbers_in, read_answer_columns, read_rows_at
+from greenward.runs.prompts import Prompts, holding
 from greenward.runs.reading import ROLLOUTS, is_run, read_prompts, steps_in
 from greenward.runs.selection import Condition, Selection, step_range
 
@@ -61,14 +62,9 @@ class Rollouts:
             columns = self._columns = read_answer_columns(path)
             places = np.flatnonzero(wanted.mask(columns))
             if wanted.text:
-                places = np.array(
-                    [
-                        place
-                        for place, row in read_rows_at(path, columns, places, texts=wanted.text)
-                        if all(holds_text(row, text) for text in wanted.text)
-                    ],
-                    np.int64,
-                )
+                prompts = Prompts()
+                prompts.update(path, path)
+                places = np.array(holding(path, columns, places, wanted.text, prompts), np.int64)
             if wanted.sort and len(places) and not wanted.has_values(columns, places):
                 raise RunError(
                     f"{path}: no answer that was asked for has the value {wanted.sort.lstrip('-')!r}",

@@ -81,7 +81,7 @@ def _diagnosed(pages: Pages) -> list[Place]:
                 remedy="Name the runs that you mean.",
             )
         found = [pages.verdict(one, first=True) for one in places if not one.parent]
-        waiting = any(one is None or one.get("outdated") for one in found)
+        waiting = pages.catalog.waiting > 0 or any(one is None or one.get("outdated") for one in found)
         inner = sum(len((one or {}).get("inner", ())) for one in found)
         waiting = waiting or inner > sum(one.inner is not None for one in places)
         if waiting:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_CACHE_BYTES = 2 << 30
+Stamp = tuple[int, int, int]
+"""Inode, size and time of change of a file, in nanoseconds; zeros where there is none."""
 _KEPT = re.compile(r"[0-9a-f]{32}\.")
 """Names of files that are made here; others in the folder are somebody else's."""
 

@@ -1,7 +1,7 @@
 """The runs below some folders: names, states and key numbers, by small files only.
 
-Logs of other trainers are runs, too: those that a tracker's name tells, those that were named as files,
-and, of a folder without any other run, what else `diagnose` may read there.
+Logs of other trainers are runs, too: those that a tracker's name tells, those that were named as files, and
+other files in which the log of a training was recognized.
 
 Identifiers are made here of relative paths and resolved by look-up, so that no path ever comes from a client.
 Symbolic links are not followed while looking for runs, and no file is read through one that leads out of its
@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import visible
-from greenward.diagnostics.readers.formats import logs_of_trackers, may_be_log
+from greenward.diagnostics.readers.formats import is_exported_curve, logs_of_trackers, may_be_log, repeats
+from greenward.diagnostics.readers.names import known_name
 from greenward.runs.files import from_json_number, to_json
 from greenward.runs.output import is_being_written
 from greenward.runs.progress import PROGRESS
@@ -44,23 +45,24 @@ from greenward.runs.reading import (
     flattened,
     read_config,
 )
-from greenward.ui.cache import Cache, digest_of
+from greenward.ui.cache import Cache, Stamp, digest_of
+from greenward.ui.recognized import Recognized
 
 MAX_DEPTH = 4
+NO_FILE: Stamp = (0, 0, 0)
 MAX_ENTRIES = 20_000
 MAX_LOGS = 1000  # of other trainers, in a folder
 MAX_AUDITS = 100
 MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
+SECONDS_UNTIL_SHOWN = 1.0  # after a log was recognized
+SECONDS_UNTIL_SETTLED = 2.0  # after which a further change of a folder has another time
 SECONDS_UNTIL_STALE = 600.0
 _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
 _INSIDE = frozenset({ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS})
 _AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-Stamp = tuple[int, int, int]
-"""Inode, size and time of change of a file, in nanoseconds; zeros where there is none."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,28 @@ def stamp(path: Path | str) -> Stamp:
     try:
         found = os.stat(path)
     except OSError:
-        return (0, 0, 0)
+        return NO_FILE
     return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class _Listing(NamedTuple):
+    """What lies in a folder: the number of its entries, and what may be looked at or shown."""
+
+    entries: int
+    own: frozenset[str]  # names that files of a run have
+    folders: list[Path]
+    logs: list[tuple[Path, bool]]
+    audits: list[Path]
 
 
 class Catalog:
     """The runs below `folders`. Raises nothing for what cannot be read: `problems` names it."""
 
-    def __init__(self, folders: Sequence[Path], cache: Cache | None = None) -> None:
-        self._cache = cache or Cache(None)
+    def __init__(
+        self, folders: Sequence[Path], cache: Cache | None = None, recognized: Recognized | None = None
+    ) -> None:
+        """Without `recognized`, of logs only those of trackers are found in folders."""
+        self._cache, self._recognized = cache or Cache(None), recognized
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
         self.audits: dict[str, Place] = {}
         """Files with the JSON of an audit, by identifier; the name is that of the file."""
@@ -107,18 +122,30 @@ class Catalog:
         """The names of the runs in a log, by its identifier, once it was found to have several."""
         self.problems: list[str] = []
         self._places: dict[str, Place] = {}
+        self._listings: dict[Path, tuple[Stamp, _Listing]] = {}
+        self._listings_before: dict[Path, tuple[Stamp, _Listing]] = {}
         self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._configs: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._scanned = float("-inf")
+        self._known = 0  # the revision of what was recognized, at the last scan
         self._lock = threading.Lock()
 
     def places(self) -> dict[str, Place]:
         """The runs by identifier; the folders are looked through again after some seconds."""
         with self._lock:
-            if time.monotonic() - self._scanned > SECONDS_BETWEEN_SCANS:
+            known = 0 if self._recognized is None else self._recognized.revision
+            wait = SECONDS_BETWEEN_SCANS if known == self._known else SECONDS_UNTIL_SHOWN
+            if time.monotonic() - self._scanned > wait:
+                self._known = known
                 self._scan()
                 self._scanned = time.monotonic()
             return self._places
+
+    @property
+    def waiting(self) -> int:
+        """How many files are still to be looked at, whether they are logs, or were since the last scan."""
+        found = self._recognized
+        return 0 if found is None else found.waiting + (found.revision != self._known)
 
     def get(self, identifier: str) -> Place | None:
         """The run with an identifier, None for any other text."""
@@ -129,6 +156,7 @@ class Catalog:
         found: dict[str, Place] = {}
         audits: dict[str, Place] = {}
         self.problems = []
+        self._listings_before, self._listings = self._listings, {}
 
         def add(place: Place) -> str:
             name = place.name
@@ -159,15 +187,36 @@ class Catalog:
                 path = one.files[0] if not one.format.whole_folder else folder / one.name
                 path = path if path.exists() else one.files[0].parent
                 self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=one.files))
-            if logs and not by_path and not trackers:
-                files = tuple(path for path, _ in logs[:MAX_LOGS])
-                self._add_log(add, Place("", folder, folder, folder.name, logs=files))
+            others = sorted(
+                (path for path, is_tracker in logs if not is_tracker), key=lambda one: _natural(str(one))
+            )
+            for files in self._recognized_in(folder, others, [one.files for one in trackers]):
+                path = files[0] if len(files) == 1 else files[0].parent
+                self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=files))
             for path in audit_files[:MAX_AUDITS]:
                 name = path.relative_to(folder).as_posix()
                 name = f"{folder.name}/{name}" if len(self.folders) > 1 else name
                 identifier = _identifier(name, path, audits)
                 audits[identifier] = Place(identifier, path, folder, visible(name))
         self._places, self.audits = found, audits
+
+    def _recognized_in(
+        self, folder: Path, paths: Sequence[Path], of_trackers: Sequence[tuple[Path, ...]]
+    ) -> list[tuple[Path, ...]]:
+        """The files of each log that was recognized among some below `folder`, in their order.
+
+        Curves that were exported one by one are of one log, and what repeats a tracker's is none.
+        """
+        if self._recognized is None:
+            return []
+        known = [file for files in of_trackers for file in files]
+        found: dict[Path, list[Path]] = {}
+        for path in paths:
+            if not repeats(path, known) and self._recognized.is_log(path, folder, stamp(path)):
+                found.setdefault(path.parent if is_exported_curve(path.name) else path, []).append(path)
+        if len(found) > MAX_LOGS:
+            self.problems.append(f"{folder} has {len(found):,} other logs; the first {MAX_LOGS:,} are shown.")
+        return [tuple(files) for files in found.values()][:MAX_LOGS]
 
     def _add_log(self, add: Callable[[Place], str], place: Place) -> None:
         identifier = add(place)
@@ -184,43 +233,61 @@ class Catalog:
         waiting = deque([(folder, 0, False)])
         while waiting:
             path, depth, inside = waiting.popleft()
-            inner: list[str] = []
-            own: set[str] = set()
-            others: list[tuple[Path, bool]] = []
-            try:
-                with os.scandir(path) as listing:
-                    for entry in listing:
-                        entries += 1
-                        if entries > MAX_ENTRIES:
-                            self.problems.append(
-                                f"More than {MAX_ENTRIES:,} entries: not all of {folder} was looked through."
-                            )
-                            break
-                        if entry.is_dir(follow_symlinks=False):
-                            if entry.name not in _INSIDE and not entry.name.startswith("."):
-                                inner.append(entry.name)
-                        elif entry.is_file(follow_symlinks=False):
-                            if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
-                                own.add(entry.name)
-                            elif _AUDIT.fullmatch(entry.name):
-                                audits.append(path / entry.name)
-                            elif not inside:
-                                is_trackers, is_any = may_be_log(path, entry.name)
-                                if is_any:
-                                    others.append((path / entry.name, is_trackers))
-            except OSError as error:
-                self.problems.append(f"{path}: {error.strerror or error}")
-            is_run = bool(own) and not (own == {CONFIG} and any(is_trackers for _, is_trackers in others))
+            found = self._listing(path, MAX_ENTRIES - entries)
+            entries += found.entries
+            audits += found.audits
+            is_of_tracker = not inside and found.own == {CONFIG} and any(one[1] for one in found.logs)
+            is_run = bool(found.own) and not is_of_tracker
             if is_run:
                 yield path
-            else:
-                logs += others
+            elif not inside:
+                logs += found.logs
             if entries > MAX_ENTRIES:
+                self.problems.append(
+                    f"More than {MAX_ENTRIES:,} entries: not all of {folder} was looked through."
+                )
                 return
             if depth < MAX_DEPTH:
-                waiting.extend(
-                    (path / name, depth + 1, inside or is_run) for name in sorted(inner, key=_natural)
-                )
+                waiting.extend((inner, depth + 1, inside or is_run) for inner in found.folders)
+
+    def _listing(self, path: Path, most: int) -> _Listing:
+        """What lies in a folder, of at most so many entries, read again once the folder has changed."""
+        now = stamp(path)
+        known = self._listings_before.get(path)
+        if known is not None and known[0] == now and known[1].entries <= most:
+            self._listings[path] = known
+            return known[1]
+        folders: list[str] = []
+        own: set[str] = set()
+        logs: list[tuple[Path, bool]] = []
+        audits: list[Path] = []
+        entries = 0
+        try:
+            with os.scandir(path) as listing:
+                for entry in listing:
+                    entries += 1
+                    if entries > most:
+                        break
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in _INSIDE and not entry.name.startswith("."):
+                            folders.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        if entry.name in (CONFIG, METRICS, PROGRESS):  # the last from the start of a run
+                            own.add(entry.name)
+                        elif _AUDIT.fullmatch(entry.name):
+                            audits.append(path / entry.name)
+                        else:
+                            is_trackers, is_any = may_be_log(path, entry.name)
+                            if is_any:
+                                logs.append((path / entry.name, is_trackers))
+        except OSError as error:
+            self.problems.append(f"{path}: {error.strerror or error}")
+            return _Listing(entries, frozenset(own), [], logs, audits)
+        inner = [path / name for name in sorted(folders, key=_natural)]
+        found = _Listing(entries, frozenset(own), inner, logs, audits)
+        if entries <= most and time.time() - now[2] / 1e9 > SECONDS_UNTIL_SETTLED:
+            self._listings[path] = (now, found)
+        return found
 
     def audit(self, identifier: str) -> Place | None:
         """The file of an audit with an identifier, None for any other text."""
@@ -237,6 +304,16 @@ class Catalog:
         if place.logs:
             return (*(stamp(file) for file in place.logs), False)
         files = (METRICS, SUMMARY, PROGRESS, CONFIG, ROLLOUTS, EVALUATIONS, FAILURE)
+        return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
+
+    def list_revision(self, place: Place) -> tuple[Any, ...]:
+        """What changes when anything changes that the list shows of a run, at less cost than `revision`.
+
+        Of a run of greenward's, files that are replaced as a whole change the time of their folder.
+        """
+        if place.logs:
+            return self.revision(place)
+        files = ("", METRICS, EVALUATIONS)
         return (*(stamp(f"{place.path}/{name}") for name in files), is_being_written(place.path))
 
     def card(self, place: Place, *, with_config: bool = True) -> dict[str, Any]:
@@ -318,10 +395,14 @@ class Catalog:
             "",
         )
         step = last.get("step")
+        is_recorded = stamps[3] == NO_FILE  # by a recorder, for another trainer
+        if is_recorded:
+            last = {**{known_name(name) or name: value for name, value in reversed(last.items())}, **last}
         return {
             "id": place.id,
             "name": place.name,
             "parent": place.parent,
+            "is_recorded": is_recorded,
             "config_known": with_config,
             "recipe": str(config.get("name") or ""),
             "task": str(config.get("task") or ""),
@@ -351,6 +432,7 @@ _EMPTY: dict[str, Any] = {
     **dict.fromkeys(("seed", "step", "max_steps", "reward", "pass_rate", "before", "after", "wall_seconds")),
     "progress": {},
     "config_known": True,
+    "is_recorded": False,
     "changed": 0.0,
     "bytes": 0,
 }
@@ -417,7 +499,9 @@ def _state(card: dict[str, Any], is_running: bool) -> str:
         return "failed"
     if card["status"] in ("finished", "interrupted"):
         return "finished" if card["status"] == "finished" else "stopped"
-    return "running" if time.time() - card["changed"] < SECONDS_UNTIL_STALE / 10 else "stale"
+    if time.time() - card["changed"] < SECONDS_UNTIL_STALE / 10:
+        return "running"
+    return "log" if card["is_recorded"] else "stale"
 
 
 def _headline(metrics: Any) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -24,13 +25,15 @@ import numpy as np
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
-from greenward.runs.answers import NAMES, AnswerColumns, Codes, Found, modified, parsed_row, rows_of_file
+from greenward.diagnostics.readers.names import translated
+from greenward.runs.answers import NAMES, AnswerColumns, Codes, FileRows, modified, parsed_row, rows_of_file
 from greenward.runs.files import from_json_number
-from greenward.runs.reading import METRICS, ROLLOUTS, is_step, step_name, steps_in
+from greenward.runs.prompts import Prompts
+from greenward.runs.reading import CONFIG, METRICS, ROLLOUTS, is_step, step_name, steps_in
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
 
-FORMAT = 1
+FORMAT = 2
 SECONDS_AT_ONCE = 0.6
 MAX_HELD_BYTES = 250 << 20  # in memory, of all runs
 MAX_KEYS = 4000
@@ -43,7 +46,8 @@ class Metrics:
     """The columns of metrics.jsonl: `steps` [N] and a column [N] for each key, NaN where a row lacks it.
 
     `share` is how much of the file was read. `dropped` counts rows that a resumed run cut off while it was
-    open here, `broken` lines that are no row, `non_finite` the values that are no finite number.
+    open here, `broken` lines that are no row, `non_finite` the values that are no finite number. `theirs` are
+    the log's own names of keys that have another here.
     """
 
     def __init__(self) -> None:
@@ -53,6 +57,7 @@ class Metrics:
         """Begin as if nothing of the file had been read."""
         self.steps = np.zeros(0, np.int64)
         self.values: dict[str, np.ndarray] = {}
+        self.theirs: dict[str, str] = {}
         self.offset = 0
         self.inode = 0
         self.size = 0
@@ -190,7 +195,7 @@ class Answers:
     @property
     def nbytes(self) -> int:
         columns = self.columns
-        arrays = (columns.steps, columns.rows, columns.offsets, columns.sizes, columns.same)
+        arrays = (columns.steps, columns.rows, columns.offsets, columns.sizes, columns.same, columns.prompts)
         return sum(one.nbytes for one in (*arrays, *columns.numbers.values(), *columns.names.values()))
 
     def update(self, place: Place, until: float) -> None:
@@ -217,7 +222,7 @@ class Answers:
                 self.waiting = [(newest, file)]
         self.columns.extend(self._read(place, until))
 
-    def _read(self, place: Place, until: float) -> Iterator[list[Found]]:
+    def _read(self, place: Place, until: float) -> Iterator[FileRows]:
         """The rows of each file that waits, of one at least."""
         is_first = True
         while self.waiting and (is_first or time.monotonic() < until):
@@ -225,11 +230,11 @@ class Answers:
             step, file = self.waiting.pop(0)
             status = stamp(file)
             try:
-                rows = list(rows_of_file(file, step, place.root))
+                found = rows_of_file(file, step, place.root)
+                yield found
+                self.columns.broken += len(found.broken)
             except (OSError, RunError) as error:
-                rows, self.unread[step] = [], str(error)
-            yield [one for one in rows if one is not None]
-            self.columns.broken += rows.count(None)
+                self.unread[step] = str(error)
             self.files[step] = status
             self.read_bytes += status[1]
 
@@ -267,6 +272,7 @@ class Answers:
             offsets=columns.offsets,
             sizes=columns.sizes,
             same=columns.same,
+            prompts=columns.prompts,
             numbers=np.stack(list(columns.numbers.values())),
             names=np.stack([columns.names[name] for name in NAMES]),
         )
@@ -283,6 +289,7 @@ class Answers:
             return
         columns = AnswerColumns(
             arrays["steps"], arrays["rows"], arrays["offsets"], arrays["sizes"], arrays["same"],
+            arrays["prompts"],
             dict(zip(head["numbers"], arrays["numbers"], strict=True)),
             dict(zip(NAMES, arrays["names"], strict=True)),
             {name: Codes(names) for name, names in head["codes"].items()},
@@ -292,9 +299,51 @@ class Answers:
         self.files = {step: (inode, size, time_ns) for step, inode, size, time_ns in head["files"]}
 
 
+class KeptPrompts(Prompts):
+    """The places of the prompts of a run, kept like its columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.table)
+
+    def read_on(self, place: Place, until: float) -> None:
+        """Read what is new until a moment of `time.monotonic`. Raises `RunError`."""
+        self.update(place.path, place.root, until)
+
+    def save(self, opened: BinaryIO) -> None:
+        head = {"format": FORMAT, "offset": self.offset, "inode": self.inode, "tail": self.tail.hex()}
+        keys, offsets, sizes = self.table
+        np.savez(opened, head=_head(head), keys=keys, offsets=offsets, sizes=sizes)
+
+    def load(self, file: Path) -> None:
+        """What was kept, if it is whole and of this format. `update` finds out whether it still holds."""
+        with open_file(file, MAX_LOG_BYTES) as opened, np.load(opened, allow_pickle=False) as found:
+            head = json.loads(found["head"].tobytes())
+            arrays = found["keys"], found["offsets"], found["sizes"]
+        if head["format"] == FORMAT and len({len(one) for one in arrays}) == 1:
+            self.table = arrays
+            self.offset, self.inode, self.tail = head["offset"], head["inode"], bytes.fromhex(head["tail"])
+            self.saved = self.offset
+
+
 def _head(head: dict[str, Any]) -> np.ndarray:
     text = json.dumps(head).encode("utf-8", "surrogatepass")
     return np.frombuffer(text, np.uint8)
+
+
+def _translated(found: Metrics) -> Metrics:
+    """The same, with greenward's names for those of another trainer."""
+    ours = copy(found)
+    ours.values, theirs, _ = translated(found.values, {})
+    ours.theirs = {key: name for key, name in theirs.items() if key != name}
+    return ours
+
+
+Kept = Metrics | Answers | KeptPrompts
 
 
 class Store:
@@ -302,15 +351,18 @@ class Store:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._held: OrderedDict[tuple[str, str], Metrics | Answers] = OrderedDict()
+        self._held: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._lock = threading.Lock()
 
     def metrics(self, place: Place) -> Metrics:
-        """The metrics of a run, as far as they could be read in a short time. Raises `OSError`."""
+        """The metrics of a run, as far as they could be read in a short time. Raises `OSError`.
+
+        Those that a recorder wrote for another trainer have greenward's names and units.
+        """
         found = self._updated(place, "metrics", Metrics)
         assert isinstance(found, Metrics)
-        return found
+        return found if os.path.lexists(place.path / CONFIG) else _translated(found)
 
     def answers(self, place: Place) -> Answers:
         """The answers of a run, as far as they could be read in a short time.
@@ -321,7 +373,15 @@ class Store:
         assert isinstance(found, Answers)
         return found
 
-    def _updated(self, place: Place, what: str, kind: type[Metrics | Answers]) -> Metrics | Answers:
+    def prompts(self, place: Place) -> KeptPrompts:
+        """Where the prompts of a run lie, as far as could be read in a short time. Raises `RunError`."""
+        found = self._updated(place, "prompts", KeptPrompts)
+        assert isinstance(found, KeptPrompts)
+        return found
+
+    def _updated(
+        self, place: Place, what: str, kind: type[Metrics | Answers | KeptPrompts]
+    ) -> Metrics | Answers | KeptPrompts:
         key = (place.id, what)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
@@ -335,8 +395,12 @@ class Store:
                         OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, *UNEXPECTED
                     ):
                         found.load(file)
-            found.update(place, time.monotonic() + SECONDS_AT_ONCE)
-            done = found.offset if isinstance(found, Metrics) else found.read_bytes
+            until = time.monotonic() + SECONDS_AT_ONCE
+            if isinstance(found, KeptPrompts):
+                found.read_on(place, until)
+            else:
+                found.update(place, until)
+            done = found.read_bytes if isinstance(found, Answers) else found.offset
             if found.share == 1.0 and done - found.saved > _WORTH_KEEPING:
                 self._cache.write(file, found.save)
                 found.saved = done

@@ -9,9 +9,10 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,13 +24,14 @@ from greenward.runs.answers import (
     ROLE,
     TERM,
     AnswerColumns,
-    holds_text,
     is_number,
     numbers_in,
+    prompt_number,
     read_rows_at,
 )
 from greenward.runs.files import read_json, to_json
-from greenward.runs.reading import evaluation_files, flattened, read_prompts
+from greenward.runs.prompts import Prompts, holding
+from greenward.runs.reading import evaluation_files, flattened
 from greenward.runs.selection import Selection, group_numbers, text_and_task
 from greenward.ui import audits
 from greenward.ui.catalog import Catalog, Place, plain_value, stamp
@@ -65,16 +67,27 @@ CURATED = (
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 
 
+class Closeable(Protocol):
+    """What has to be ended."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Pages:
     """The data of the pages, of a catalog of runs, their columns and their diagnoses."""
 
-    def __init__(self, catalog: Catalog, store: LogStore, verdicts: Verdicts) -> None:
+    def __init__(
+        self, catalog: Catalog, store: LogStore, verdicts: Verdicts, others: Sequence[Closeable] = ()
+    ) -> None:
+        """`others` are closed with the pages."""
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
+        self._closed = (verdicts, *others, store)
 
     def close(self) -> None:
         """End the worker, and delete what is kept for this server only."""
-        self.verdicts.close()
-        self.store.close()
+        for one in self._closed:
+            one.close()
 
     def verdict(self, place: Place, *, first: bool = False) -> dict[str, Any] | None:
         """The diagnosis of a run, as far as it is made (`Verdicts.get`)."""
@@ -103,7 +116,10 @@ class Pages:
             "problems": [visible(one) for one in self.catalog.problems],
             "runs": rows,
             "audits": [audits.brief(one) for one in self.catalog.audits.values()],
-            "complete": complete and all(card["parent"] or card["verdict"] for card in rows),
+            "waiting": self.catalog.waiting,
+            "complete": complete
+            and not self.catalog.waiting
+            and all(card["parent"] or card["verdict"] for card in rows),
         }
 
     def changes(self, place: Place | None) -> dict[str, Any]:
@@ -113,10 +129,12 @@ class Pages:
             running = bool(found[-1])
             exists = place.path.exists()
         else:
-            every = [self.catalog.revision(one) for one in self.catalog.places().values()]
+            every = [self.catalog.list_revision(one) for one in self.catalog.places().values()]
             every += [(stamp(one.path), False) for one in self.catalog.audits.values()]
             running, found, exists = any(one[-1] for one in every), tuple(every), True
-        cursor = f"{hash((found, self.verdicts.revision, exists)) & (1 << 64) - 1:016x}"
+        cursor = (
+            f"{hash((found, self.verdicts.revision, self.catalog.waiting > 0, exists)) & (1 << 64) - 1:016x}"
+        )
         return {"cursor": cursor, "running": running, "exists": exists}
 
     def run(self, place: Place) -> dict[str, Any]:
@@ -147,6 +165,7 @@ class Pages:
             "notes": [visible(one) for one in notes],
             "keys": keys_by_section(list(metrics.values)),
             "curated": curated(metrics.values),
+            "names": {**(verdict or {}).get("read", {}).get("names", {}), **_shown(metrics.theirs)},
             "rows": len(metrics.steps),
             "share": metrics.share,
             "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
@@ -272,7 +291,7 @@ class Pages:
         matching = np.flatnonzero(mask)
         searched = 1.0
         if selection.text:
-            matching, searched = _with_text(place, columns, matching, selection.text)
+            matching, searched = self._with_text(place, columns, matching, selection.text)
             mask = np.zeros(len(columns), bool)
             mask[matching] = True
         number = len(matching)
@@ -315,7 +334,7 @@ class Pages:
         columns = self.store.answers(place).columns
         matching = np.flatnonzero(selection.mask(columns))
         if selection.text:
-            matching, _ = _with_text(place, columns, matching, selection.text, seconds=float("inf"))
+            matching, _ = self._with_text(place, columns, matching, selection.text, seconds=float("inf"))
         ordered = selection.order(columns, matching)
         fields = ["step", "row", "status", "task", "reward", "advantage", "tokens", "stop", "error", "group"]
         own = [*columns.terms, *columns.roles]
@@ -333,6 +352,54 @@ class Pages:
                     yield _csv_line([*cells, *numbers, str(row.get("answer", ""))])
                 else:
                     yield json.dumps({"step": int(columns.steps[one]), **row}) + "\n"
+
+    def _with_text(
+        self,
+        place: Place,
+        columns: AnswerColumns,
+        places: np.ndarray,
+        texts: Sequence[str],
+        seconds: float = SECONDS_OF_SEARCH,
+    ) -> tuple[np.ndarray, float]:
+        """The places whose answers or prompts hold all texts, of as many as can be read in the time; the
+        share of those.
+        """
+        until = time.monotonic() + seconds
+        prompts = Prompts()
+        if columns.prompts.any():
+            with suppress(RunError):  # the page of an answer says why its prompt cannot be read
+                while (prompts := self.store.prompts(place)).share < 1 and time.monotonic() < until:
+                    pass  # each look reads on for a while
+        found: list[int] = []
+        done = 0
+        while done < len(places) and (done == 0 or time.monotonic() < until):
+            block = places[done : done + _SEARCHED_AT_ONCE]
+            found += holding(place.path, columns, block, texts, prompts, place.root)
+            done += len(block)
+        share = done / len(places) if len(places) else 1.0
+        return np.array(found, np.int64), share * prompts.share
+
+    def _prompt(self, place: Place, content: Mapping[str, Any]) -> dict[str, str]:
+        """The prompt in a row, or the one that it names, and why that cannot be read."""
+        prompt, key, unread = content.get("prompt"), content.get("prompt_id"), ""
+        if not prompt and isinstance(key, str):
+            try:
+                prompt, unread = self._prompt_of(place, key)
+            except RunError as error:
+                unread = _text(_said(error))
+        return {"prompt": _text(str(prompt or "")), "prompt_unread": unread}
+
+    def _prompt_of(self, place: Place, key: str) -> tuple[str, str]:
+        until = time.monotonic() + SECONDS_OF_SEARCH
+        number = np.array([prompt_number(key)], np.uint64)
+        while True:
+            prompts = self.store.prompts(place)
+            for _, prompt in prompts.read(place.path, number, place.root):
+                return prompt, ""
+            if prompts.share == 1:
+                return "", ""
+            if time.monotonic() > until:
+                return "", f"The prompts of this run are being read: {prompts.share:.0%} so far."
 
     def answer(self, place: Place, step: int, row: int) -> dict[str, Any] | None:
         """One answer with all that is known of it, None where there is none."""
@@ -367,7 +434,7 @@ class Pages:
             "error_message": _text(str(content.get("error_message") or "")),
             "tests": str(content.get("tests") or ""),
             "stdout": _text(str(content.get("stdout") or "")),
-            **_prompt(place, content),
+            **self._prompt(place, content),
             "traceback": _text(str(content.get("traceback") or "")),
             "masked": _text(str(content.get("masked") or ""), 60),
             "transcript": [
@@ -459,17 +526,6 @@ def _text(text: str, most: int = MAX_TEXT) -> str:
     return visible(text, most)
 
 
-def _prompt(place: Place, content: Mapping[str, Any]) -> dict[str, str]:
-    """The prompt in a row, or the one that it names, and why that cannot be read."""
-    prompt, key, unread = content.get("prompt"), content.get("prompt_id"), ""
-    if not prompt and isinstance(key, str):
-        try:
-            prompt = read_prompts(place.path, {key}, within=place.root).get(key)
-        except RunError as error:
-            unread = _text(_said(error))
-    return {"prompt": _text(str(prompt or "")), "prompt_unread": unread}
-
-
 def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a table shows of an answer."""
     names = {
@@ -492,29 +548,13 @@ def listed(columns: AnswerColumns, at: int, content: Mapping[str, Any]) -> dict[
     }
 
 
+def _shown(names: Mapping[str, str]) -> dict[str, str]:
+    return {ours: visible(theirs, 200) for ours, theirs in names.items()}
+
+
 def _own_fields(selection: Selection) -> list[str]:
     fields = [one.field for one in selection.conditions] + [selection.sort.lstrip("-")]
     return list(dict.fromkeys(name for name in fields if name.startswith((TERM, ROLE))))
-
-
-def _with_text(
-    place: Place,
-    columns: AnswerColumns,
-    places: np.ndarray,
-    texts: Sequence[str],
-    seconds: float = SECONDS_OF_SEARCH,
-) -> tuple[np.ndarray, float]:
-    """The places whose answers hold all texts, of as many as can be read in the time; the share of those."""
-    until = time.monotonic() + seconds
-    found: list[int] = []
-    done = 0
-    while done < len(places) and (done == 0 or time.monotonic() < until):
-        block = places[done : done + _SEARCHED_AT_ONCE]
-        for at, row in read_rows_at(place.path, columns, block, within=place.root, texts=texts):
-            if all(holds_text(row, text) for text in texts):
-                found.append(at)
-        done += len(block)
-    return np.array(found, np.int64), done / len(places) if len(places) else 1.0
 
 
 def _facets(columns: AnswerColumns, selection: Selection, mask: np.ndarray) -> dict[str, list[list[Any]]]:

@@ -19,8 +19,8 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import UNEXPECTED
 from greenward.diagnostics.readers import read_run_signals, run_names
 from greenward.diagnostics.signals import RunSignals
-from greenward.ui.cache import Cache
-from greenward.ui.catalog import MAX_INNER, Place, Stamp, stamp
+from greenward.ui.cache import Cache, Stamp
+from greenward.ui.catalog import MAX_INNER, Place, stamp
 from greenward.ui.columns import MAX_HELD_BYTES, MAX_KEYS, Answers, Metrics, Store
 
 MAX_VALUES = 1 << 25  # of all curves of a log

@@ -39,6 +39,8 @@ from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
 from greenward.ui.data import MAX_ROWS, Pages
 from greenward.ui.logs import LogStore
+from greenward.ui.process import WorkerProcess
+from greenward.ui.recognized import Recognized
 from greenward.ui.security import LOOPBACK, Guard
 from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import Verdicts
@@ -267,9 +269,10 @@ def make_app(
 
 
 def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
-    kept = Cache(cache)
-    store = LogStore(kept)
-    return Pages(Catalog(folders, kept), store, Verdicts(kept, store.file))
+    kept, worker = Cache(cache), WorkerProcess()
+    store, recognized = LogStore(kept), Recognized(kept, worker)
+    catalog = Catalog(folders, kept, recognized)
+    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, worker))
 
 
 def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:

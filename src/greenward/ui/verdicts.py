@@ -7,12 +7,9 @@ which is said in its place. A run that is being written is diagnosed again after
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,8 @@ from greenward.common.parsing import parse_json_text
 from greenward.runs.reading import EVALUATIONS, METRICS
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, is_itself, stamp
+from greenward.ui.process import WorkerProcess
 
-SECONDS_FOR_ONE = 600.0  # of a worker that does not answer; on a busy machine it may wait long
 SECONDS_BETWEEN = 60.0
 MAX_LOG_BYTES_BY_ITSELF = 64 << 20
 MAX_WAITING = 300
@@ -33,13 +30,12 @@ _MAX_RECORD = 4 << 20
 class Verdicts:
     """What the diagnosis of each run says, as far as it was made. Use `close` at the end."""
 
-    def __init__(self, cache: Cache, file_of_log: Callable[[Place], Path]) -> None:
-        self._cache, self._file_of_log = cache, file_of_log
+    def __init__(self, cache: Cache, file_of_log: Callable[[Place], Path], worker: WorkerProcess) -> None:
+        self._cache, self._file_of_log, self._worker = cache, file_of_log, worker
         self._found: dict[str, tuple[list[Any], float, dict[str, Any]]] = {}
         self._waiting: list[Place] = []
         self._lock = threading.Condition()
         self._closed = False
-        self._worker: subprocess.Popen[str] | None = None
         self._busy = ""
         self.revision = 0
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -116,7 +112,7 @@ class Verdicts:
             return place
 
     def _ask(self, place: Place) -> dict[str, Any]:
-        """What the worker says of a run. It is started when it is missing, and ended when it hangs."""
+        """What the worker says of a run."""
         for file in place.logs or (place.path / METRICS,):
             try:
                 with open_file(file, 1 << 62, within=place.root):
@@ -124,31 +120,14 @@ class Verdicts:
             except OSError as error:
                 said = f"{file.name}: {error.strerror or error}"
                 return {"verdict": "cannot tell", "headline": said, "error": True}
-        worker = self._worker
-        if worker is None or worker.poll() is not None:
-            worker = self._worker = subprocess.Popen(
-                [sys.executable, "-m", "greenward.ui.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,  # a Ctrl-C is for the server, which ends it
-            )
-        assert worker.stdin is not None and worker.stdout is not None
-        late = threading.Timer(SECONDS_FOR_ONE, worker.kill)
-        late.start()
         try:
-            worker.stdin.write(json.dumps(self._request(place)) + "\n")
-            worker.stdin.flush()
-            found = json.loads(worker.stdout.readline())
+            found = self._worker.ask(self._request(place))
         except (OSError, ValueError):
             return {
                 "verdict": "cannot tell",
                 "headline": "The diagnosis was given up: it failed, or took too long.",
                 "error": True,
             }
-        finally:
-            late.cancel()
         if not is_itself(place):  # the worker reads by path, and may have followed a link that came meanwhile
             return {"verdict": "cannot tell", "headline": "The folder was moved.", "error": True}
         return dict(found)
@@ -159,14 +138,10 @@ class Verdicts:
         return {"path": str(place.path), "inner": place.inner, "out": str(self._file_of_log(place))}
 
     def close(self) -> None:
-        """End the worker."""
+        """Diagnose nothing more."""
         with self._lock:
             self._closed = True
             self._lock.notify()
-        if self._worker is not None:
-            with suppress(OSError):
-                self._worker.kill()
-                self._worker.wait()
 
 
 def findings_in(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Diagnoses runs in a process of its own: a request comes in, a record goes out, a line each.
 
 A request is the path of a run, or a mapping: the path of another trainer's log, the name of the run in it,
-and the file into which its curves are to be written.
+and the file into which its curves are to be written; or a file that may be the log of a training, and the
+folder that no link may lead out of.
 
 It runs at low priority, so that a training on the same machine is not slowed, and with bounded memory.
 """
@@ -25,6 +26,7 @@ from greenward.common.text import visible
 from greenward.diagnostics.diagnose import diagnose_run, diagnose_signals
 from greenward.diagnostics.finding import Diagnosis, Thresholds
 from greenward.diagnostics.findings import answers_behind
+from greenward.diagnostics.readers.recognition import is_training_log
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import Occurrence
 from greenward.runs.files import to_json
@@ -35,6 +37,7 @@ from greenward.ui.verdicts import findings_in
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60
+CPU_SECONDS_OF_A_LOOK = 10  # at a file that may be a log
 SPARK_POINTS = 60
 MAX_SETTINGS = 1000  # of the config in a log
 SPARK = ("reward/mean", "pass_rate", "reward", "loss")
@@ -49,9 +52,14 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     signal.signal(signal.SIGPROF, _too_slow)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         asked = json.loads(line)
-        found = diagnosed_log(**asked) if isinstance(asked, dict) else diagnosed(Path(asked))
+        found: Any
+        if isinstance(asked, dict) and "log" in asked:
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_OF_A_LOOK)
+            found = is_training_log(Path(asked["log"]), Path(asked["within"]))  # False where it takes longer
+        else:
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+            found = diagnosed_log(**asked) if isinstance(asked, dict) else diagnosed(Path(asked))
         signal.setitimer(signal.ITIMER_PROF, 0)
         out.write(json.dumps(found) + "\n")
         out.flush()

@@ -332,11 +332,14 @@ def length_bias(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return Result(numbers={"correlation": 0.0, "count": len(x)}, p_value=1.0)
     correlation = float((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum()))
     z = math.atanh(min(max(correlation, -0.999999), 0.999999)) * math.sqrt(max(free - 3, 1))
-    direction = "longer" if correlation > 0 else "shorter"
+    direction, paid_first = ("longer", "sort=-length") if correlation > 0 else ("shorter", "sort=length")
     numbers = {"correlation": correlation, "count": len(x), "direction": direction}
-    p_value = math.erfc(abs(z) / math.sqrt(2))
     return Result(
-        abs(correlation) > LENGTH_CORRELATION, numbers, p_value=p_value, data={"length_bias": numbers}
+        abs(correlation) > LENGTH_CORRELATION,
+        numbers,
+        selection=paid_first,
+        p_value=math.erfc(abs(z) / math.sqrt(2)),
+        data={"length_bias": numbers},
     )
 
 

@@ -17,7 +17,7 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_DOCUMENT_BYTES, expects, read_file
 from greenward.common.text import visible
 from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs, find_rollouts, numbered
-from greenward.diagnostics.readers.names import GIGABYTE, Columns, RunRows, Table, has_no_unit, renamed
+from greenward.diagnostics.readers.names import Columns, RunRows, Table, translated
 from greenward.diagnostics.readers.rows import Format, Log
 from greenward.diagnostics.signals import HELD_OUT, RunSignals
 from greenward.runs.reading import WARM_START
@@ -49,16 +49,8 @@ def read_run_signals(
             found, form, log, columns = _chosen(find_logs(place), place, run_name)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
-    names, unknown = renamed(columns.values, mapping or {})
-    values, recorded = {}, {}
-    for theirs, (ours, scale, shift) in names.items():
-        column = columns.values[theirs]
-        if ours == "entropy" and scale < 0 and np.nanmin(column, initial=np.inf) >= 0:
-            scale = 1.0  # a loss is the negative of an entropy, and some call the entropy itself a loss
-        if has_no_unit(theirs) and ours != theirs and np.nanmax(column, initial=0.0) < GIGABYTE:
-            scale = GIGABYTE
-        values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
-        recorded[ours] = columns.recorded[theirs]
+    values, theirs, unknown = translated(columns.values, mapping or {})
+    recorded = {ours: columns.recorded[name] for ours, name in theirs.items()}
     # A share of a status is logged where an answer has it: at other steps with a status none has.
     statuses = [name for name in values if name.startswith("status/")]
     judged = np.any([recorded[name] for name in statuses], axis=0)
@@ -93,7 +85,7 @@ def read_run_signals(
         log.session,
         log.format,
         found.files[0].name,
-        {ours: theirs for theirs, (ours, _, _) in names.items() if ours != theirs},
+        {ours: name for ours, name in theirs.items() if ours != name},
         tuple(sorted(checkpoints)),
         find_rollouts(folder),
         columns.reading,

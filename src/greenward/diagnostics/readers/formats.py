@@ -228,6 +228,8 @@ def _by_run(paths: Iterable[Path], folder: Path) -> tuple[dict[tuple[int, str], 
     return by_run, common
 
 
+_DOCUMENTS = (".md", ".htm", ".html")  # prose with tables, which are seldom the log of a run
+_UNNAMED = re.compile(r"[^.]+|.*\.\d{1,9}")  # "stdout", "train.log.1"
 _OF_TRACKERS = (HF_TRAINER, TABLE, WANDB, TRACKIO, TENSORBOARD, MLFLOW)
 _TRACKER_NAME = re.compile("|".join(one.file_names for one in _OF_TRACKERS if not one.inside))
 _LOG_NAME = re.compile("|".join(one.file_names for one in FORMATS if not one.inside))
@@ -237,7 +239,28 @@ def may_be_log(folder: Path, name: str) -> tuple[bool, bool]:
     """Whether a file may be a trainer's or tracker's log, by its name; and whether it may be any log."""
     if any(one.inside in folder.parts for one in _OF_TRACKERS if one.inside) or _TRACKER_NAME.fullmatch(name):
         return True, True
-    return False, bool(_LOG_NAME.fullmatch(name) and not _NO_LOGS.fullmatch(name))
+    is_named = _LOG_NAME.fullmatch(name) or _UNNAMED.fullmatch(name)
+    return False, bool(is_named) and not _NO_LOGS.fullmatch(name) and not name.endswith(_DOCUMENTS)
+
+
+def is_exported_curve(name: str) -> bool:
+    """Whether a file is one of those into which TensorBoard exports the curves of a run."""
+    return _CURVE.fullmatch(name) is not None
+
+
+# What the logger of Stable-Baselines3 and Baselines writes beside `progress.csv`.
+_BESIDE_TABLE = frozenset({"log.txt", "progress.json"})
+
+
+def repeats(path: Path, of_trackers: Iterable[Path]) -> bool:
+    """Whether a file repeats one of those of trackers: the output in the folder of a run of W&B, or the same
+    table in another form.
+    """
+    return any(
+        (one.suffix == ".wandb" and path.is_relative_to(one.parent))
+        or (path.name in _BESIDE_TABLE and one == path.with_name("progress.csv"))
+        for one in of_trackers
+    )
 
 
 def logs_of_trackers(paths: Iterable[Path], folder: Path) -> list[Found]:

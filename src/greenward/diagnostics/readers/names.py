@@ -221,6 +221,26 @@ def renamed(
     return found, tuple(news)
 
 
+def translated(
+    columns: Mapping[str, Floats], mapping: Mapping[str, str]
+) -> tuple[dict[str, Floats], dict[str, str], tuple[str, ...]]:
+    """(the columns of a log by greenward's names and in its units, the log's name of each, unknown names).
+
+    Raises `DiagnosticsError` as `renamed` does.
+    """
+    names, unknown = renamed(columns, mapping)
+    values, theirs = {}, {}
+    for name, (ours, scale, shift) in names.items():
+        column = columns[name]
+        if ours == "entropy" and scale < 0 and np.nanmin(column, initial=np.inf) >= 0:
+            scale = 1.0  # a loss is the negative of an entropy, and some call the entropy itself a loss
+        if has_no_unit(name) and ours != name and np.nanmax(column, initial=0.0) < GIGABYTE:
+            scale = GIGABYTE
+        values[ours] = column if (scale, shift) == (1, 0) else scale * column + shift
+        theirs[ours] = name
+    return values, theirs, unknown
+
+
 def known_name(name: str) -> str | None:
     """greenward's name for one that other tools use; "step" for one of the step, None for an unknown one."""
     if plain_key(name) in STEP_KEYS:

@@ -66,7 +66,7 @@ export class RolloutsPage {
         <section class="stack" aria-label="Answers">
           ${this.steps(data.steps)}
           <div class="bar">
-            <input class="field grow" data-live data-search type="search" placeholder="Search in answers and failures" aria-label="Search in answers" .value=${query.get("text")} @change=${(event) => this.show(query.with("text", event.target.value))}>
+            <input class="field grow" data-live data-search type="search" placeholder="Search in answers, prompts and failures" aria-label="Search in answers" .value=${query.get("text")} @change=${(event) => this.show(query.with("text", event.target.value))}>
             <button class="button" aria-pressed=${query.get("passed") === "0"} @click=${() => this.toggle("passed", "0")}>Failing only</button>
             <button class="button" aria-pressed=${query.get("fold") === "1"} @click=${() => this.toggle("fold", "1")}>Fold identical</button>
             <label class="small only-narrow">Sort <select class="field" aria-label="Sort" @change=${(event) => this.show(query.with("sort", event.target.value))}>${[["", "as trained"], ["-reward", "reward ↓"], ["reward", "reward ↑"], ["-tokens", "longest"]].map(([value, title]) => html`<option value=${value} ?selected=${query.get("sort") === value}>${title}</option>`)}</select></label>

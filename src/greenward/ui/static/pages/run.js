@@ -192,7 +192,7 @@ export class RunPage {
 
   rolloutsOfRange = () => link(runLink(this.params.id, "rollouts"), `step=${this.query.get("from") || 0}-${this.query.get("to")}`);
 
-  theirs = (key) => this.run.verdict?.read?.names[key] ?? "";
+  theirs = (key) => this.run.names[key] ?? "";
 
   charts(keys) {
     const marks = marksOf(this.run);

@@ -48,17 +48,18 @@ export class RunsPage {
   }
 
   view() {
-    const { runs, problems } = this.data;
+    const { runs, problems, waiting } = this.data;
     const rows = this.shown();
     this.rows = rows;
     const arms = runs.filter((run) => run.parent).length;
     const ticked = this.ticked();
     if (!runs.length && !this.data.audits.length)
-      return html`<h1>No runs yet</h1><p>There is no run below ${this.data.folders.join(", ")}. Start one with <code>greenward train quickstart</code>: it appears here by itself.</p>${this.problems(problems)}`;
+      return html`<h1>No runs yet</h1><p>There is no run below ${this.data.folders.join(", ")}. ${waiting ? this.looking(waiting) : html`Start one with <code>greenward train quickstart</code>: it appears here by itself.`}</p>${this.problems(problems)}`;
     return html`
       <h1 class="unseen">Runs</h1>
       ${this.tiles(runs.filter((run) => !run.parent && !run.holds))}
       ${this.problems(problems)}
+      ${waiting ? html`<p class="soft" role="status">${this.looking(waiting)}</p>` : nothing}
       <div class="bar">
         <input class="field grow" data-search type="search" placeholder="Filter: name, algorithm:grpo, state:running, seed:1 …" aria-label="Filter runs" .value=${this.query.get("q")} @input=${(event) => go(link("/", this.query.with("q", event.target.value)), { replace: true })}>
         ${arms ? html`<button class="button" aria-pressed=${this.query.get("arms") === "1"} @click=${() => go(link("/", this.query.with("arms", this.query.get("arms") ? "" : "1")))}>Arms and warm starts (${arms})</button>` : nothing}
@@ -89,6 +90,7 @@ export class RunsPage {
     go(link("/", this.query.with("sort", next)));
   }
 
+  looking = (waiting) => `${count(waiting)} more file${waiting > 1 ? "s are" : " is"} being looked at, whether ${waiting > 1 ? "they are logs" : "it is a log"}.`;
   problems = (problems) => problems.map((text) => html`<p class="note">${text}</p>`);
 
   tiles(runs) {
