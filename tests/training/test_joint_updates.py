@@ -66,7 +66,9 @@ VARIABLES = {
 }
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2", pytest.param("zero3", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fsdp2", "zero3"))]
+)
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if request.param == "zero3":
         pytest.importorskip("deepspeed", reason="make test-distributed installs DeepSpeed")
