@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -85,7 +86,13 @@ def package_of(module: str) -> str | None:
     return rest.partition(".")[0] or None if package == "greenward" else None
 
 
-def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def imported_modules(file: Path) -> tuple[tuple[int, str], ...]:
     """(line, dotted name) of every import in the file, those inside functions included, those of types not."""
 
     def visit(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -101,7 +108,7 @@ def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
         for inner in ast.iter_child_nodes(node):
             yield from visit(inner)
 
-    return visit(ast.parse(file.read_text(encoding="utf-8")))
+    return tuple(visit(parsed(file)))
 
 
 def may_import(importer: str, imported: str) -> bool:
@@ -191,7 +198,7 @@ def test_a_task_is_known_in_its_folder_and_in_the_registry_alone() -> None:
             parts = module.split(".")
             if parts[:2] == ["greenward", "tasks"] and len(parts) > 3 and parts[2] in tasks - {own}:
                 wrong.append(f"{place}:{line} imports {module}")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if (
                 isinstance(node, ast.Constant)
                 and node.value in told

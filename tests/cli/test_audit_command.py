@@ -34,7 +34,25 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
 
 
-def test_what_is_accepted_is_named_with_the_reason_and_the_exit_code_is_1(here):
+@pytest.fixture(scope="module")
+def of_everything(tmp_path_factory):
+    """The audit of a function that pays for every answer."""
+    folder = tmp_path_factory.mktemp("audited")
+    (folder / "some_graders.py").write_text(GRADERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        return audit_function("some_graders:everything")
+
+
+@pytest.fixture
+def audited(monkeypatch, of_everything):
+    """The audit is made once, by the function itself; the command gets its report."""
+    fake = functools.wraps(audit_function)(lambda *_, **__: of_everything)
+    monkeypatch.setattr("greenward.evaluation.audit.audit", fake)
+
+
+def test_what_is_accepted_is_named_with_the_reason_and_the_exit_code_is_1(audited):
     done = CliRunner().invoke(cli, ["audit", "some_graders:everything"])
     assert done.exit_code == 1
     assert "trl signature" in done.output
@@ -64,7 +82,7 @@ def test_a_sound_function_gives_exit_code_0(monkeypatch):
     assert "Sound: accepted 0 of 1 wrong or cheating answers" in done.output
 
 
-def test_json_holds_every_trial(here):
+def test_json_holds_every_trial(audited):
     done = CliRunner().invoke(cli, ["audit", "some_graders:everything", "--json"])
     report = json.loads(done.output)
     assert (report["sound"], report["accepted"]) == (False, len(report["cheats"]))

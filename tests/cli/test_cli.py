@@ -207,7 +207,7 @@ class TestConfig:
         assert parse_recipe(capsys.readouterr().out) == parse_recipe("name: mine\nseed: 6")
 
     def test_check(self, recipe_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("config", "check", recipe_file) == 0
+        assert run("config", "check", recipe_file, "problems.families.limit=40") == 0
         assert "good" in capsys.readouterr().out
         assert run("config", "check", recipe_file, "algorithm=sft") == 2
         assert "warm_start" in capsys.readouterr().err
@@ -216,7 +216,8 @@ class TestConfig:
         assert run("config", "check", recipe_file, "problems.families.limit=40", "--json") == 0
         found = json.loads(capsys.readouterr().out)
         assert found["good"] and not found["errors"] and found["read"][0].startswith("train: ")
-        assert run("config", "check", recipe_file, "sampling.max_tokens=9999", "--json") == 2
+        too_long = ("problems.families.limit=40", "sampling.max_tokens=9999")
+        assert run("config", "check", recipe_file, *too_long, "--json") == 2
         found = json.loads(capsys.readouterr().out)
         assert not found["good"] and "more than the 512 positions" in found["errors"][0]
 

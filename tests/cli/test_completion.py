@@ -19,7 +19,8 @@ from greenward.config.completion import keys_of_override, values_of_override
 from greenward.config.loading import fields_of, load_recipe, shipped_recipes
 from greenward.tasks import recipes_of_task
 
-SECONDS = 120  # for one shell, on a machine that is busy
+SECONDS = 240  # for one shell and its completions, on a machine that is busy
+_END = "end-of-candidates"
 SHELLS = [
     pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"no {name}"))
     for name in ("bash", "zsh", "fish")
@@ -50,24 +51,21 @@ def _typed_in_a_terminal(argv: list[str], lines: list[str], cwd: Path, env: dict
     return said.decode(errors="replace")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a program `greenward` in it, a recipe of one's own, and other files."""
-    program = tmp_path / "bin" / "greenward"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m greenward "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "quite_my_own.yaml").write_text("extends: quickstart\n")
-    (tmp_path / "generated.json").write_text("[]")
-    (tmp_path / "examples").mkdir()
-    return tmp_path
-
-
 class Shell:
-    """A shell in a terminal, in which the completion script has been read."""
+    """A shell in a terminal, in which the completion script has been read.
+
+    It runs in a folder with a program `greenward` in it, a recipe of one's own, and other files.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
+        program = folder / "bin" / "greenward"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m greenward "$@"\n')
+        program.chmod(0o755)
+        (folder / "quite_my_own.yaml").write_text("extends: quickstart\n")
+        (folder / "generated.json").write_text("[]")
+        (folder / "examples").mkdir()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GREENWARD")}
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
         settings = {"PATH": path, "HOME": str(folder), "TERM": "dumb", "INPUTRC": "/dev/null"}
@@ -77,72 +75,70 @@ class Shell:
         self.script = folder / ".script"
         self.script.write_text(script)
 
-    def _fish(self, line: str) -> list[str]:
-        """The candidates for the last word."""
-        command = ["fish", "--no-config", "-c", f"source {self.script}; complete -C '{line}'"]
+    def _fish(self, *lines: str) -> list[list[str]]:
+        """For each line the candidates for its last word."""
+        asked = "; ".join(f"complete -C '{line}'; echo {_END}" for line in lines)
+        command = ["fish", "--no-config", "-c", f"source {self.script}; {asked}"]
         done = subprocess.run(
             command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=True
         )
-        return [one.partition("\t")[0] for one in done.stdout.splitlines()]
+        parts = done.stdout.split(f"{_END}\n")[:-1]
+        return [[one.partition("\t")[0] for one in part.splitlines()] for part in parts]
 
-    def _typed(self, keys: str) -> str:
+    def _typed(self, *keys: str) -> str:
         argv = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}[self.name]
-        lines = ["PS1='PROMPT''>' LISTMAX=9999\n", f". {self.script}\n", keys, "exit\n"]
+        lines = ["PS1='PROMPT''>' LISTMAX=9999\n", f". {self.script}\n", *keys, "exit\n"]
         return _typed_in_a_terminal(argv, lines, self.folder, self.env)
 
-    def after_tab(self, line: str) -> str:
-        """What a tab makes of a line."""
+    def after_tab(self, *lines: str) -> list[str]:
+        """What a tab makes of each line."""
         if self.name == "fish":
-            begun = line.removesuffix(line.split(" ")[-1])
-            (found,) = self._fish(line)
-            return begun + found
-        self._typed(f"{line}\t\x01printf %s '\x05' > after\n")  # to the line's begin, and to its end
-        return (self.folder / "after").read_text().rstrip()
+            found = self._fish(*lines)
+            assert [len(candidates) for candidates in found] == [1] * len(lines), found
+            begun = (line.removesuffix(line.split(" ")[-1]) for line in lines)
+            return [line + candidates[0] for line, candidates in zip(begun, found, strict=True)]
+        # To the line's begin, and to its end.
+        self._typed(*(f"{line}\t\x01printf '%s\\n' '\x05' >> after\n" for line in lines))
+        return [line.rstrip() for line in (self.folder / "after").read_text().splitlines()]
 
     def offered(self, line: str) -> str:
         """What is shown where a tab leaves several candidates."""
         if self.name == "fish":
-            return "\n".join(self._fish(line))
+            return "\n".join(self._fish(line)[0])
         return self._typed(f"{line}\t\t\x15\n")  # and the line is deleted
 
 
-@pytest.fixture
-def shell(request: pytest.FixtureRequest, folder: Path) -> Shell:
-    return Shell(request.param, folder)
+@pytest.fixture(scope="module", params=SHELLS)
+def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    return Shell(request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("shell", SHELLS, indirect=True)
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("greenward tra", "greenward train"),
-        ("greenward train quick", "greenward train quickstart"),
-        ("greenward train quite", "greenward train quite_my_own.yaml"),
-        ("greenward train quickstart training.max_st", "greenward train quickstart training.max_steps="),
-        ("greenward train quickstart algorithm.name=pp", "greenward train quickstart algorithm.name=ppo"),
-        (
-            "greenward train quickstart problems.train=gen",
-            "greenward train quickstart problems.train=generated.json",
-        ),
-        ("greenward train --output exa", "greenward train --output examples/"),
-        ("greenward train --output=exa", "greenward train --output=examples/"),
-        ("greenward demo model=exa", "greenward demo model=examples/"),
-    ],
-)
-def test_a_tab_completes_commands_recipes_keys_values_and_files(
-    shell: Shell, typed: str, completed: str
-) -> None:
-    assert shell.after_tab(typed).rstrip("/") == completed.rstrip("/")
+COMPLETED = {
+    "greenward tra": "greenward train",
+    "greenward train quick": "greenward train quickstart",
+    "greenward train quite": "greenward train quite_my_own.yaml",
+    "greenward train quickstart training.max_st": "greenward train quickstart training.max_steps=",
+    "greenward train quickstart algorithm.name=pp": "greenward train quickstart algorithm.name=ppo",
+    "greenward train quickstart problems.train=gen": "greenward train quickstart problems.train=generated.json",
+    "greenward train --output exa": "greenward train --output examples/",
+    "greenward train --output=exa": "greenward train --output=examples/",
+    "greenward demo model=exa": "greenward demo model=examples/",
+}
 
 
-@pytest.mark.parametrize("shell", SHELLS, indirect=True)
+def test_a_tab_completes_commands_recipes_keys_values_and_files(shell: Shell) -> None:
+    found = dict(zip(COMPLETED, shell.after_tab(*COMPLETED), strict=True))
+    assert {typed: line.rstrip("/") for typed, line in found.items()} == {
+        typed: line.rstrip("/") for typed, line in COMPLETED.items()
+    }
+
+
 def test_recipes_and_files_are_offered_together(shell: Shell) -> None:
     offered = shell.offered("greenward train qui")
     assert "quickstart" in offered
     assert "quite_my_own.yaml" in offered
 
 
-@pytest.mark.parametrize("shell", SHELLS, indirect=True)
 def test_all_keys_with_the_same_beginning_are_offered(shell: Shell) -> None:
     offered = shell.offered("greenward train quickstart training.max_")
     expected = [

@@ -19,6 +19,7 @@ def test_each_finding_with_a_selection_of_its_own_is_proven():
     assert SHOWS.keys() == {name for name, one in FINDINGS.items() if one.selection}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWS)
 def test_the_selected_answers_show_the_finding_more_than_the_others(name):
     found = [one for seed in range(2) if (one := judge(name, seed)) is not None]

@@ -485,7 +485,13 @@ _KINDS = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [(None, 11), (None, 12), *((kind, 13 + i) for i, kind in enumerate(_KINDS))]
+    ("kind", "seed"),
+    [
+        (None, 11),
+        *((kind, 13 + i) for i, kind in enumerate(_KINDS[:5])),
+        *(pytest.param(kind, 18 + i, marks=pytest.mark.slow) for i, kind in enumerate(_KINDS[5:])),
+        pytest.param(None, 12, marks=pytest.mark.slow),
+    ],
 )
 def test_the_monitor_and_the_diagnosis_say_the_same(tmp_path, kind, seed, monkeypatch):
     """Of a log that ended: the same findings of the same weight. While it grows: what a prefix shows."""

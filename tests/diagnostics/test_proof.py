@@ -122,24 +122,24 @@ def test_a_replay_that_ends_before_a_planted_fault_begins_leaves_it_out(tmp_path
     assert planted == ({"after_step": 300} if kept else None)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        {"rewards": [{"name": "evil:f"}]},
-        {"rewards": ["a.b:f.g"]},
-        {"self_play": {"games": [{"name": "evil:G"}]}},
-        {"self_play": {"opponents": {"model@http://127.0.0.1:9": 1.0}}},
-        {"monitor": {"rules": "rules.yaml"}},
-        {"algorithm": {"name": "grpo", "loss": "evil:loss"}},
-        {"algorithm": {"name": "grpo", "advantage": "evil:advantage"}},
-        {"sandbox": {"backend": "ray"}},
-        {"sandbox": {"packages": ["evil"]}},
-        {"sandbox": {"backend": "http", "http": {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}}},
-        {"tracking": {"mlflow": {"uri": "http://127.0.0.1:9"}}},
-        {"rollouts": {"engine": "server", "server": {"base_url": "http://127.0.0.1:9"}}},
-    ],
+CODE = (
+    {"rewards": [{"name": "evil:f"}]},
+    {"rewards": ["a.b:f.g"]},
+    {"self_play": {"games": [{"name": "evil:G"}]}},
+    {"self_play": {"opponents": {"model@http://127.0.0.1:9": 1.0}}},
+    {"monitor": {"rules": "rules.yaml"}},
+    {"algorithm": {"name": "grpo", "loss": "evil:loss"}},
+    {"algorithm": {"name": "grpo", "advantage": "evil:advantage"}},
+    {"sandbox": {"backend": "ray"}},
+    {"sandbox": {"packages": ["evil"]}},
+    {"sandbox": {"backend": "http", "http": {"urls": ["http://127.0.0.1:9"], "token_env": "HOME"}}},
+    {"tracking": {"mlflow": {"uri": "http://127.0.0.1:9"}}},
+    {"rollouts": {"engine": "server", "server": {"base_url": "http://127.0.0.1:9"}}},
 )
-def test_a_replay_imports_what_a_config_names_only_where_that_is_trusted(tmp_path, training, code):
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_a_replay_imports_nothing_that_a_config_names_where_that_is_not_trusted(tmp_path, training, code):
     run = faulty(tmp_path / "run", max_grad_norm=5.0)
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | code))
@@ -149,6 +149,12 @@ def test_a_replay_imports_what_a_config_names_only_where_that_is_trusted(tmp_pat
     with pytest.raises(DiagnosticsError, match="imports, runs or connects to"):
         proof.bisect_settings(run, tmp_path / "trials", good=good)
     assert training == []
+
+
+def test_code_that_is_trusted_is_no_reason_to_refuse_a_replay(tmp_path, training):
+    run = faulty(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | CODE[0]))
     proof.replay(run, tmp_path / "again", trusts_code=True)
     assert len(training) == 1
 

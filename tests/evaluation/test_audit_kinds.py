@@ -369,6 +369,7 @@ FOR_PYTEST = (
 )
 
 
+@pytest.mark.slow
 def test_tests_for_pytest_are_run_by_it_and_are_those_that_an_answer_can_change(project):
     (project / "tests" / "test_shapes.py").write_text(FOR_PYTEST)
     report = audit_repository(project, solution=project.parent / "solved")

@@ -32,7 +32,7 @@ def unit_tests(answers):
     return [float(one.verdict.passed) for one in answers]
 
 
-def keyword(completions, **columns):
+def keyword(completions):  # no columns: the audit need not find out whether it reads verdicts among them
     return [float("return" in text) for text in completions]
 """
 TYPES = {

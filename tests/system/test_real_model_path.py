@@ -18,7 +18,13 @@ REWARD = "def vowels(completions, **columns):\n    return [sum(c in 'aeiou' for 
 
 
 @pytest.mark.parametrize(
-    ("family", "chat"), [("qwen2", True), ("qwen3", False), ("llama", True), ("gpt2", False)]
+    ("family", "chat"),
+    [
+        ("qwen2", True),
+        pytest.param("qwen3", False, marks=pytest.mark.slow),
+        pytest.param("llama", True, marks=pytest.mark.slow),
+        ("gpt2", False),
+    ],
 )
 def test_a_published_model_trains_by_its_folder(family, chat, published, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")

@@ -1,7 +1,7 @@
 """Safety net: every form of evaluation gives the summary and the verdicts that were recorded.
 
 A model, a run, a server, a file of answers, agents, labels, games and a Q-network are evaluated by the command
-line. Where numbers are meant to change, record all of them or some anew:
+line. The runs are those of `test_recorded_runs`, and are themselves held to what was recorded of them. Where numbers are meant to change, record all of them or some anew:
 
     PYTHONPATH=tests python tests/system/test_recorded_evaluations.py [NAME …]
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from recording import call, check, record_lines, train
-from test_recorded_runs import RUNS, slow_ones_marked
+from test_recorded_runs import EVALUATED, RUNS, check_run, slow_ones_marked
 
 from openai_server import OpenAIServer
 from tiny_model import DATA
@@ -97,35 +97,54 @@ def _file(folder: Path) -> dict[str, Any]:
     return _outcome(folder / "out", "grade", samples, "--suite", SUITE, "--k", "1,2", *limits)
 
 
-def _of_run(name: str, *arguments: object) -> Callable[[Path], dict[str, Any]]:
-    """Evaluates a run of `test_recorded_runs`."""
+def _of_run(form: str, *arguments: object) -> Callable[[Path], dict[str, Any]]:
+    """Evaluates the run of a form, which it leaves in `run`."""
+    run = RUNS[RUN_OF[form]]
 
     def evaluate(folder: Path) -> dict[str, Any]:
-        train(RUNS[name].recipe, folder / "run", *RUNS[name].overrides)
+        train(run.recipe, folder / "run", *run.overrides)
         return _evaluate(folder, folder / "run", *arguments)
 
     return evaluate
 
 
+RUN_OF = {
+    "run": "quickstart",
+    "edits": "repair_by_edits",
+    "feedback": "repair_with_feedback",
+    "agent": "agent",
+    "spec": "spec",
+    "vulnerability": "vulnerability",
+    "games": "self_play_tictactoe",
+    "kuhn": "self_play_kuhn",
+    "dqn": "dqn",
+}
 FORMS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "policy": _policy,
     "server": _server,
     "file": _file,
-    "run": _of_run("quickstart", "--n", 2),
-    "edits": _of_run("repair_by_edits", "--n", 2, "--limit", 4),
-    "feedback": _of_run("repair_with_feedback", "--n", 2, "--limit", 4),
+    "run": _of_run("run", "--n", 2),
+    "edits": _of_run("edits", "--n", 2, "--limit", 4),
+    "feedback": _of_run("feedback", "--n", 2, "--limit", 4),
     "agent": _of_run("agent", "--n", 2, "--limit", 4),
     "spec": _of_run("spec", "--n", 2, "--limit", 4),
     "vulnerability": _of_run("vulnerability", "--n", 3, "--limit", 6),
-    "games": _of_run("self_play_tictactoe", "--n", 8),
-    "kuhn": _of_run("self_play_kuhn", "--n", 8),
+    "games": _of_run("games", "--n", 8),
+    "kuhn": _of_run("kuhn", "--n", 8),
     "dqn": _of_run("dqn", "--n", 3),
 }
 
 
 @pytest.mark.parametrize("form", slow_ones_marked(FORMS))
 def test_an_evaluation_gives_what_was_recorded(form: str, tmp_path: Path) -> None:
-    check(json.loads(RECORD.read_text())[form], FORMS[form](tmp_path))
+    found = FORMS[form](tmp_path)
+    if form in RUN_OF:
+        check_run(RUN_OF[form], tmp_path / "run")
+    check(json.loads(RECORD.read_text())[form], found)
+
+
+def test_each_run_that_is_left_to_this_file_is_evaluated_here() -> None:
+    assert set(RUN_OF.values()) == EVALUATED
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ def test_a_run_killed_at_a_random_moment_and_resumed_equals_an_uninterrupted_one
     assert evaluated(run) == evaluated(finished)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_a_checkpoint_and_exit_code_130(tmp_path: Path) -> None:
     run = tmp_path / "interrupted"
     code, said = signalled(run, signal.SIGINT, 2, "training.max_steps=500")

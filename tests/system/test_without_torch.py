@@ -118,7 +118,7 @@ def test_torch_is_hidden(run):
         ("report run --format markdown", "run"),
         ("rollouts run", "passed"),
         ("doctor", "isolation"),
-        ("selftest", "findings fire"),
+        pytest.param("selftest", "findings fire", marks=pytest.mark.slow),
         ("config schema", ""),
     ],
 )  # fmt: skip

@@ -1,10 +1,14 @@
-"""Updates that one process makes alone and several make together: called by a test, and run by its processes.
+"""Updates that one process makes alone and several make together: called by a test, and run as a program.
 
-python joint_updates.py RESULTS     in each process, with the variables that a launcher sets
+python joint_updates.py RESULTS     with the variables that a launcher sets, but for those of a rank
+
+The program forks once it has loaded torch and what optimizers and shards load of it, which takes longer than
+the updates.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo
+import torch.distributed.fsdp
 
 from greenward.config.sections import (
     GRPOAlgorithmConfig,
@@ -146,13 +152,29 @@ CASES: dict[str, Callable[[], Result]] = {
 }
 
 
+def forked_ranks() -> list[int]:
+    """Fork a process for each rank but the first, and set the variables of each: the pids, for the first."""
+    others: list[int] = []
+    rank = 0
+    for other in range(1, int(os.environ["WORLD_SIZE"])):
+        if (pid := os.fork()) == 0:
+            others, rank = [], other
+            break
+        others.append(pid)
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    return others
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    others = forked_ranks()
     with distributed.process_group():
         names = [name for name in CASES if "ppo" not in name or distributed.sharding() != "zero3"]
         results = {name: CASES[name]() for name in names}
         if distributed.is_first():
             torch.save(results, Path(sys.argv[1]))
+    failed = [pid for pid in others if os.waitpid(pid, 0)[1]]
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

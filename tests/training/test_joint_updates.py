@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,33 +24,30 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
-def run_together(script: list[str], count: int = 2, timeout: float = 300, **variables: str) -> None:
-    """Run a Python program in several processes, as a launcher does; fails where one of them does."""
-    shared = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        **variables,
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *script],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+def run_together(results: Path, count: int = 2, timeout: float = 300, **variables: str) -> None:
+    """Run the updates in several processes, with what a launcher sets; fails where one of them does."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(results)],
+        env={
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": free_port(),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            **variables,
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        said = [process.communicate(timeout=timeout)[1] for process in processes]
+        said = process.communicate(timeout=timeout)[1]
     finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * count, "\n".join(said)[-4000:]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said[-4000:]
 
 
 def comparable(metrics: dict[str, float]) -> dict[str, float]:
@@ -67,12 +66,14 @@ VARIABLES = {
 }
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2", pytest.param("zero3", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fsdp2", "zero3"))]
+)
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if request.param == "zero3":
         pytest.importorskip("deepspeed", reason="make test-distributed installs DeepSpeed")
     results = tmp_path_factory.mktemp("joint") / "results.pt"
-    run_together([str(SCRIPT), str(results)], **VARIABLES[request.param])
+    run_together(results, **VARIABLES[request.param])
     found: dict[str, Any] = torch.load(results, weights_only=True)
     return found
 

@@ -10,13 +10,12 @@ from pydantic.fields import FieldInfo
 
 from greenward.common.errors import GreenwardError
 from greenward.config.loading import (
-    RecipeText,
     all_recipes,
     fields_of,
     find_recipe,
     identity,
     names_code,
-    read_recipe_file,
+    read_recipe,
     recipe_class,
 )
 from greenward.config.recipe import Recipe
@@ -89,8 +88,7 @@ def _class(recipe: str | None, overrides: Sequence[str]) -> type[Recipe] | None:
     if recipe is None:
         return None
     try:
-        file = find_recipe(recipe)
-        text = RecipeText.read_recipe(read_recipe_file(file), str(file))
+        text = read_recipe(find_recipe(recipe))
         for override in overrides:
             text = text.with_override(override, {})
     except GreenwardError:  # the command itself will say what is wrong

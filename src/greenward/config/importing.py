@@ -18,6 +18,7 @@ from greenward.config.loading import (
     key_path,
     leaves,
     parse_recipe,
+    read_recipe,
     read_recipe_file,
     shipped_recipes,
 )
@@ -89,7 +90,7 @@ def is_original(path: str | Path) -> bool:
         return any((path / name).is_file() for name in _TREES)
     if not path.is_file():
         return False
-    data = RecipeText.read_recipe(read_recipe_file(path), str(path)).data
+    data = read_recipe(path).data
     if {"task", "extends", "kind", "algorithm", PRETRAINED} & data.keys():
         return False
     if _DEFAULTS in data:
@@ -213,14 +214,13 @@ def _fate(key: str, value: Any, row: Row, given: Mapping[str, Any], source: Reci
 
 def _recipe(original: Original, fates: tuple[KeyFate, ...], path: Path) -> RecipeText:
     """The shipped recipe with the keys that were taken over; that of a pretrained model if one is named."""
-    shipped = shipped_recipes()[original.recipe]
-    recipe = RecipeText.read_recipe(read_recipe_file(shipped), str(shipped))
+    recipe = read_recipe(shipped_recipes()[original.recipe])
     data = dict(recipe.data)
     pretrained = data.pop(PRETRAINED, None)
     recipe = RecipeText(recipe.name, data, recipe.places)
     if pretrained and any(one.ours == "model.id" for one in fates):
         for key, value in leaves(pretrained):
-            recipe = recipe.with_value(key, value, str(shipped), {})
+            recipe = recipe.with_value(key, value, recipe.name, {})
         recipe.data.get("model", {}).pop("shape", None)
     for ours, value in original.fixed.items():
         recipe = recipe.with_value(key_path(ours), value, str(path), {})

@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -537,11 +538,11 @@ def load_recipe(
     and what was found; for an unknown key, the nearest known ones.
     """
     file = find_recipe(path)
-    text = read_recipe_file(file)
+    source = read_recipe(file)
     recorded = _is_recorded(file)
     if recorded:
-        refuse_code(RecipeText.read_recipe(text, str(file)).data)
-    return parse_recipe(text, overrides, name=str(file), recorded=recorded, machine=machine)
+        refuse_code(source.data)
+    return _resolved(source, overrides, recorded, machine)
 
 
 def _is_recorded(file: Path) -> bool:
@@ -560,6 +561,22 @@ def read_recipe_file(file: Path) -> str:
         raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}).") from None
 
 
+def read_recipe(file: Path) -> RecipeText:
+    """The data of a recipe file. Raises `ConfigError` as `read_recipe_file` and `RecipeText.read_recipe` do.
+
+    Parsing YAML takes most of the time of loading a recipe, and those that are shipped are loaded again and
+    again: by a sweep, a demo or a notebook. Each is parsed once, unless its text has changed.
+    """
+    text = read_recipe_file(file)
+    if file.parent != shipped_folder():
+        return RecipeText.read_recipe(text, str(file))
+    source = _parsed(text, str(file))
+    return replace(source, data=deepcopy(source.data))
+
+
+_parsed = lru_cache(maxsize=64)(RecipeText.read_recipe)
+
+
 def parse_recipe(
     text: str,
     overrides: Sequence[str] = (),
@@ -569,7 +586,15 @@ def parse_recipe(
     machine: Callable[[], Surroundings] | None = None,
 ) -> Recipe:
     """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
-    source = RecipeText.read_recipe(text, name)
+    return _resolved(RecipeText.read_recipe(text, name), overrides, recorded, machine)
+
+
+def _resolved(
+    source: RecipeText,
+    overrides: Sequence[str],
+    recorded: bool,
+    machine: Callable[[], Surroundings] | None,
+) -> Recipe:
     source = replace(source, data=upgrade(source.data)) if recorded else _with_base(source)
     validate = partial(_validate, file=None if recorded else recipe_class(source.data))
     resolved = _overridden(source, overrides)
@@ -616,7 +641,7 @@ def _with_base(source: RecipeText, extending: Sequence[Path] = ()) -> RecipeText
     extending = (*extending, Path(source.name).resolve())
     if len(extending) > _MOST_BASES:
         raise ConfigError(f"{place}: {EXTENDS}: more than {_MOST_BASES} recipes extend each other.")
-    base = RecipeText.read_recipe(read_recipe_file(file), str(file))
+    base = read_recipe(file)
     if _is_recorded(file):
         refuse_code(base.data)
         base = replace(base, data=upgrade(base.data))

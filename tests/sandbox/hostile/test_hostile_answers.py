@@ -74,7 +74,7 @@ def test_forgers_do_not_pass_assertions_and_check_functions_either(world, arena,
     assert let_through(world, arena, of_family(family), form=form) == {}
 
 
-@pytest.mark.parametrize("arena", ["all", "core"], indirect=True)
+@pytest.mark.parametrize("arena", ["all", pytest.param("core", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("form", ["tests", "checks", "stdio", "in_process"])
 def test_no_answer_can_blame_the_infrastructure_whatever_its_tests(world, arena, form):
     assert let_through(world, arena, of_family("blaming the infrastructure"), form=form) == {}

@@ -270,13 +270,11 @@ def test_saved_problems_are_judged_as_they_were_mined(mined):
     assert [one.passed for one in verdicts] == [True, False, False] * len(problems)
 
 
-def test_a_limit_takes_the_same_problems_every_time(tmp_path, mined):
-    folder, _ = mined
+def test_a_limit_takes_the_same_problems_every_time(tmp_path):
+    tree = write_package(tmp_path / "shop-1", {}) / "shop"
     found = []
     for name in ("a", "b"):
-        result = mine_problems(
-            [str(folder / "shop-1/shop")], tmp_path / name, MiningOptions(limit=1, workers=1)
-        )
+        result = mine_problems([str(tree)], tmp_path / name, MiningOptions(limit=1, workers=1))
         found.append(([one.task_id for one in result.train], result.train.data_hash, len(result.held_out)))
     assert found[0] == found[1] and len(found[0][0]) == 1 and found[0][2] == 0
     assert not (tmp_path / "a/held_out.json").exists()
