@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import re
 import runpy
 import shutil
@@ -103,11 +104,16 @@ def test_the_sources_of_reward_functions_are_kept_and_hold_for_a_resume(tmp_path
     texts = {}
     for letter in "ab":
         texts[letter] = (
-            f"def count(completions, **columns):\n    return [text.count('{letter}') for text in completions]\n"
+            "import os\nfrom pathlib import Path\n\ndef count(completions, **columns):\n"
+            f"    Path('process_{letter}').write_text(str(os.getpid()))\n"
+            f"    return [text.count('{letter}') for text in completions]\n"
         )
         Path(f"counting_{letter}.py").write_text(texts[letter])
     named = "rewards=[{name: 'counting_a:count', weight: 0.5}, {name: 'counting_b:count'}, {name: tests}]"
     assert train(resolve(named, "training.max_steps=1"), tmp_path / "run", quiet=True)
+    for letter in "ab":  # their processes have ended with the training
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(Path(f"process_{letter}").read_text()), 0)
     kept = {file.name: file.read_text() for file in (tmp_path / "run").glob("own_*.py")}
     assert kept == {"own_reward_count.py": texts["a"], "own_reward_count_.py": texts["b"]}
     Path("counting_b.py").write_text(texts["b"].replace("'b'", "'c'"))

@@ -157,8 +157,12 @@ class ProblemTask(Task):
     def open(self, run: RunDirectory, stack: ExitStack) -> None:
         """Start the grader, and verify the references of problems from files."""
         from greenward.grading.judge import Grader, build_grader
+        from greenward.grading.user_rewards import CustomReward
         from greenward.grading.verification import verify_references
 
+        for term in self._reward_terms:
+            if isinstance(term, CustomReward):
+                stack.callback(term.close)
         self.grader = grader = stack.enter_context(self.judge())
         run.add_provenance(sandbox=grader.isolation.to_json())
         if self.suites:  # they are judged by their tests, whatever judges the task
