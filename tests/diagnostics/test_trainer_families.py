@@ -155,14 +155,21 @@ def test_no_learning_needs_a_bound_below_the_noise_of_a_row(tmp_path, rise, call
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_learning_is_shown_not_shown_or_cannot_be_told(tmp_path, seed):
+def test_learning_is_shown_or_cannot_be_told(tmp_path, seed):
     noise = np.random.default_rng(seed).normal(0, 0.2, 300)
     rising = grpo(tmp_path / "rising", np.linspace(0.2, 0.7, 300) + noise)
     assert rising.verdict == "healthy"
-    flat = grpo(tmp_path / "flat", 0.3 + noise)
-    assert [one.name for one in flat.findings if one.severity != "info"] == ["no-learning"]
     short = grpo(tmp_path / "short", 0.3 + noise[:40])
     assert short.verdict == "cannot tell" and "learning is not shown" in short.headline
+
+
+def test_a_flat_reward_is_no_learning_but_for_chance(tmp_path):
+    """By chance a rise is sure in 5 % of the logs, and of some it cannot be told."""
+    named = []
+    for seed in range(12):
+        found = grpo(tmp_path / str(seed), 0.3 + np.random.default_rng(seed).normal(0, 0.2, 300))
+        named.append([one.name for one in found.findings if one.severity != "info"])
+    assert named.count(["no-learning"]) >= 8 and all(one in ([], ["no-learning"]) for one in named)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,6 +12,7 @@ from rich.console import Console
 from greenward.common.errors import RunError
 from greenward.reports import write
 from greenward.reports.evaluation import evaluation_report
+from greenward.reports.recorded import report_of
 from greenward.reports.render import print_report
 from greenward.runs.reading import is_evaluation
 
@@ -86,7 +87,7 @@ def test_nothing_in_an_answer_acts(folder):
 
 def test_views_are_written_into_a_folder_of_their_own(folder, tmp_path):
     assert is_evaluation(folder)
-    paths = write.write_report(write.report_of(folder), tmp_path / "report")
+    paths = write.write_report(report_of(folder), tmp_path / "report")
     assert {path.name for path in paths.values()} == {"report.html", "report.md", "report.json"}
     assert failed_tasks(folder) == ["Mbpp/2"]
 
