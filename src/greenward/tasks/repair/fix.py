@@ -47,6 +47,7 @@ from greenward.problems.mining import (
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
     FunctionNode,
+    dotted_name,
     first_line,
     loaded_names,
     parse_or_none,
@@ -218,9 +219,7 @@ def find_repair(
     started = time.monotonic()
     with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
         with shown.during("running the tests on the file"):
-            (before,) = grader.grade([(problem, problem.buggy_code)])
-        if before.status.family is Family.INFRASTRUCTURE:
-            raise SandboxError(f"the tests could not be run: {before.error_message}")
+            problem, before = _judged_as_it_is(problem, project, grader, shown)
         if before.passed:
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
@@ -243,6 +242,30 @@ def find_repair(
                 changes = judge.changes(selection)
     seconds = {"loading": asked.loading, "answers": asked.drawing, "tests": judge.seconds}
     return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds)
+
+
+def _judged_as_it_is(
+    problem: Problem, project: _Project, grader: Grader, progress: Progress
+) -> tuple[Problem, Verdict]:
+    """The problem without tests that are skipped as the file is, and the verdict on the file.
+
+    Raises `ProblemError` where all are skipped, `SandboxError` where the tests cannot be run.
+    """
+    names = list(project.tests)
+    skipped = replace(problem, **run_by_runner(names, "left_out"))
+    before, found = grader.grade([(one, problem.buggy_code) for one in (problem, skipped)])
+    if not before.passed and any(found.tests_passed):
+        run = [name for name, is_out in zip(names, found.tests_passed, strict=True) if not is_out]
+        if not run:
+            raise ProblemError(
+                f"all {len(names)} tests are skipped.", remedy="Name tests that are run on this machine."
+            )
+        progress.message(f"{len(names) - len(run)} tests are skipped and do not count")
+        problem = replace(problem, **run_by_runner(run))
+        (before,) = grader.grade([(problem, problem.buggy_code)])
+    if before.status.family is Family.INFRASTRUCTURE:
+        raise SandboxError(f"the tests could not be run: {before.error_message}")
+    return problem, before
 
 
 class _Judge:
@@ -739,11 +762,30 @@ def _tests_in(file: SourceFile) -> Iterator[_Test]:
         functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
         return [one for one in functions if one.name.startswith("test")]
 
-    between, start = ("::", file.place) if needs_pytest(file) else (".", file.module)
+    is_for_pytest = needs_pytest(file)
+    between, start = ("::", file.place) if is_for_pytest else (".", file.module)
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     for node in body:
         if isinstance(node, ast.ClassDef):
-            for one in tests_of(node.body):
-                yield _Test(between.join((start, node.name, one.name)), file, one, node)
+            lineage, has_others = _lineage(node, classes)
+            if has_others or (is_for_pytest and node.name.startswith("Test")):
+                found = {one.name: one for of in reversed(lineage) for one in tests_of(of.body)}
+                for one in found.values():
+                    yield _Test(between.join((start, node.name, one.name)), file, one, node)
         else:
             for one in tests_of([node]):
                 yield _Test(f"{file.place}::{one.name}", file, one, None)
+
+
+def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[list[ast.ClassDef], bool]:
+    """The class, then those of its file that it derives from, and whether it derives from others, too."""
+    found, waiting, has_others = [node], [node], False
+    while waiting:
+        for base in waiting.pop(0).bases:
+            name = dotted_name(base)
+            if (known := classes.get(name)) is None:
+                has_others |= name != "object"
+            elif known not in found:
+                found.append(known)
+                waiting.append(known)
+    return found, has_others
