@@ -782,3 +782,77 @@ def test_a_file_of_tests_that_cannot_be_imported_is_told_and_the_others_are_run(
     done = fix([RIGHT])
     assert "1 of 4 tests pass." in done.output and "Best: failed, 2 of 4 tests pass." in done.output
     assert "test_first.py::test_empty: " in done.output and "cannot import name 'dearest'" in done.output
+
+
+@pytest.mark.parametrize("ends", ["server", "Ctrl-C"])
+@pytest.mark.parametrize("chosen", [["--json", "--yes"], ["--yes"], []])
+def test_what_was_reached_is_shown_when_a_later_round_ends_early(
+    chosen: list[str], ends: str, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "shop/prices.py").write_text(TWO_BUGS)
+    (shop / "tests/test_prices.py").write_text(TWO_TESTS)
+    read = find_repair.__globals__["_AskedServer"]._extracted
+
+    def extracted(self: object, problem: object, text: str) -> object:
+        if text == "interrupted":
+            raise KeyboardInterrupt
+        return read(self, problem, text)
+
+    monkeypatch.setattr("greenward.tasks.repair.fix._AskedServer._extracted", extracted)
+
+    def answer(prompt: str) -> str:
+        return "interrupted" if "test_the_dearest: " in prompt else TAXED
+
+    def fault(prompt: str, attempt: int) -> str | None:
+        return "other_json" if ends == "server" and "test_the_dearest: " in prompt else None
+
+    with OpenAIServer(answer, fault) as server:
+        command = ["fix", "shop/prices.py", "--tests", "tests", "--model", "tiny", "--n", "1"]
+        done = CliRunner().invoke(cli, [*command, "--base-url", server.url, *chosen])
+    assert "+    return sum(prices) * (1 + RATE)" in done.stdout.replace("\\n", "\n")
+    is_applied = ends == "server" and "--yes" in chosen
+    if "--json" in chosen:
+        found = json.loads(done.stdout)
+        assert found["applied"] is is_applied and found["tests_passed"] == 2 and not found["passed"]
+    else:
+        assert "Best: failed, 2 of 3 tests pass." in done.output
+        assert ("Applied." if is_applied else "Nothing was changed") in done.output
+    expected = TWO_BUGS.replace("* RATE", "* (1 + RATE)") if is_applied else TWO_BUGS
+    assert (shop / "shop/prices.py").read_text() == expected
+    if ends == "server":
+        assert isinstance(done.exception, ConfigError) and "no choice" in str(done.exception)
+    else:
+        assert done.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tests"),
+    [
+        ("from json import loads\n\ndef read(text):\n    return loads(text)['b']\n",
+         "from json import loads\n\ndef read(text):\n    return loads(text)['a']\n",
+         "class Cases(unittest.TestCase):\n    def test_read(self):\n"
+         "        self.assertEqual(json.read('{\"a\": 1}'), 1)\n"),
+        ("def read(text):\n    return None\n",
+         "from json import loads\n\ndef read(text):\n    return loads(text)['a']\n",
+         "class Cases(unittest.TestCase):\n    def test_read(self):\n"
+         "        self.assertEqual(json.read('{\"a\": 1}'), 1)\n"),
+        ("x = 1\n", "x = 1\n\n\nclass Stack:\n    top = 1\n",
+         "class Stack(unittest.TestCase):\n    def test_top(self):\n"
+         "        self.assertEqual(json.Stack.top, 1)\n"),
+        ("x = 1\n", "x = 1; from shop.json import x; y = 2\n",
+         "class Stack(unittest.TestCase):\n    def test_y(self):\n        self.assertEqual(json.y, 2)\n"),
+    ],
+)  # fmt: skip
+def test_what_has_the_name_of_a_test_or_of_the_module_stays_where_tests_need_it(
+    before: str, after: str, tests: str, shop: Path
+) -> None:
+    (shop / "shop/json.py").write_text(before)
+    (shop / "tests/test_prices.py").write_text(f"import unittest\nfrom shop import json\n\n\n{tests}")
+    with OpenAIServer(lambda prompt: f"```python\n{after}```") as server:
+        options = FixOptions(answers=1, form="function")
+        repair = find_repair(Path("shop/json.py"), Path("tests"), f"tiny@{server.url}", options)
+    assert repair.passed, repair.outcomes()
+    repair.apply()
+    assert list(filter(None, (shop / "shop/json.py").read_text().split("\n"))) == list(
+        filter(None, after.split("\n"))
+    )

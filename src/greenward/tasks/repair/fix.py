@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from greenward.common.errors import ConfigError, ProblemError, SandboxError
+from greenward.common.errors import ConfigError, GreenwardError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.selection import Selection, best_by_tests
@@ -99,7 +100,8 @@ class Repair:
     `changes` are the texts of the files that the best answer changes, before and after, None for a file that
     is not there; empty where no answer passes more tests than the file itself. `model` is what results say
     of the model that was asked, with the `dtype` in which it was computed here; `tokens` is how many it drew,
-    and `seconds` what loading it, its answers and the tests took.
+    and `seconds` what loading it, its answers and the tests took. `stopped` is what ended the search after an
+    answer was found that passes more tests than the file: the error of a server, or Ctrl-C.
     """
 
     problem: Problem
@@ -109,6 +111,7 @@ class Repair:
     model: Mapping[str, Any] | None = None
     tokens: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    stopped: GreenwardError | KeyboardInterrupt | None = None
 
     @property
     def failure(self) -> str:
@@ -209,7 +212,8 @@ def find_repair(
     """Judge `file` by its tests and, if they fail, the answers of `model`: a run, a model or MODEL@URL.
 
     Raises `ProblemError` for a file or tests that cannot be used, `ConfigError` for a model that cannot be
-    asked, `SandboxError` where the tests cannot be run here.
+    asked, `SandboxError` where the tests cannot be run here, and what ends the search before an answer passes
+    more tests than the file.
     """
     shown = progress or Progress(quiet=True)
     with shown.during("reading the project"):
@@ -225,23 +229,31 @@ def find_repair(
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
         judge = _Judge(problem, project, grader, before, time.monotonic() - started)
         asked = _Asked.of(model, judge.asked, project, options, shown)
-        with closing(asked):
-            goes_on = True
-            while goes_on:
-                with closing(asked.answers(judge.asked)) as answers:
-                    for number, answer, is_program in answers:
-                        if judge.passes(number, answer, is_program) and not options.all_answers:
-                            break
-                if goes_on := judge.improves() and asked.takes(judge.asked):
-                    passed = sum(judge.reached.tests_passed)
-                    shown.message(f"{passed} of {len(before.tests_passed)} tests pass with the best answer")
+        stopped: GreenwardError | KeyboardInterrupt | None = None
+        try:
+            with closing(asked):
+                goes_on = True
+                while goes_on:
+                    with closing(asked.answers(judge.asked)) as answers:
+                        for number, answer, is_program in answers:
+                            if judge.passes(number, answer, is_program) and not options.all_answers:
+                                break
+                    if goes_on := judge.improves() and asked.takes(judge.asked):
+                        passed = sum(judge.reached.tests_passed)
+                        shown.message(
+                            f"{passed} of {len(before.tests_passed)} tests pass with the best answer"
+                        )
+        except (GreenwardError, KeyboardInterrupt) as error:
+            if not judge.has_gained:
+                raise
+            stopped = error
         selection = judge.selection()
         best, changes = selection.verdict, {}
         if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
             with shown.during("leaving out what the tests do not need"):
                 changes = judge.changes(selection)
     seconds = {"loading": asked.loading, "answers": asked.drawing, "tests": judge.seconds}
-    return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds)
+    return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds, stopped)
 
 
 def _judged_as_it_is(
@@ -285,7 +297,14 @@ class _Judge:
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
         self._of_earlier_rounds = 0
+        self._before = before
         self._start(Extracted(problem.buggy_code), before)
+
+    @property
+    def has_gained(self) -> bool:
+        """Whether an answer passes more tests than the file as it was."""
+        passed = sum(self._before.tests_passed)
+        return any(sum(verdict.tests_passed) > passed for _, verdict in self._judged.values())
 
     def _start(self, best: Extracted, verdict: Verdict) -> None:
         self.reached, self._changed = verdict, best.files
@@ -312,13 +331,18 @@ class _Judge:
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
         if written.code is not None:
             files = tuple({**dict(self._changed), **dict(written.files)}.items())
-            written = replace(written, code=self._without_tests(written.code), files=files)
+            written = replace(written, files=files)
+        as_written = written
+        if written.code is not None:
+            written = replace(written, code=self._without_tests(written.code))
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
         if is_program:  # or a part of it
             whole = self._with_each(written, completed, since=self.asked)
             others.append(self._with_each(whole, without_idle_changes))
+        if as_written != written:  # what has the name of a test may be none
+            others.append(self._with_each(as_written, without_idle_changes))
         for other in others:
             if (
                 not verdict.passed
@@ -336,14 +360,20 @@ class _Judge:
             return code
         own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
         tests = {(test.of or test.function).name for test in self._project.tests.values()}
-        tests -= {name for node in before.body for name in _bound(node)} if before else set()
-        gone = {
-            number
-            for node in tree.body
-            if (isinstance(node, ast.ImportFrom) and node.module in own) or getattr(node, "name", "") in tests
-            for number in range(first_line(node), (node.end_lineno or node.lineno) + 1)
-        }
-        return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in gone)
+        known = before.body if before else []
+        tests -= {name for node in known for name in _bound(node)}
+        imports = {ast.dump(node) for node in known if isinstance(node, ast.ImportFrom)}  # as of a namesake
+        at: Counter[int] = Counter()
+        gone: list[range] = []
+        for node in tree.body:
+            lines = range(first_line(node), (node.end_lineno or node.lineno) + 1)
+            at.update({lines[0], lines[-1]})
+            is_own = isinstance(node, ast.ImportFrom) and node.module in own and ast.dump(node) not in imports
+            if is_own or getattr(node, "name", "") in tests:
+                gone.append(lines)
+        # A line that several statements share stays.
+        numbers = {one for lines in gone if at[lines[0]] == at[lines[-1]] == 1 for one in lines}
+        return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in numbers)
 
     def selection(self) -> Selection:
         judged = [self._judged[number] for number in sorted(self._judged)]
