@@ -856,3 +856,17 @@ def test_what_has_the_name_of_a_test_or_of_the_module_stays_where_tests_need_it(
     assert list(filter(None, (shop / "shop/json.py").read_text().split("\n"))) == list(
         filter(None, after.split("\n"))
     )
+
+
+def test_a_test_is_shown_with_the_whole_head_of_its_class_in_a_suite_of_many_files(shop: Path) -> None:
+    head = "@unittest.skipIf(OLD, 'old')\nclass Prices(\n    unittest.TestCase,\n):\n"
+    body = "    def test_tax(self):\n        self.assertIsInstance(self, Prices)\n"
+    text = (
+        f"import unittest\nOLD = False\nUNUSED = 1\n{head}{body}\n    def test_other(self):\n        pass\n"
+    )
+    for number in range(20):
+        (shop / f"tests/test_{number}.py").write_text(text)
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert {project.test_source(f"test_{number}.Prices.test_tax") for number in range(20)} == {
+        f"import unittest\nOLD = False\n{head}{body}"
+    }

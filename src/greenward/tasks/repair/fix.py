@@ -749,8 +749,10 @@ class _Test:
         if self.of is not None:
             own[:0] = [one for one in self.of.body if getattr(one, "name", "") in ("setUp", "setup_method")]
         needed: dict[int, None] = {}
-        waiting: list[ast.AST] = [*own, *(self.of.bases if self.of else ())]
-        body = [one for one in syntax_tree(self.file).body if one not in (self.of, self.function)]
+        waiting: list[ast.AST] = [*own, *((*self.of.bases, *self.of.decorator_list) if self.of else ())]
+        # The tree may be another than that of this test: few are kept.
+        itself = first_line(self.of or self.function)
+        body = [one for one in syntax_tree(self.file).body if first_line(one) != itself]
         while waiting:
             node = waiting.pop()
             names = loaded_names(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
@@ -763,7 +765,7 @@ class _Test:
             if id(node) in needed:
                 shown += lines[first_line(node) - 1 : node.end_lineno]
         if self.of is not None:
-            shown.append(lines[self.of.lineno - 1])
+            shown += lines[itself - 1 : max(self.of.lineno, first_line(self.of.body[0]) - 1)]
         for node in own:
             shown += lines[first_line(node) - 1 : node.end_lineno]
         text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
