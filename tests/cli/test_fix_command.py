@@ -870,3 +870,14 @@ def test_a_test_is_shown_with_the_whole_head_of_its_class_in_a_suite_of_many_fil
     assert {project.test_source(f"test_{number}.Prices.test_tax") for number in range(20)} == {
         f"import unittest\nOLD = False\n{head}{body}"
     }
+
+
+def test_of_a_test_that_is_a_coroutine_its_own_line_is_told(fix: Callable[..., Result], shop: Path) -> None:
+    case = CASE.replace("unittest.TestCase", "unittest.IsolatedAsyncioTestCase")
+    for tests, said in (
+        (case + METHOD.replace("def", "async def"), "test_tax: assert total([100]) == 120; AssertionError"),
+        (FUNCTIONS + "async def test_tax():\n    pass\n", "test_tax: Failed: async def functions are not"),
+    ):
+        (shop / "tests/test_prices.py").write_text(tests)
+        (told,) = {line for line in fix([WRONG]).output.splitlines() if line.startswith("  test_prices.")}
+        assert said in told and "_callMaybeAsync" not in told

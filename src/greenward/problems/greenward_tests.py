@@ -118,11 +118,16 @@ def _told(error: BaseException) -> str:
 def _statements(trace: TracebackType | None) -> list[str]:
     """The line of the test, and the innermost line that was reached outside of `unittest`."""
     frames = [
-        (frame, number) for frame, number in traceback.walk_tb(trace) if "__unittest" not in frame.f_globals
+        (frame, number)
+        for frame, number in traceback.walk_tb(trace)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != "unittest"
     ]
+    # Of a test that is a coroutine, the loop that runs it comes first.
+    library = os.path.dirname(os.__file__)
+    own = [(frame, number) for frame, number in frames if not frame.f_code.co_filename.startswith(library)]
     return [
         line
-        for frame, number in (frames[:1] + frames[-1:])
+        for frame, number in ((own or frames)[:1] + frames[-1:])
         if (line := linecache.getline(frame.f_code.co_filename, number).strip())
     ]
 
@@ -167,4 +172,4 @@ class _Outcomes:
         lines = [line[1:].strip() for line in text.splitlines() if line[:1] in (">", "E")]
         told = "; ".join(line for line in lines if line and not line.startswith("Use -v to "))
         crash = getattr(report.longrepr, "reprcrash", None)  # of a group of exceptions there is no such line
-        return told or (crash.message if crash else text.strip().rpartition("\n")[2])
+        return told or (crash.message.partition("\n")[0] if crash else text.strip().rpartition("\n")[2])
