@@ -99,9 +99,20 @@ def test_a_policy_is_evaluated_in_memory_with_intervals(trained):
     assert evaluate(trained.run, PROBLEMS, **part).summary["problems"] == 1
     assert evaluate(trained.policy, "classic_evaluation", ids=["multiply"]).summary["problems"] == 1
     assert any("given in Python" in note for note in evaluate(trained.run, PROBLEMS, **part).summary["notes"])
-    for option in ({"device": "cpu"}, {"checkpoint": "last"}, {"fewshot": 1}):
+    options = ({"device": "cpu"}, {"checkpoint": "last"}, {"fewshot": 1}, {"skip_bad_rows": True})
+    for option in (*options, {"suite": "mbpp"}):
         with pytest.raises(GreenwardError, match=next(iter(option))):
             evaluate(trained.policy, PROBLEMS, **option)
+
+
+def test_a_file_of_problems_may_be_a_path(trained, tmp_path):
+    row = {"text": "Return x.", "code": "def f(x):\n    return x\n", "test_list": ["assert f(1) == 1"]}
+    rows = [{"task_id": number, **row} for number in range(1, 5)]
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(rows))
+    for problems in (file, str(file)):
+        found = evaluate(trained.policy, problems, max_tokens=8).summary
+        assert found["problems"] == 4
 
 
 def test_the_callback_evaluates_first_every_n_steps_and_last(trained, tmp_path):

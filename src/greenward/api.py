@@ -299,7 +299,7 @@ def train(
 
 def evaluate(
     policy: Policy | str | Path,
-    problems: str | Sequence[Problem] | None = None,
+    problems: str | Path | Sequence[Problem] | None = None,
     *,
     samples: int = 1,
     k: Sequence[int] = (),
@@ -327,6 +327,7 @@ def evaluate(
     from greenward.rollouts.endpoint import is_endpoint
 
     is_named = isinstance(policy, str | Path)
+    problems = str(problems) if isinstance(problems, Path) else problems
     if not is_named:
         from greenward.models.policy import Policy
 
@@ -489,7 +490,7 @@ def _grading(
     """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
     from greenward.evaluation.session import GradingOptions, grading_sandbox
 
-    rest = [one.name for one in fields(others)] if others else []
+    rest = [one.name for one in fields(others) if one.name != "suite"] if others else []
     check_names(options, [*_LIMITS, *_JUDGING, *rest])
     limits = {"timeout": None, "workers": 2, **options}
     sandbox = checked(grading_sandbox, **{name: limits[name] for name in _LIMITS if name in limits})

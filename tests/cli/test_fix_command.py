@@ -684,3 +684,200 @@ def test_an_answer_that_repeats_the_tests_below_its_code_is_judged_without_them(
     assert repair.passed
     repair.apply()
     assert (shop / "shop/prices.py").read_text() == PRICES.replace("* RATE", "* (1 + RATE)")
+
+
+CASE = UNITTEST.rpartition("class")[0] + "class Prices(unittest.TestCase):\n"
+FUNCTIONS = PYTEST.partition("@pytest.fixture")[0]
+METHOD = "    def test_tax(self):\n        assert total([100]) == 120\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "names"),
+    [
+        (f"{CASE.replace('class Prices(', 'class Mixin:{0}class Prices(Mixin, ')}", ["Prices.test_tax"]),
+        (FUNCTIONS + "class Mixin:{0}class TestPrices(Mixin):\n    pass\n", ["TestPrices::test_tax"]),
+        (FUNCTIONS + "class TestBase:{0}class TestPrices(TestBase):\n    pass\n",
+         ["TestBase::test_tax", "TestPrices::test_tax"]),
+        (FUNCTIONS + "class Prices:{0}def test_tax():\n    Prices().test_tax()\n", ["test_tax"]),
+    ],
+)  # fmt: skip
+def test_tests_that_a_class_derives_are_its_tests(tests: str, names: list[str], shop: Path) -> None:
+    text = tests.replace("{0}", "\n" + METHOD) + ("    pass\n" if tests.endswith("TestCase):\n") else "")
+    (shop / "tests/test_prices.py").write_text(text)
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    found = [name.removeprefix("test_prices.").removeprefix("py::") for name in project.tests]
+    assert found == names
+    assert all("def test_tax" in project.test_source(name) for name in project.tests)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        CASE + "    @unittest.skip('later')\n    def test_other(self):\n        assert False\n\n" + METHOD,
+        CASE + "    def test_other(self):\n        self.skipTest('later')\n\n" + METHOD,
+        FUNCTIONS + "@pytest.mark.skip\ndef test_other():\n    assert False\n\nclass TestOne:\n" + METHOD,
+        FUNCTIONS + "@pytest.mark.xfail\ndef test_other():\n    assert False\n\nclass TestOne:\n" + METHOD,
+        FUNCTIONS + "class TestOther:\n    __test__ = False\n\n    def test_other(self):\n        assert 0\n\n"
+        "class TestOne:\n" + METHOD,
+    ],
+)  # fmt: skip
+def test_tests_that_are_skipped_do_not_count(tests: str, fix: Callable[..., Result], shop: Path) -> None:
+    (shop / "tests/test_prices.py").write_text(tests)
+    done = fix([RIGHT])
+    assert done.exit_code == 0 and "1 tests are skipped and do not count" in done.output, done.output
+    assert "Best: passed, 1 of 1 tests pass." in done.output
+    (shop / "tests/test_prices.py").write_text(tests.replace("def test_tax", "def tax"))
+    refused = fix([RIGHT])
+    assert isinstance(refused.exception, ProblemError) and "all 1 tests are skipped" in str(refused.exception)
+
+
+def test_an_answer_that_skips_a_test_does_not_pass_it(fix: Callable[..., Result], shop: Path) -> None:
+    for tests, error in (
+        (UNITTEST, "__import__('unittest').SkipTest"),
+        (PYTEST, "__import__('pytest').skip"),
+    ):
+        (shop / "tests/test_prices.py").write_text(tests)
+        skips = RIGHT.replace("    return sum(prices) * (1 + RATE)", f"    raise {error}('no')")
+        done = fix([skips])
+        assert done.exit_code == 1 and "No answer passes more tests" in done.output, done.output
+        assert "it was not run" in done.output
+
+
+HOSTILE = """class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no")
+"""
+
+
+@pytest.mark.parametrize("is_for_pytest", [False, True])
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("raise Silent", "Silent: <exception str() failed>"),
+        ("raise ValueError('\\ud800')", "ValueError: "),
+        ("raise ValueError('x' * 5_000_000)", "ValueError: xxx"),
+        ("raise ExceptionGroup('several', [ValueError('v'), TypeError()])", "ExceptionGroup: several"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+    ],
+)
+def test_whatever_a_test_raises_is_told_and_the_others_are_run(
+    statement: str, said: str, is_for_pytest: bool, fix: Callable[..., Result], shop: Path
+) -> None:
+    if "Group" in statement and sys.version_info < (3, 11):
+        pytest.skip("this Python has no groups of exceptions")
+    tests = CASE.replace("class Prices", f"{HOSTILE}\n\nclass TestPrices")
+    tests += f"    def test_tax(self):\n        if total([100]) != 120:\n            {statement}\n"
+    tests += "\n    def test_zero(self):\n        assert total([]) == 0\n"
+    (shop / "tests/test_prices.py").write_text(tests + ("import pytest\n" if is_for_pytest else ""))
+    done = fix([RIGHT])
+    assert done.exit_code == 0 and "1 of 2 tests pass.\n" in done.output, done.output
+    assert said in done.output and len(done.output) < 5000
+
+
+def test_a_file_of_tests_that_cannot_be_imported_is_told_and_the_others_are_run(
+    fix: Callable[..., Result], shop: Path
+) -> None:
+    (shop / "tests/test_first.py").write_text(PYTEST.replace("import total", "import dearest, total"))
+    (shop / "tests/test_prices.py").write_text(PYTEST)
+    done = fix([RIGHT])
+    assert "1 of 4 tests pass." in done.output and "Best: failed, 2 of 4 tests pass." in done.output
+    assert "test_first.py::test_empty: " in done.output and "cannot import name 'dearest'" in done.output
+
+
+@pytest.mark.parametrize("ends", ["server", "Ctrl-C"])
+@pytest.mark.parametrize("chosen", [["--json", "--yes"], ["--yes"], []])
+def test_what_was_reached_is_shown_when_a_later_round_ends_early(
+    chosen: list[str], ends: str, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "shop/prices.py").write_text(TWO_BUGS)
+    (shop / "tests/test_prices.py").write_text(TWO_TESTS)
+    read = find_repair.__globals__["_AskedServer"]._extracted
+
+    def extracted(self: object, problem: object, text: str) -> object:
+        if text == "interrupted":
+            raise KeyboardInterrupt
+        return read(self, problem, text)
+
+    monkeypatch.setattr("greenward.tasks.repair.fix._AskedServer._extracted", extracted)
+
+    def answer(prompt: str) -> str:
+        return "interrupted" if "test_the_dearest: " in prompt else TAXED
+
+    def fault(prompt: str, attempt: int) -> str | None:
+        return "other_json" if ends == "server" and "test_the_dearest: " in prompt else None
+
+    with OpenAIServer(answer, fault) as server:
+        command = ["fix", "shop/prices.py", "--tests", "tests", "--model", "tiny", "--n", "1"]
+        done = CliRunner().invoke(cli, [*command, "--base-url", server.url, *chosen])
+    assert "+    return sum(prices) * (1 + RATE)" in done.stdout.replace("\\n", "\n")
+    is_applied = ends == "server" and "--yes" in chosen
+    if "--json" in chosen:
+        found = json.loads(done.stdout)
+        assert found["applied"] is is_applied and found["tests_passed"] == 2 and not found["passed"]
+    else:
+        assert "Best: failed, 2 of 3 tests pass." in done.output
+        assert ("Applied." if is_applied else "Nothing was changed") in done.output
+    expected = TWO_BUGS.replace("* RATE", "* (1 + RATE)") if is_applied else TWO_BUGS
+    assert (shop / "shop/prices.py").read_text() == expected
+    if ends == "server":
+        assert isinstance(done.exception, ConfigError) and "no choice" in str(done.exception)
+    else:
+        assert done.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tests"),
+    [
+        ("from json import loads\n\ndef read(text):\n    return loads(text)['b']\n",
+         "from json import loads\n\ndef read(text):\n    return loads(text)['a']\n",
+         "class Cases(unittest.TestCase):\n    def test_read(self):\n"
+         "        self.assertEqual(json.read('{\"a\": 1}'), 1)\n"),
+        ("def read(text):\n    return None\n",
+         "from json import loads\n\ndef read(text):\n    return loads(text)['a']\n",
+         "class Cases(unittest.TestCase):\n    def test_read(self):\n"
+         "        self.assertEqual(json.read('{\"a\": 1}'), 1)\n"),
+        ("x = 1\n", "x = 1\n\n\nclass Stack:\n    top = 1\n",
+         "class Stack(unittest.TestCase):\n    def test_top(self):\n"
+         "        self.assertEqual(json.Stack.top, 1)\n"),
+        ("x = 1\n", "x = 1; from shop.json import x; y = 2\n",
+         "class Stack(unittest.TestCase):\n    def test_y(self):\n        self.assertEqual(json.y, 2)\n"),
+    ],
+)  # fmt: skip
+def test_what_has_the_name_of_a_test_or_of_the_module_stays_where_tests_need_it(
+    before: str, after: str, tests: str, shop: Path
+) -> None:
+    (shop / "shop/json.py").write_text(before)
+    (shop / "tests/test_prices.py").write_text(f"import unittest\nfrom shop import json\n\n\n{tests}")
+    with OpenAIServer(lambda prompt: f"```python\n{after}```") as server:
+        options = FixOptions(answers=1, form="function")
+        repair = find_repair(Path("shop/json.py"), Path("tests"), f"tiny@{server.url}", options)
+    assert repair.passed, repair.outcomes()
+    repair.apply()
+    assert list(filter(None, (shop / "shop/json.py").read_text().split("\n"))) == list(
+        filter(None, after.split("\n"))
+    )
+
+
+def test_a_test_is_shown_with_the_whole_head_of_its_class_in_a_suite_of_many_files(shop: Path) -> None:
+    head = "@unittest.skipIf(OLD, 'old')\nclass Prices(\n    unittest.TestCase,\n):\n"
+    body = "    def test_tax(self):\n        self.assertIsInstance(self, Prices)\n"
+    text = (
+        f"import unittest\nOLD = False\nUNUSED = 1\n{head}{body}\n    def test_other(self):\n        pass\n"
+    )
+    for number in range(20):
+        (shop / f"tests/test_{number}.py").write_text(text)
+    _, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    assert {project.test_source(f"test_{number}.Prices.test_tax") for number in range(20)} == {
+        f"import unittest\nOLD = False\n{head}{body}"
+    }
+
+
+def test_of_a_test_that_is_a_coroutine_its_own_line_is_told(fix: Callable[..., Result], shop: Path) -> None:
+    case = CASE.replace("unittest.TestCase", "unittest.IsolatedAsyncioTestCase")
+    for tests, said in (
+        (case + METHOD.replace("def", "async def"), "test_tax: assert total([100]) == 120; AssertionError"),
+        (FUNCTIONS + "async def test_tax():\n    pass\n", "test_tax: Failed: async def functions are not"),
+    ):
+        (shop / "tests/test_prices.py").write_text(tests)
+        (told,) = {line for line in fix([WRONG]).output.splitlines() if line.startswith("  test_prices.")}
+        assert said in told and "_callMaybeAsync" not in told

@@ -189,6 +189,26 @@ def test_a_folder_shows_every_log_below_it_and_nothing_else(tmp_path):
         assert now == names | {"new.out"}
 
 
+def test_a_run_of_wandb_is_one_run_and_logs_in_folders_of_any_name_are_found(tmp_path):
+    """As W&B lays them out: its configuration has the name of greenward's, and the output repeats the run."""
+    log = "".join(
+        json.dumps({"step": step, "reward": step / 50, "loss": 1 / step}) + "\n" for step in range(1, 60)
+    )
+    for number in range(3):
+        files = tmp_path / "wandb" / f"run-{number}" / "files"
+        files.mkdir(parents=True)
+        (files.parent / f"run-{number}.wandb").write_bytes(b":W&B\xbe\xe1\0")
+        (files / "config.yaml").write_text("lr: {value: 1}\n")
+        (files / "output.log").write_text(log)
+    for name in ("metrics", "logs"):
+        (tmp_path / name / "of_it").mkdir(parents=True)
+        (tmp_path / name / "of_it" / "train.jsonl").write_text(log)
+    with serving([tmp_path], None) as port:
+        names = recognized(Served(tmp_path, port, {}))
+    runs = {f"wandb/run-{number}" for number in range(3)}
+    assert names == runs | {f"{name}/of_it/train.jsonl" for name in ("metrics", "logs")}
+
+
 class Answering(WorkerProcess):
     """Counts the files that it is asked of."""
 

@@ -98,6 +98,8 @@ def fix(
         if yes:
             demand_writable(file)
         repair = find_repair(file, tests, name, FixOptions(**chosen), progress)
+    is_cut = isinstance(repair.stopped, KeyboardInterrupt)
+    yes = yes and not is_cut
     took = {
         "seconds": {**repair.seconds, "total": time.monotonic() - started},
         "tokens": repair.tokens,
@@ -145,11 +147,15 @@ def fix(
         else:
             click.echo(f"\n{visible(repair.diff(), 1 << 20)}")
             click.echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")
-            if not yes and not _is_typed():
+            if is_cut:
+                click.echo("Nothing was changed.")
+            elif not yes and not _is_typed():
                 click.echo("Nothing was changed (--yes applies the repair).")
             elif yes or click.confirm("Apply it?"):
                 repair.apply()
                 click.echo("Applied.")
+    if repair.stopped is not None:
+        raise repair.stopped
     if not repair.passed:
         raise SystemExit(EXIT_NOT_FIXED)
 

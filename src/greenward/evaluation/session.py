@@ -495,8 +495,8 @@ class ModelEvaluation(EvaluationSession):
         if problems is None:
             shots = suites.examples_for(suite, options.fewshot)
             asked = suites.find_suite(suite, recipe, skip_bad_rows=options.skip_bad_rows)
-        elif options.fewshot:
-            raise ConfigError("fewshot concerns problems of a suite by name.", remedy="Leave it out.")
+        elif given := [name for name in ("fewshot", "skip_bad_rows") if getattr(options, name)]:
+            raise ConfigError(f"{given[0]} concerns problems of a suite by name.", remedy="Leave it out.")
         else:
             asked = problems
         asked = suites.part_of_suite(asked, ids=options.ids, limit=options.limit)

@@ -505,7 +505,8 @@ def _first_line(text: str) -> str:
     return visible(next(filter(None, map(str.strip, text.splitlines())), ""), MAX_FACT_CHARS)
 
 
-_PASSES = "__import__('greenward_tests').passes"
+_RUNNER_MODULE = "__import__('greenward_tests')"
+_PASSES = f"{_RUNNER_MODULE}.passes"
 _RUNNERS_CALL = re.compile(
     re.escape(_PASSES) + r"\((?:.*?expected it to pass, raised AssertionError: (.*)|'([^']*)'\))", re.DOTALL
 )
@@ -517,11 +518,14 @@ def sandboxed(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def run_by_runner(names: Sequence[str]) -> dict[str, Any]:
-    """The fields of a problem that is judged by these tests, which `RUNNER` among its test files runs."""
+def run_by_runner(names: Sequence[str], demand: str = "passes") -> dict[str, Any]:
+    """The fields of a problem that is judged by these tests, which `RUNNER` among its test files runs.
+
+    `demand` is the function of `RUNNER` that says of each whether it has ended as it should.
+    """
     return {
-        "setup_code": f"__import__('greenward_tests').run({list(names)!r})",
-        "tests": tuple(InProcess(f"{_PASSES}({name!r})") for name in names),
+        "setup_code": f"{_RUNNER_MODULE}.run({list(names)!r})",
+        "tests": tuple(InProcess(f"{_RUNNER_MODULE}.{demand}({name!r})") for name in names),
     }
 
 

@@ -209,10 +209,10 @@ class Catalog:
         """
         if self._recognized is None:
             return []
-        known = [file for files in of_trackers for file in files]
+        repeated = repeats(file for files in of_trackers for file in files)
         found: dict[Path, list[Path]] = {}
         for path in paths:
-            if not repeats(path, known) and self._recognized.is_log(path, folder, stamp(path)):
+            if not repeated(path) and self._recognized.is_log(path, folder, stamp(path)):
                 found.setdefault(path.parent if is_exported_curve(path.name) else path, []).append(path)
         if len(found) > MAX_LOGS:
             self.problems.append(f"{folder} has {len(found):,} other logs; the first {MAX_LOGS:,} are shown.")
@@ -230,13 +230,16 @@ class Catalog:
         `audits` all files whose names are those of audits.
         """
         entries = 0
-        waiting = deque([(folder, 0, False)])
+        waiting = deque([(folder, 0, False, list[Path]())])
         while waiting:
-            path, depth, inside = waiting.popleft()
+            path, depth, inside, of_outer = waiting.popleft()
             found = self._listing(path, MAX_ENTRIES - entries)
             entries += found.entries
             audits += found.audits
-            is_of_tracker = not inside and found.own == {CONFIG} and any(one[1] for one in found.logs)
+            of_trackers = [file for file, is_trackers in found.logs if is_trackers]
+            is_of_tracker = (
+                not inside and found.own == {CONFIG} and (of_trackers or repeats(of_outer)(path / CONFIG))
+            )
             is_run = bool(found.own) and not is_of_tracker
             if is_run:
                 yield path
@@ -248,7 +251,7 @@ class Catalog:
                 )
                 return
             if depth < MAX_DEPTH:
-                waiting.extend((inner, depth + 1, inside or is_run) for inner in found.folders)
+                waiting.extend((one, depth + 1, inside or is_run, of_trackers) for one in found.folders)
 
     def _listing(self, path: Path, most: int) -> _Listing:
         """What lies in a folder, of at most so many entries, read again once the folder has changed."""

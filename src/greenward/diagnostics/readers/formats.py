@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -237,7 +237,8 @@ _LOG_NAME = re.compile("|".join(one.file_names for one in FORMATS if not one.ins
 
 def may_be_log(folder: Path, name: str) -> tuple[bool, bool]:
     """Whether a file may be a trainer's or tracker's log, by its name; and whether it may be any log."""
-    if any(one.inside in folder.parts for one in _OF_TRACKERS if one.inside) or _TRACKER_NAME.fullmatch(name):
+    within = (one for one in _OF_TRACKERS if one.inside in folder.parts)
+    if any(re.fullmatch(one.file_names, name) for one in within) or _TRACKER_NAME.fullmatch(name):
         return True, True
     is_named = _LOG_NAME.fullmatch(name) or _UNNAMED.fullmatch(name)
     return False, bool(is_named) and not _NO_LOGS.fullmatch(name) and not name.endswith(_DOCUMENTS)
@@ -252,15 +253,18 @@ def is_exported_curve(name: str) -> bool:
 _BESIDE_TABLE = frozenset({"log.txt", "progress.json"})
 
 
-def repeats(path: Path, of_trackers: Iterable[Path]) -> bool:
+def repeats(of_trackers: Iterable[Path]) -> Callable[[Path], bool]:
     """Whether a file repeats one of those of trackers: the output in the folder of a run of W&B, or the same
     table in another form.
     """
-    return any(
-        (one.suffix == ".wandb" and path.is_relative_to(one.parent))
-        or (path.name in _BESIDE_TABLE and one == path.with_name("progress.csv"))
-        for one in of_trackers
-    )
+    files = set(of_trackers)
+    folders = {one.parent for one in files if one.suffix == ".wandb"}
+
+    def repeated(path: Path) -> bool:
+        is_beside = path.name in _BESIDE_TABLE and path.with_name("progress.csv") in files
+        return is_beside or not folders.isdisjoint(path.parents)
+
+    return repeated
 
 
 def logs_of_trackers(paths: Iterable[Path], folder: Path) -> list[Found]:

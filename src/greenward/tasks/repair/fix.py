@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from greenward.common.errors import ConfigError, ProblemError, SandboxError
+from greenward.common.errors import ConfigError, GreenwardError, ProblemError, SandboxError
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.selection import Selection, best_by_tests
@@ -47,6 +48,7 @@ from greenward.problems.mining import (
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
     FunctionNode,
+    dotted_name,
     first_line,
     loaded_names,
     parse_or_none,
@@ -98,7 +100,8 @@ class Repair:
     `changes` are the texts of the files that the best answer changes, before and after, None for a file that
     is not there; empty where no answer passes more tests than the file itself. `model` is what results say
     of the model that was asked, with the `dtype` in which it was computed here; `tokens` is how many it drew,
-    and `seconds` what loading it, its answers and the tests took.
+    and `seconds` what loading it, its answers and the tests took. `stopped` is what ended the search after an
+    answer was found that passes more tests than the file: the error of a server, or Ctrl-C.
     """
 
     problem: Problem
@@ -108,6 +111,7 @@ class Repair:
     model: Mapping[str, Any] | None = None
     tokens: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    stopped: GreenwardError | KeyboardInterrupt | None = None
 
     @property
     def failure(self) -> str:
@@ -208,7 +212,8 @@ def find_repair(
     """Judge `file` by its tests and, if they fail, the answers of `model`: a run, a model or MODEL@URL.
 
     Raises `ProblemError` for a file or tests that cannot be used, `ConfigError` for a model that cannot be
-    asked, `SandboxError` where the tests cannot be run here.
+    asked, `SandboxError` where the tests cannot be run here, and what ends the search before an answer passes
+    more tests than the file.
     """
     shown = progress or Progress(quiet=True)
     with shown.during("reading the project"):
@@ -218,31 +223,61 @@ def find_repair(
     started = time.monotonic()
     with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
         with shown.during("running the tests on the file"):
-            (before,) = grader.grade([(problem, problem.buggy_code)])
-        if before.status.family is Family.INFRASTRUCTURE:
-            raise SandboxError(f"the tests could not be run: {before.error_message}")
+            problem, before = _judged_as_it_is(problem, project, grader, shown)
         if before.passed:
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
         judge = _Judge(problem, project, grader, before, time.monotonic() - started)
         asked = _Asked.of(model, judge.asked, project, options, shown)
-        with closing(asked):
-            goes_on = True
-            while goes_on:
-                with closing(asked.answers(judge.asked)) as answers:
-                    for number, answer, is_program in answers:
-                        if judge.passes(number, answer, is_program) and not options.all_answers:
-                            break
-                if goes_on := judge.improves() and asked.takes(judge.asked):
-                    passed = sum(judge.reached.tests_passed)
-                    shown.message(f"{passed} of {len(before.tests_passed)} tests pass with the best answer")
+        stopped: GreenwardError | KeyboardInterrupt | None = None
+        try:
+            with closing(asked):
+                goes_on = True
+                while goes_on:
+                    with closing(asked.answers(judge.asked)) as answers:
+                        for number, answer, is_program in answers:
+                            if judge.passes(number, answer, is_program) and not options.all_answers:
+                                break
+                    if goes_on := judge.improves() and asked.takes(judge.asked):
+                        passed = sum(judge.reached.tests_passed)
+                        shown.message(
+                            f"{passed} of {len(before.tests_passed)} tests pass with the best answer"
+                        )
+        except (GreenwardError, KeyboardInterrupt) as error:
+            if not judge.has_gained:
+                raise
+            stopped = error
         selection = judge.selection()
         best, changes = selection.verdict, {}
         if best is not None and sum(best.tests_passed) > sum(before.tests_passed):
             with shown.during("leaving out what the tests do not need"):
                 changes = judge.changes(selection)
     seconds = {"loading": asked.loading, "answers": asked.drawing, "tests": judge.seconds}
-    return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds)
+    return Repair(problem, before, selection, changes, asked.facts, asked.tokens, seconds, stopped)
+
+
+def _judged_as_it_is(
+    problem: Problem, project: _Project, grader: Grader, progress: Progress
+) -> tuple[Problem, Verdict]:
+    """The problem without tests that are skipped as the file is, and the verdict on the file.
+
+    Raises `ProblemError` where all are skipped, `SandboxError` where the tests cannot be run.
+    """
+    names = list(project.tests)
+    skipped = replace(problem, **run_by_runner(names, "left_out"))
+    before, found = grader.grade([(one, problem.buggy_code) for one in (problem, skipped)])
+    if not before.passed and any(found.tests_passed):
+        run = [name for name, is_out in zip(names, found.tests_passed, strict=True) if not is_out]
+        if not run:
+            raise ProblemError(
+                f"all {len(names)} tests are skipped.", remedy="Name tests that are run on this machine."
+            )
+        progress.message(f"{len(names) - len(run)} tests are skipped and do not count")
+        problem = replace(problem, **run_by_runner(run))
+        (before,) = grader.grade([(problem, problem.buggy_code)])
+    if before.status.family is Family.INFRASTRUCTURE:
+        raise SandboxError(f"the tests could not be run: {before.error_message}")
+    return problem, before
 
 
 class _Judge:
@@ -262,7 +297,14 @@ class _Judge:
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
         self._of_earlier_rounds = 0
+        self._before = before
         self._start(Extracted(problem.buggy_code), before)
+
+    @property
+    def has_gained(self) -> bool:
+        """Whether an answer passes more tests than the file as it was."""
+        passed = sum(self._before.tests_passed)
+        return any(sum(verdict.tests_passed) > passed for _, verdict in self._judged.values())
 
     def _start(self, best: Extracted, verdict: Verdict) -> None:
         self.reached, self._changed = verdict, best.files
@@ -289,13 +331,18 @@ class _Judge:
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
         if written.code is not None:
             files = tuple({**dict(self._changed), **dict(written.files)}.items())
-            written = replace(written, code=self._without_tests(written.code), files=files)
+            written = replace(written, files=files)
+        as_written = written
+        if written.code is not None:
+            written = replace(written, code=self._without_tests(written.code))
         kept = self._with_each(written, without_idle_changes)
         best, verdict = kept, self._verdict(kept)
         others = [written] if _docstrings_differ(kept, written) else []  # the tests may read them
         if is_program:  # or a part of it
             whole = self._with_each(written, completed, since=self.asked)
             others.append(self._with_each(whole, without_idle_changes))
+        if as_written != written:  # what has the name of a test may be none
+            others.append(self._with_each(as_written, without_idle_changes))
         for other in others:
             if (
                 not verdict.passed
@@ -313,14 +360,20 @@ class _Judge:
             return code
         own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
         tests = {(test.of or test.function).name for test in self._project.tests.values()}
-        tests -= {name for node in before.body for name in _bound(node)} if before else set()
-        gone = {
-            number
-            for node in tree.body
-            if (isinstance(node, ast.ImportFrom) and node.module in own) or getattr(node, "name", "") in tests
-            for number in range(first_line(node), (node.end_lineno or node.lineno) + 1)
-        }
-        return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in gone)
+        known = before.body if before else []
+        tests -= {name for node in known for name in _bound(node)}
+        imports = {ast.dump(node) for node in known if isinstance(node, ast.ImportFrom)}  # as of a namesake
+        at: Counter[int] = Counter()
+        gone: list[range] = []
+        for node in tree.body:
+            lines = range(first_line(node), (node.end_lineno or node.lineno) + 1)
+            at.update({lines[0], lines[-1]})
+            is_own = isinstance(node, ast.ImportFrom) and node.module in own and ast.dump(node) not in imports
+            if is_own or getattr(node, "name", "") in tests:
+                gone.append(lines)
+        # A line that several statements share stays.
+        numbers = {one for lines in gone if at[lines[0]] == at[lines[-1]] == 1 for one in lines}
+        return "".join(line for number, line in enumerate(source_lines(code), 1) if number not in numbers)
 
     def selection(self) -> Selection:
         judged = [self._judged[number] for number in sorted(self._judged)]
@@ -696,8 +749,10 @@ class _Test:
         if self.of is not None:
             own[:0] = [one for one in self.of.body if getattr(one, "name", "") in ("setUp", "setup_method")]
         needed: dict[int, None] = {}
-        waiting: list[ast.AST] = [*own, *(self.of.bases if self.of else ())]
-        body = [one for one in syntax_tree(self.file).body if one not in (self.of, self.function)]
+        waiting: list[ast.AST] = [*own, *((*self.of.bases, *self.of.decorator_list) if self.of else ())]
+        # The tree may be another than that of this test: few are kept.
+        itself = first_line(self.of or self.function)
+        body = [one for one in syntax_tree(self.file).body if first_line(one) != itself]
         while waiting:
             node = waiting.pop()
             names = loaded_names(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
@@ -710,7 +765,7 @@ class _Test:
             if id(node) in needed:
                 shown += lines[first_line(node) - 1 : node.end_lineno]
         if self.of is not None:
-            shown.append(lines[self.of.lineno - 1])
+            shown += lines[itself - 1 : max(self.of.lineno, first_line(self.of.body[0]) - 1)]
         for node in own:
             shown += lines[first_line(node) - 1 : node.end_lineno]
         text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
@@ -739,11 +794,30 @@ def _tests_in(file: SourceFile) -> Iterator[_Test]:
         functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
         return [one for one in functions if one.name.startswith("test")]
 
-    between, start = ("::", file.place) if needs_pytest(file) else (".", file.module)
+    is_for_pytest = needs_pytest(file)
+    between, start = ("::", file.place) if is_for_pytest else (".", file.module)
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     for node in body:
         if isinstance(node, ast.ClassDef):
-            for one in tests_of(node.body):
-                yield _Test(between.join((start, node.name, one.name)), file, one, node)
+            lineage, has_others = _lineage(node, classes)
+            if has_others or (is_for_pytest and node.name.startswith("Test")):
+                found = {one.name: one for of in reversed(lineage) for one in tests_of(of.body)}
+                for one in found.values():
+                    yield _Test(between.join((start, node.name, one.name)), file, one, node)
         else:
             for one in tests_of([node]):
                 yield _Test(f"{file.place}::{one.name}", file, one, None)
+
+
+def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[list[ast.ClassDef], bool]:
+    """The class, then those of its file that it derives from, and whether it derives from others, too."""
+    found, waiting, has_others = [node], [node], False
+    while waiting:
+        for base in waiting.pop(0).bases:
+            name = dotted_name(base)
+            if (known := classes.get(name)) is None:
+                has_others |= name != "object"
+            elif known not in found:
+                found.append(known)
+                waiting.append(known)
+    return found, has_others
