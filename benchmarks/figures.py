@@ -5,7 +5,7 @@
 
 keeps what the README quotes of the demo in `results/demo.json`; without the option the kept one is used.
 `--demo-model` does so with the report of `greenward demo model=MODEL`. The other
-figures come from `results/policy_gradient_functions.json`, `results/grpo_vs_trl_*.json`,
+figures come from `results/policy_gradient_*.json`, `results/grpo_vs_trl_*.json`,
 `results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
 programs of these names write with `--json`.
 """
@@ -35,7 +35,10 @@ def main() -> None:
         kept("demo", arguments.demo),
         kept("demo_model", arguments.demo_model),
     )
-    functions = json.loads((RESULTS / "policy_gradient_functions.json").read_text(encoding="utf-8"))
+    functions, repair = (
+        json.loads((RESULTS / f"policy_gradient_{study}.json").read_text(encoding="utf-8"))
+        for study in ("functions", "repair")
+    )
     for page, blocks in {
         "README.md": {
             "demo": demo_block(demo, over_seeds=False),
@@ -49,7 +52,10 @@ def main() -> None:
                 json.loads((RESULTS / "real_model_rl.json").read_text(encoding="utf-8"))
             ),
         },
-        "docs/policy_gradient.md": {"functions": policy_gradient.tables(functions)},
+        "docs/policy_gradient.md": {
+            "functions": policy_gradient.tables(functions),
+            "repair": policy_gradient.tables(repair),
+        },
         "docs/faults.md": {"faults": faults_block()},
         "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},
         "docs/evaluation.md": {"agreement": agreement_block()},

@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds_of, default=(0, 1, 2), help="with commas between (0,1,2)")
     parser.add_argument("--steps", type=int, help="of the recipe (the study's)")
     parser.add_argument("--arms", help="only these beside the recipe, with commas between")
+    parser.add_argument("--lead", help="arm whose lead over the others is shown (the recipe's)")
     parser.add_argument("--problems", type=int, default=150, help="of the test part (150)")
     parser.add_argument("--samples", type=int, default=32, help="answers to each problem (32)")
     parser.add_argument("--processes", type=int, default=2, help="that run at a time (2)")
@@ -294,9 +295,10 @@ def measured(
         for t in (0.0, 1.0, *best[name].values())
     }
     found.evaluate(progress, sorted(wanted, key=str))
-    arms = [arm_record(name, runs, folders[study.label], best, found, ks) for name, runs in folders.items()]
+    label = options.lead or study.label
+    arms = [arm_record(name, runs, label, folders, best, found, ks) for name, runs in folders.items()]
     return {
-        "label": study.label,
+        "label": label,
         "seeds": options.seeds,
         "overrides": options.overrides,
         "problems": len(test),
@@ -396,14 +398,14 @@ def evaluated(run: Path, ids: tuple[str, ...], temperature: float, samples: int,
 def arm_record(
     name: str,
     runs: Sequence[Path],
-    main: Sequence[Path],
+    label: str,
+    folders: Folders,
     best: Mapping[str, Mapping[int, float]],
     found: Measurements,
     ks: Sequence[int],
 ) -> dict[str, Any]:
-    """What an arm reached, and the main arm's lead over it, at temperature 1, greedily and as chosen."""
-    is_main = runs is main
-    label = next(other for other in best if other != "before")
+    """What an arm reached, and the lead of `label` over it, at temperature 1, greedily and as chosen."""
+    main, is_main = folders[label], name == label
 
     def figures(temperature: float, k: int, of_main: float) -> dict[str, Any]:
         values_P = found.pass_at(runs, "test", temperature, k)
