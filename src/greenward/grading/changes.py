@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from greenward.grading.matching import BoundedMatcher
-from greenward.problems.python_source import first_line, loaded_names, parse_or_none, same_trees
+from greenward.problems.python_source import bound_names, first_line, loaded_names, parse_or_none, same_trees
 
 _HEADING = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _MAX_CHARS = 1 << 18  # of a program that is looked at
@@ -66,14 +66,14 @@ def needed_change(before: str, after: str, passes: Callable[[str], bool]) -> str
         return after
     old, new = before.split("\n"), after.split("\n")
     groups = _grouped(trees[0], old, new)
-    kept, names = list(groups), _bound(trees[0]) | _bound(trees[1])
+    kept, names = list(groups), bound_names(trees[0]) | bound_names(trees[1])
     if len(groups) < 2:
         return after
     for group in reversed(groups):  # what is used comes before what uses it
         fewer = [one for one in kept if one is not group]
         text = _applied(old, new, [change for one in fewer for change in one.changes])
         tree = _parsed(text)
-        if tree is not None and not (names & loaded_names(tree)) - _bound(tree) and passes(text):
+        if tree is not None and not (names & loaded_names(tree)) - bound_names(tree) and passes(text):
             kept = fewer
     return _applied(old, new, [change for one in kept for change in one.changes])
 
@@ -137,9 +137,9 @@ def _statements(body: Sequence[ast.stmt]) -> list[_Statements]:
         if found and lines.start < (last := found[-1]).lines.stop:
             last.lines = range(last.lines.start, lines.stop)
             last.nodes.append(node)
-            last.names |= _bound(node)
+            last.names |= bound_names(node)
         else:
-            found.append(_Statements(lines, [node], _bound(node)))
+            found.append(_Statements(lines, [node], bound_names(node)))
     return found
 
 
@@ -375,20 +375,3 @@ def _parameters(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[st
             yield from _parameters(node.body, f"{within}{node.name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{within}{node.name}", node.args
-
-
-def _bound(tree: ast.Module | ast.stmt) -> set[str]:
-    """The names that the top level of a program, or a statement, defines, imports or assigns."""
-    names = set[str]()
-    pending: list[ast.AST] = [*tree.body] if isinstance(tree, ast.Module) else [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _DEFINITIONS):
-            names.add(node.name)
-            continue
-        if isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        pending += ast.iter_child_nodes(node)
-    return names

@@ -163,3 +163,20 @@ def starter_code(function_name: str, parameters: str, docstring: str) -> str:
 def loaded_names(node: ast.AST) -> set[str]:
     """The names that a piece of code reads."""
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+
+
+def bound_names(tree: ast.Module | ast.stmt) -> set[str]:
+    """The names that the top level of a program, or a statement, defines, imports or assigns."""
+    names = set[str]()
+    pending: list[ast.AST] = [*tree.body] if isinstance(tree, ast.Module) else [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        pending += ast.iter_child_nodes(node)
+    return names

@@ -48,6 +48,7 @@ from greenward.problems.mining import (
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
     FunctionNode,
+    bound_names,
     dotted_name,
     first_line,
     loaded_names,
@@ -361,7 +362,7 @@ class _Judge:
         own = {".".join(module.parts[at:]) for at in range(len(module.parts))}
         tests = {(test.of or test.function).name for test in self._project.tests.values()}
         known = before.body if before else []
-        tests -= {name for node in known for name in _bound(node)}
+        tests -= bound_names(before) if before else set()
         imports = {ast.dump(node) for node in known if isinstance(node, ast.ImportFrom)}  # as of a namesake
         at: Counter[int] = Counter()
         gone: list[range] = []
@@ -757,7 +758,7 @@ class _Test:
             node = waiting.pop()
             names = loaded_names(node) | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
             for other in body:
-                if id(other) not in needed and names & set(_bound(other)):
+                if id(other) not in needed and names & bound_names(other):
                     needed[id(other)] = None
                     waiting.append(other)
         shown: list[str] = []
@@ -770,17 +771,6 @@ class _Test:
             shown += lines[first_line(node) - 1 : node.end_lineno]
         text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
         return text if len(text) <= MAX_TEST_CHARS else ""
-
-
-def _bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module binds."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (one.asname or one.name.partition(".")[0] for one in node.names)
-    else:
-        stored = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-        yield from (one.id for one in stored if isinstance(one.ctx, ast.Store))
 
 
 def _tests_in(file: SourceFile) -> Iterator[_Test]:
