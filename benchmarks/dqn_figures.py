@@ -3,9 +3,9 @@
     .venv/bin/greenward train dqn_code_generation
     .venv/bin/python benchmarks/dqn_figures.py runs/dqn_code_generation
 
-Several runs (one for each seed) are drawn together. The tables of CartPole, of the ablation and of unseen
-problems come from `results/dqn_cartpole.json`, `dqn_ablation.json` and `dqn_unseen.json`, which the programs
-of these names write; they alone are made anew where no run is given.
+Several runs (one for each seed) are drawn together. The tables of CartPole and of unseen problems come from
+`results/dqn_cartpole.json` and `dqn_unseen.json`, which the programs of these names write; they alone are
+made anew where no run is given.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from figures import RESULTS, replaced
-from greenward.common.statistics import paired_difference, proportion
-from greenward.reports.document import Chart, Role, Series, duration, percent
+from greenward.common.statistics import paired_difference
+from greenward.reports.document import Chart, Role, Series
 from greenward.reports.svg import standalone
-from greenward.runs.reading import read_evaluations, read_metrics, read_sessions
-from greenward.tasks.token_mdp.report import RANDOM_SEARCH, UNSEEN
+from greenward.runs.reading import read_metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROLES: tuple[Role, ...] = ("main", "second", "third", "fourth", "fifth")
@@ -47,9 +46,7 @@ def main() -> None:
         (DOCS / "figures" / f"{name}.svg").write_text(standalone(chart(runs, title, signals), 640, 320))
     page = DOCS / "dqn.md"
     text = page.read_text(encoding="utf-8")
-    if runs:
-        text = replaced(text, "results", results_block(runs))
-    for block in (ablation_block, cartpole_block, unseen_block):
+    for block in (cartpole_block, unseen_block):
         name = block.__name__.removesuffix("_block")
         file = RESULTS / f"dqn_{name}.json"
         if file.is_file():
@@ -72,63 +69,6 @@ def chart(runs: Sequence[Path], title: str, signals: dict[str, str]) -> Chart:
             name = label or (f"seed {number}" if len(runs) > 1 else "")
             series.append(Series(name, ROLES[(number + place) % len(ROLES)], tuple(means)))
     return Chart(title, "episodes", tuple(series))
-
-
-def results_block(runs: Sequence[Path]) -> str:
-    searched = [(run / RANDOM_SEARCH).is_file() for run in runs]
-    heads = ("run", "episodes", "training time", "classics solved greedily", "unseen solved greedily")
-    heads += ("random search, as many episodes", "as much time") if any(searched) else ()
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for run in runs:
-        rows = read_metrics(run / "metrics.jsonl").rows
-        own, unseen = read_evaluations(run)[-1], read_evaluations(run, UNSEEN)[-1]
-        cells = [
-            run.name,
-            f"{int(rows[-1]['episodes']):,}",
-            duration(sum(float(row["time/step"]) for row in rows)),
-            *(solved(one) for one in (own, unseen)),
-        ]
-        if any(searched):
-            file = run / RANDOM_SEARCH
-            found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-            cells += [beside(found, key, len(own["greedy_rows"])) for key in ("at_episodes", "at_seconds")]
-        lines.append(f"| {' | '.join(cells)} |")
-    device = read_sessions(runs[0])[-1].get("device", "")
-    lines += ["", f"By hidden tests, with Wilson's 95 % intervals over problems. On {device}."]
-    lines += ["", *programs(runs[0])]
-    return "\n".join(lines) + "\n"
-
-
-def beside(search: dict[str, Any] | None, key: str, number: int) -> str:
-    return share(int(search[key]["solved"]), number) if search else "–"
-
-
-def solved(evaluation: dict[str, Any]) -> str:
-    rows = evaluation["greedy_rows"]
-    return share(sum(row["status"] == "passed" for row in rows), len(rows))
-
-
-def share(right: int, number: int) -> str:
-    return f"{right} of {number}, {percent(proportion(right, number))}"
-
-
-def programs(run: Path) -> list[str]:
-    """The greedy programs of a run for the classic problems, trained on or not."""
-    evaluations = (read_evaluations(run)[-1], read_evaluations(run, UNSEEN)[-1])
-    found = [row for one in evaluations for row in one["greedy_rows"] if "/" not in row["task_id"]]
-    text = "\n".join(f"# {row['task_id']}: {row['status']}\n{row['code'].strip()}\n" for row in found)
-    return [f"The greedy programs of {run.name}:", "", "```python", text.strip(), "```"]
-
-
-def ablation_block(record: dict[str, Any]) -> str:
-    seeds, episodes = record["seeds"], record["episodes"]
-    lines = [f"| | {' | '.join(f'seed {seed}' for seed in seeds)} |", "| --- " * (1 + len(seeds)) + "|"]
-    for name, found in record["solved"].items():
-        both = zip(found, record["unseen"][name], strict=True)
-        lines.append(f"| {name} | {' | '.join(f'{classics} + {unseen}' for classics, unseen in both)} |")
-    solved = "Solved greedily: of 8 classics + of 3 problems never trained on"
-    lines += ["", f"{solved}, by hidden tests, after {episodes:,} episodes each."]
-    return "\n".join(lines) + "\n"
 
 
 def unseen_block(record: dict[str, Any]) -> str:

@@ -47,14 +47,13 @@ def main() -> None:
         },
         "docs/quickstart.md": {"demo": demo_block(demo)},
         "docs/real_models.md": {
-            "demo_model": demo_block(demo_model),
             "rates": real_model_rl.table(
                 json.loads((RESULTS / "real_model_rl.json").read_text(encoding="utf-8"))
             ),
         },
         "docs/policy_gradient.md": {
-            "functions": policy_gradient.tables(functions),
-            "repair": policy_gradient.tables(repair),
+            "functions": policy_gradient.tables(functions, brief=True),
+            "repair": policy_gradient.tables(repair, brief=True),
         },
         "docs/faults.md": {"faults": faults_block()},
         "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},

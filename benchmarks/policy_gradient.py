@@ -432,19 +432,25 @@ def arm_record(
     }
 
 
-def tables(record: Mapping[str, Any]) -> str:
-    """Markdown: what each arm reaches, and the lead of the main arm over it."""
-    ks = [k for k in KS if k in (1, 4, 8, 32) and k <= record["samples"]]
+def tables(record: Mapping[str, Any], *, brief: bool = False) -> str:
+    """Markdown: what each arm reaches, and the lead of the main arm over it.
+
+    `brief`: for the smallest and the largest k alone, without the steps, time and entropy of each arm.
+    """
+    shown = (1, record["samples"]) if brief else (1, 4, 8, 32)
+    ks = [k for k in KS if k in shown and k <= record["samples"]]
 
     def figure(found: Mapping[str, Any]) -> str:
-        shown = percent(Estimate(**found["value"]))
-        return f"{shown} (T {found['temperature']:g})" if "temperature" in found else shown
+        value = percent(Estimate(**found["value"]))
+        return f"{value} (T {found['temperature']:g})" if "temperature" in found else value
 
     def lead(found: Mapping[str, Any]) -> str:
-        return points(Estimate(**found["lead"])) if "lead" in found else "–"
+        return points(Estimate(**found["lead"]))
 
     def rows(cell: Any) -> Iterator[str]:
         for arm in record["arms"]:
+            if cell is lead and arm["name"] == record["label"]:
+                continue
             of_k = [("at_1", 1), *(("chosen", k) for k in ks)]
             cells = [cell(arm["greedy"]), *(cell(by_k(arm[how], k)) for how, k in of_k)]
             yield f"| {arm['name']} | " + " | ".join(cells) + " |"
@@ -473,8 +479,8 @@ def tables(record: Mapping[str, Any]) -> str:
             f"problems, {record['samples']} answers each; temperatures chosen for each arm and k on "
             f"{record['validation_problems']} other held-out problems; {record['left_out']} whose program or "
             f"specification occurs in training are left out. Trained at temperature "
-            f"{record['sampling_temperature']:g} on one thread ({record['device']}): {'; '.join(what)} "
-            "(entropy of the distribution over programs at temperature 1, in nats).",
+            f"{record['sampling_temperature']:g} on one thread ({record['device']})"
+            + ("." if brief else f": {'; '.join(what)} (entropy over programs at temperature 1, in nats)."),
             "",
         ]
     )
