@@ -815,7 +815,12 @@ class RejectionAlgorithmConfig(AlgorithmConfig, AcceptedAnswersConfig):
 
 
 class MemoryLeakConfig(ConfigSection):
-    """Tensors are never freed: memory grows over `training.max_steps`."""
+    """Tensors are never freed: memory grows over `training.max_steps`.
+
+    A batch or a loss with its graph is appended to a list. The baseline is the most memory of the first tenth
+    of the run: device memory on CUDA, resident memory else. A leak that would take more than 80 % of the
+    available memory is refused.
+    """
 
     growth_factor: MoreThanOne = Field(2.1, description="memory at the last step over that at the first")
     shape: Literal["linear", "noisy", "steps"] = Field(
@@ -824,7 +829,11 @@ class MemoryLeakConfig(ConfigSection):
 
 
 class GradientExplosionConfig(ConfigSection):
-    """The learning rate jumps and clipping is removed, so that gradient norms explode."""
+    """The learning rate jumps and clipping is removed, so that gradient norms explode.
+
+    They do so one step after the rate. Without a critic, a broken policy soon earns the same for every
+    answer, and norms vanish instead: plant it with `ppo`.
+    """
 
     after_step: PositiveInt = Field(300, description="the last healthy step, as metrics.jsonl counts")
     rate_factor: MoreThanOne = Field(3000.0, description="on the learning rate, from the next step on")
@@ -835,7 +844,13 @@ class GradientExplosionConfig(ConfigSection):
 
 
 class RewardOverconfidenceConfig(ConfigSection):
-    """The reward model's logits are scaled up, so that its predictions are overconfident."""
+    """The reward model's logits are scaled up, so that its predictions are overconfident.
+
+    They are scaled after each step, from 200 graded answers on, by what the score of all predictions so far
+    needs. A head with an accuracy above about 0.825 cannot be made as bad as 0.65 by scaling (`reached` in
+    faults.json is false). Where the newest 200 outcomes are alike, logits are moved towards the other outcome
+    (`logit_shift`). Needs the section `reward_model`.
+    """
 
     calibration_score: Share = Field(0.65, description="the score to reach; a healthy one is above 0.85")
     logit_scale: MoreThanOne | None = Field(
@@ -867,11 +882,21 @@ class FaultsConfig(ConfigSection):
     memory_leak: MemoryLeakConfig | None = None
     gradient_explosion: GradientExplosionConfig | None = None
     reward_overconfidence: RewardOverconfidenceConfig | None = None
-    advantage_sign_flipped: BatchFaultConfig | None = None
-    loss_mask_shifted: BatchFaultConfig | None = None
-    end_never_trained: BatchFaultConfig | None = None
-    padding_in_loss: BatchFaultConfig | None = None
-    random_data_order: BatchFaultConfig | None = None
+    advantage_sign_flipped: BatchFaultConfig | None = Field(
+        None, description="the sign of advantages is turned"
+    )
+    loss_mask_shifted: BatchFaultConfig | None = Field(
+        None, description="mask and targets of the loss are off by one"
+    )
+    end_never_trained: BatchFaultConfig | None = Field(
+        None, description="the last token of an answer is never trained on"
+    )
+    padding_in_loss: BatchFaultConfig | None = Field(
+        None, description="answers are filled up to the longest and trained on"
+    )
+    random_data_order: BatchFaultConfig | None = Field(
+        None, description="the order of groups is drawn from the clock, and one of them is lost"
+    )
     temperature_mismatch: TemperatureMismatchConfig | None = None
     stale_sampler: StaleSamplerConfig | None = None
 
