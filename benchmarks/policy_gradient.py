@@ -435,9 +435,9 @@ def arm_record(
 def tables(record: Mapping[str, Any], *, brief: bool = False) -> str:
     """Markdown: what each arm reaches, and the lead of the main arm over it.
 
-    `brief`: for the smallest and the largest k alone, without the steps, time and entropy of each arm.
+    `brief`: at chosen temperatures the largest k alone, without the steps, time and entropy of each arm.
     """
-    shown = (1, record["samples"]) if brief else (1, 4, 8, 32)
+    shown = (record["samples"],) if brief else (1, 4, 8, 32)
     ks = [k for k in KS if k in shown and k <= record["samples"]]
 
     def figure(found: Mapping[str, Any]) -> str:
