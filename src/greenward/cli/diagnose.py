@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -477,6 +476,8 @@ def replay(run: Path, *, output: Path | None, **chosen: Any) -> None:
 
     Exit code: 1 it returns, 0 it does not, 2 an error.
     """
+    import tempfile
+
     from greenward.diagnostics.proof import replay
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -512,6 +513,8 @@ def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
 
     Exit code: 0 a setting was found that cures the fault, 1 none does alone, 2 an error.
     """
+    import tempfile
+
     from greenward.diagnostics.proof import bisect_settings
 
     with tempfile.TemporaryDirectory() as temporary:
