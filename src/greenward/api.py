@@ -94,8 +94,8 @@ class TrainingResult:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it: by its report, if it has one by now."""
+        from greenward.reports.page import mime_bundle
         from greenward.reports.recorded import report_of
-        from greenward.reports.render import mime_bundle
 
         return mime_bundle(report_of(self.run)) if is_run(self.run) else {"text/plain": repr(self)}
 
@@ -139,7 +139,7 @@ class EvaluationResult:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it."""
         from greenward.reports.evaluation import evaluation_report, summary_report
-        from greenward.reports.render import mime_bundle
+        from greenward.reports.page import mime_bundle
 
         return mime_bundle(
             summary_report(self.summary) if self.folder is None else evaluation_report(self.folder)

@@ -13,7 +13,8 @@ from test_report_document import Page, terminal
 from greenward.common import statistics
 from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Table
-from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.page import render_html
+from greenward.reports.render import render_json, render_markdown
 from greenward.reports.training import overlay_report, training_report
 
 
