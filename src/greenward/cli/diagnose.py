@@ -181,12 +181,13 @@ def _finish(
 ) -> NoReturn:
     """Write the diagnosis as files of the name `stem`, print it, and say by the exit code what was found."""
     from greenward.diagnostics.diagnose import diagnosis_report, write_reward_health
-    from greenward.reports.write import write_report
 
     report, written = diagnosis_report(diagnosis, **cost), list[Path]()
     if output_dir is not None and stem == "reward_health":
         written = write_reward_health(diagnosis, output_dir)
     elif output_dir is not None:
+        from greenward.reports.write import write_report
+
         written = list(write_report(report, output_dir, stem).values())
     is_short = stem == "diagnosis" and not verbose
     show_report(report, as_json=as_json, brief=is_short, whole=verbose)
