@@ -323,7 +323,7 @@ def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureF
     ("command", "arguments", "model", "no_options"),
     [
         ("slurm render", ["quickstart"], "greenward.hardware.launch:SlurmOptions", set()),
-        ("eval", [], "greenward.evaluation.session:AnswerOptions", set()),
+        ("eval", [], "greenward.evaluation.model_session:AnswerOptions", set()),
         ("problems from-source", ["stdlib"], "greenward.tasks.spec.verify:MiningOptions", set()),
         (
             "fix",

@@ -31,7 +31,7 @@ from greenward.common.files import read_file
 from greenward.common.statistics import median
 from greenward.common.text import visible
 from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
-from greenward.config.sections import ConfigSection
+from greenward.config.section import ConfigSection
 from greenward.diagnostics.alerts import Action, Alerts, Mail, Run, Shell, Webhook, start_command
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.diagnose import diagnose_signals
