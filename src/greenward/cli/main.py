@@ -116,7 +116,7 @@ def _of_key(error: click.NoSuchOption, arguments: Sequence[str]) -> click.UsageE
 def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a group of commands as the program `name`; see `main`."""
     # Imports, problems and logs allocate many objects and few cycles. The default threshold is 700.
-    gc.set_threshold(200_000)
+    gc.set_threshold(50_000)
     if isinstance(sys.stdout, TextIOWrapper):  # answers and paths hold characters that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
