@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
 from greenward.common.files import expecting
+from greenward.common.garbage import uncollected
 from greenward.problems.problem import GIVEN, Problem, ProblemSet
 from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
@@ -293,7 +294,8 @@ def train(
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
     run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
-    from greenward.recipes import run as recipes
+    with uncollected():
+        from greenward.recipes import run as recipes
 
     if dry_run:
         recipes.dry_run(resolved, given, functions)

@@ -102,6 +102,36 @@ def test_a_long_command_says_what_it_loads_before_it_loads_it(command: str, says
     assert loaded.split() == []
 
 
+def test_grade_loads_nothing_of_models_and_recipes(folder: Path) -> None:
+    of_models = (
+        "greenward.environments.code",
+        "greenward.evaluation.model_session",
+        "greenward.config.recipe",
+    )
+    code = f"""
+import sys
+from greenward import grade
+print(grade("answers.jsonl", "suite.json", output="graded_again").metrics["pass@1"].value)
+print(*(name for name in {(*TRAINING, *OTHERS, *of_models, RECIPES[1], "asyncio", "yaml", "ssl")} if name in sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["1.0", ""]
+
+
+def test_the_recipe_of_a_run_imports_no_task_but_its_own() -> None:
+    code = """
+import sys
+from greenward.config.loading import dump, load_recipe, parse_recipe
+recipe = load_recipe("quickstart")
+assert parse_recipe(dump(recipe), recorded=True) == recipe
+print(*(name for name in sys.modules if name.startswith("greenward.tasks.") and name.endswith(".task")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["greenward.tasks.task", "greenward.tasks.functions.task"]
+
+
 def test_a_warm_start_imports_no_task_but_its_own() -> None:
     code = """
 import sys
