@@ -318,7 +318,7 @@ def _print_findings(console: Console, block: document.Findings) -> None:
         actions = [f"First: {finding.actions[0]}"]
         if block.in_full:
             actions = [f"{number}. {action}" for number, action in enumerate(finding.actions, start=1)]
-            actions.append(f"To confirm: {finding.confirm}")
+            actions += (f"To confirm: {finding.confirm}", f"More: {finding.docs}")
         text.append("".join(f"\n{visible(action)}" for action in actions), style="not bold dim")
         onset = document.NOTHING if finding.onset is None else str(finding.onset)
         shown.add_row(Text(finding.severity, style=_SEVERITIES[finding.severity]), text, Text(onset))
