@@ -21,14 +21,14 @@ LEVELS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4
 def main() -> None:
     levels = np.array(LEVELS)
     cells = [[simulated_null(n, phi, levels, SIMULATIONS) for phi in AUTOCORRELATIONS] for n in POINTS]
-    table = {name: np.array([[cell[name] for cell in row] for row in cells]) for name in cells[0][0]}
-    path = Path(change_points.__file__).with_suffix(".npz")
-    np.savez_compressed(
-        path,
-        points_N=np.array(POINTS, float),
-        levels_L=levels,
-        **{name: values.astype(np.float32) for name, values in table.items()},
-    )
+    table = {"points_N": np.array(POINTS, float), "levels_L": levels}
+    for name in cells[0][0]:
+        table[name] = np.array([[cell[name] for cell in row] for row in cells], np.float32)
+    record = np.zeros((), [(name, values.dtype, values.shape) for name, values in table.items()])
+    for name, values in table.items():
+        record[name] = values
+    path = Path(change_points.__file__).with_suffix(".npy")
+    np.save(path, record)
     print(f"wrote {path.name}: {path.stat().st_size:,} bytes")
 
 

@@ -31,7 +31,7 @@ from greenward.config.loading import has_key, load_recipe
 from greenward.evaluation.store import read_rows
 from greenward.recipes.sweep import OF_A_MODEL, Phase, Run, run_all, training_seconds
 from greenward.reports.document import metric_label, metric_order, percent, points
-from greenward.reports.runs import paired_difference, pooled
+from greenward.reports.pooled import paired_difference, pooled
 from greenward.runs.output import claim_folder
 from greenward.runs.progress import Progress
 from greenward.runs.reading import METRICS, read_evaluations, read_metrics, read_summary

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
 from greenward.common.files import expecting
-from greenward.config import loading
-from greenward.config.loading import Keyword, dotted, leaves
-from greenward.config.recipe import GRPORecipe, Recipe
-from greenward.hardware import detection
+from greenward.common.garbage import uncollected
 from greenward.problems.problem import GIVEN, Problem, ProblemSet
 from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
@@ -40,9 +37,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from greenward.common.statistics import Estimate
+    from greenward.config.recipe import Recipe
     from greenward.evaluation.audit_report import AuditReport as AuditReport
     from greenward.evaluation.audit_report import Trial as Trial
-    from greenward.evaluation.session import AnswerOptions, GradingOptions
+    from greenward.evaluation.model_session import AnswerOptions
+    from greenward.evaluation.session import GradingOptions
     from greenward.grading.user_rewards import RewardFunction, Rewards
     from greenward.models.policy import Policy
 
@@ -94,8 +93,8 @@ class TrainingResult:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it: by its report, if it has one by now."""
+        from greenward.reports.page import mime_bundle
         from greenward.reports.recorded import report_of
-        from greenward.reports.render import mime_bundle
 
         return mime_bundle(report_of(self.run)) if is_run(self.run) else {"text/plain": repr(self)}
 
@@ -139,7 +138,7 @@ class EvaluationResult:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it."""
         from greenward.reports.evaluation import evaluation_report, summary_report
-        from greenward.reports.render import mime_bundle
+        from greenward.reports.page import mime_bundle
 
         return mime_bundle(
             summary_report(self.summary) if self.folder is None else evaluation_report(self.folder)
@@ -196,6 +195,7 @@ def load_problems(
 
     `bugs:` before a source gives the repair of its programs. Raises `ProblemError`.
     """
+    from greenward.config.recipe import GRPORecipe
     from greenward.grading.verification import load_verified
 
     return load_verified(str(source), GRPORecipe(), part=part, skip_bad_rows=skip_bad_rows)
@@ -207,6 +207,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     A pretrained model gets the preset of this machine, or the one that the key `preset` names. Raises
     `ConfigError`.
     """
+    from greenward.config import loading
+    from greenward.hardware import detection
+
     return loading.load_recipe(path, overrides, machine=detection.this_machine)
 
 
@@ -245,7 +248,11 @@ def train(
     settings, size and first prompt. Raises the errors of
     `greenward.common.errors`; written files are kept.
     """
+    from greenward.config import loading
+    from greenward.config.loading import Keyword, dotted, leaves
+    from greenward.config.recipe import Recipe
     from greenward.grading.user_rewards import name_in, reward_terms
+    from greenward.hardware import detection
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list of key=value, found the text {overrides!r}.")
@@ -287,7 +294,8 @@ def train(
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
     run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
-    from greenward.recipes import run as recipes
+    with uncollected():
+        from greenward.recipes import run as recipes
 
     if dry_run:
         recipes.dry_run(resolved, given, functions)
@@ -323,7 +331,7 @@ def evaluate(
     `api_key_env`; for a suite by name also `skip_bad_rows` and `fewshot` and, where both are names,
     `eval_results`, `overwrite` and `show`. Raises the errors of `greenward.common.errors`.
     """
-    from greenward.evaluation.session import AnswerOptions, open_evaluation
+    from greenward.evaluation.model_session import AnswerOptions, open_evaluation
     from greenward.rollouts.endpoint import is_endpoint
 
     is_named = isinstance(policy, str | Path)
@@ -380,7 +388,7 @@ def games_of(policy: str | Path, suite: str | None = None, *, checkpoint: str | 
 
 def prompts(policy: str | Path, suite: str | None = None, **options: Any) -> dict[str, Any]:
     """The prompts that `evaluate` would give a model, by task id, with their name, style and hash."""
-    from greenward.evaluation.session import AnswerOptions, open_evaluation
+    from greenward.evaluation.model_session import AnswerOptions, open_evaluation
 
     _, answers = _grading((), options, AnswerOptions)
     session = open_evaluation(str(policy), checked(AnswerOptions, suite=suite, **answers))
@@ -448,6 +456,7 @@ def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> Audi
     those of `greenward.evaluation.audit.audit`. The folder of a project stands for its grader; `settings` are
     those of `audit_repository` then. Raises `RewardError` and `ConfigError`.
     """
+    from greenward.config.recipe import Recipe
     from greenward.evaluation.audit import audit as audit_function
     from greenward.evaluation.audit import audit_recipe
     from greenward.grading.user_rewards import function_name

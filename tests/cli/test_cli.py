@@ -212,6 +212,57 @@ class TestConfig:
         assert run("config", "check", recipe_file, "algorithm=sft") == 2
         assert "warm_start" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("train", "held_out", "said"),
+        [
+            ("good", "others", None),
+            ("good", "good", "4 problems are both trained on and held out"),
+            ("misspelt", "others", "row 4 (line 4): field 'test_case' is not known."),
+            ("cut", "others", "line 4, column 61: not JSON"),
+            ("wrong case", "others", "f3(1): expected 9, got 4"),
+        ],
+    )
+    def test_check_reads_the_problems(
+        self,
+        train: str,
+        held_out: str,
+        said: str | None,
+        recipe_file: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def problem(number: int, **others: Any) -> str:
+            name = f"f{number}"
+            starter = f'def {name}(a):\n    """Return a plus {number}."""\n'
+            row = {
+                "task_id": name,
+                "function_name": name,
+                "docstring": f"Return a plus {number}.",
+                "starter_code": starter,
+                "reference": f"{starter}    return a + {number}\n",
+                "test_cases": [[1, 1 + number], [5, 5 + number]],
+            }
+            return json.dumps({**row, **others}) + "\n"
+
+        monkeypatch.chdir(tmp_path)
+        first = "".join(map(problem, range(3)))
+        for name, last in {
+            "good": problem(3),
+            "misspelt": problem(3).replace("test_cases", "test_case"),
+            "cut": problem(3)[:60] + "\n",
+            "wrong case": problem(3, test_cases=[[1, 9]]),
+        }.items():
+            Path(f"{name}.jsonl").write_text(first + last)
+        Path("others.jsonl").write_text("".join(map(problem, range(10, 14))))
+        sources = (f"problems.train={train}.jsonl", f"problems.held_out={held_out}.jsonl")
+        code = run("config", "check", recipe_file, *sources)
+        written = capsys.readouterr()
+        if said is None:
+            assert code == 0 and written.out.endswith("good.\n")
+        else:
+            assert code == 2 and said in written.err and "good." not in written.out
+
     def test_check_as_json(self, recipe_file: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("config", "check", recipe_file, "problems.families.limit=40", "--json") == 0
         found = json.loads(capsys.readouterr().out)
@@ -323,7 +374,7 @@ def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureF
     ("command", "arguments", "model", "no_options"),
     [
         ("slurm render", ["quickstart"], "greenward.hardware.launch:SlurmOptions", set()),
-        ("eval", [], "greenward.evaluation.session:AnswerOptions", set()),
+        ("eval", [], "greenward.evaluation.model_session:AnswerOptions", set()),
         ("problems from-source", ["stdlib"], "greenward.tasks.spec.verify:MiningOptions", set()),
         (
             "fix",

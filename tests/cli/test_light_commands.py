@@ -12,8 +12,10 @@ import pytest
 TRAINING = ("torch", "transformers", "tokenizers", "greenward.training.trainer")
 RECIPES = ("pydantic_core", "greenward.config.sections")
 GRADING = ("asyncio", "greenward.grading.judge", "greenward.sandbox.pool", "greenward.environments.code")
-PAGES = ("jinja2", "greenward.reports.training")
-ALL = ("numpy", "yaml", "rich", *TRAINING, *RECIPES, *GRADING, *PAGES)
+PAGES = ("jinja2", "greenward.reports.training", "greenward.reports.page")
+OTHERS = ("greenward.config.originals", "greenward.diagnostics.readers.printed")  # files of other systems
+LIBRARY = ("csv", "html", "sqlite3", "subprocess", "zipfile", "numpy.ma")
+ALL = ("numpy", "yaml", "rich", *TRAINING, *RECIPES, *GRADING, *PAGES, *OTHERS, *LIBRARY)
 
 # Runs a command; its last line are the modules of ALL that are loaded, at the end or with the first message.
 RUN = f"""
@@ -64,9 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "says", "without"),
     [
-        ("show add --in graded", "add, answer 0: passed (1 of 1 answers pass)", {*ALL} - {"asyncio"}),
-        ("compare graded graded", "pass@1 100.0%", {*TRAINING, *RECIPES, *GRADING, *PAGES, "yaml", "rich"}),
-        ("diagnose log.jsonl", "steps 100", {*TRAINING, *RECIPES, *GRADING, *PAGES, "yaml"}),
+        ("show add --in graded", "add, answer 0: passed (1 of 1 answers pass)", {*ALL}),
+        ("compare graded graded", "pass@1 100.0%", {*ALL} - {"numpy"}),
+        ("diagnose log.jsonl", "steps 100", {*ALL} - {"numpy", "rich"}),
     ],
 )
 def test_a_command_that_reads_loads_nothing_that_computes(
@@ -98,6 +100,36 @@ def test_a_long_command_says_what_it_loads_before_it_loads_it(command: str, says
     *output, loaded = run("first", *command.split(), folder=folder)
     assert output[0].endswith(says)
     assert loaded.split() == []
+
+
+def test_grade_loads_nothing_of_models_and_recipes(folder: Path) -> None:
+    of_models = (
+        "greenward.environments.code",
+        "greenward.evaluation.model_session",
+        "greenward.config.recipe",
+    )
+    code = f"""
+import sys
+from greenward import grade
+print(grade("answers.jsonl", "suite.json", output="graded_again").metrics["pass@1"].value)
+print(*(name for name in {(*TRAINING, *OTHERS, *of_models, RECIPES[1], "asyncio", "yaml", "ssl")} if name in sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["1.0", ""]
+
+
+def test_the_recipe_of_a_run_imports_no_task_but_its_own() -> None:
+    code = """
+import sys
+from greenward.config.loading import dump, load_recipe, parse_recipe
+recipe = load_recipe("quickstart")
+assert parse_recipe(dump(recipe), recorded=True) == recipe
+print(*(name for name in sys.modules if name.startswith("greenward.tasks.") and name.endswith(".task")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["greenward.tasks.task", "greenward.tasks.functions.task"]
 
 
 def test_a_warm_start_imports_no_task_but_its_own() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.cli.train import ALIASES
+from greenward.cli.train import aliased
 from greenward.config.importing import import_config
 from greenward.config.loading import Surroundings, all_recipes, field_at, load_recipe
 from greenward.config.originals import MODELS
@@ -73,16 +73,10 @@ def test_every_command_parses_and_its_recipe_is_good(
         return
     if context.command.name == "train":
         given = context.params
-        aliases = [
-            f"{key}={names.get(given[option], given[option])}"
-            for option, (keys, names) in ALIASES.items()
-            if given[option] is not None
-            for key in keys
-        ]
         if given["config"] is not None:
             import_config(given["config"])
         else:
-            overrides = [*aliases, *given["overrides"]]
+            overrides = [*aliased(given), *given["overrides"]]
             load_recipe(given["recipe"], overrides, machine=lambda: Surroundings("h100"))
 
 

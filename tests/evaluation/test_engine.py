@@ -11,8 +11,9 @@ from greenward.common.errors import ProblemError, SandboxError
 from greenward.common.statistics import pass_at_k
 from greenward.config.sections import EvaluationConfig
 from greenward.environments.prompts import PromptRenderer
-from greenward.evaluation import evaluate as engine
-from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+from greenward.evaluation import policy_source as engine
+from greenward.evaluation.evaluate import VerdictMemory
+from greenward.evaluation.policy_source import evaluate_policy
 from greenward.evaluation.samples import EvaluationRow
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status, Verdict

@@ -9,7 +9,8 @@ import pytest
 
 from greenward.common.errors import CheckpointError, RunError
 from greenward.config.loading import load_recipe
-from greenward.evaluation.session import AnswerOptions, GradingOptions, ModelEvaluation, grading_sandbox
+from greenward.evaluation.model_session import AnswerOptions, ModelEvaluation
+from greenward.evaluation.session import GradingOptions, grading_sandbox
 from greenward.models.catalog import find_model
 from greenward.problems.catalog import load_problems
 from greenward.recipes.run import train

@@ -16,7 +16,8 @@ from rich.console import Console
 from scripted_engine import NumberRenderer, ScriptedEngine, completion
 
 from greenward.common.errors import RunError
-from greenward.evaluation.evaluate import PolicySource, Seconds, add_given, flaky_samples, judge
+from greenward.evaluation.evaluate import Seconds, add_given, flaky_samples, judge
+from greenward.evaluation.policy_source import PolicySource
 from greenward.evaluation.samples import Sample
 from greenward.evaluation.store import RESULTS, SAMPLES, EvaluationFolder, read_rows
 from greenward.grading.answers import Extracted

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ConfigError, RewardError
-from greenward.config.sections import FamiliesConfig, RewardTermConfig
+from greenward.config.generated import FamiliesConfig
+from greenward.config.sections import RewardTermConfig
 from greenward.grading import quality
 from greenward.grading.quality import lint, readability
 from greenward.grading.reward_terms import code_score, make_reward

@@ -10,10 +10,12 @@ import pytest
 from synthetic_study import write_seed
 from test_report_document import Page, terminal
 
+from greenward.cli.main import main
 from greenward.common import statistics
 from greenward.common.errors import RunError
 from greenward.reports.document import Charts, Table
-from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.page import render_html
+from greenward.reports.render import render_json, render_markdown
 from greenward.reports.training import overlay_report, training_report
 
 
@@ -94,3 +96,16 @@ def test_runs_without_control_arms_are_compared_with_each_other_and_need_no_such
     assert not any(
         "no control arm" in note for note in overlay_report([tmp_path / "one", tmp_path / "two"]).notes
     )
+
+
+@pytest.mark.parametrize(("options", "place"), [((), "reports/overlay"), (("--output", "mine"), "mine")])
+def test_the_page_of_several_runs_has_a_usual_place_and_any_other(
+    options, place, study, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(study / "seed_0"), str(study / "seed_1"), "--format", "html", *options])
+    assert not ended.value.code and capsys.readouterr().out == f"{place}/report.html\n"
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {f"{place}/report.{form}" for form in ("html", "md", "json")} <= written
+    assert all(path.startswith(f"{place}/") for path in written)

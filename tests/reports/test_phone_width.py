@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from greenward.reports.document import Charts, Paragraph, Table
+from greenward.reports.page import render_html
 from greenward.reports.recorded import report_of
-from greenward.reports.render import render_html
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""

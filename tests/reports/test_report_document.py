@@ -35,10 +35,10 @@ from greenward.reports.document import (
     Table,
     section,
 )
+from greenward.reports.page import render_html
 from greenward.reports.render import (
     inline,
     print_report,
-    render_html,
     render_json,
     render_markdown,
     spark_line,

@@ -11,7 +11,7 @@ from test_report_document import HOSTILE, Page, terminal
 from greenward.cli.main import main
 from greenward.common.errors import RunError
 from greenward.reports.document import Answers
-from greenward.reports.render import render_html
+from greenward.reports.page import render_html
 from greenward.reports.rollouts import Rollouts, steps_around
 from greenward.runs.directory import RunDirectory
 from greenward.runs.selection import Selection, parse_query

@@ -11,7 +11,8 @@ from synthetic_study import write_seed, write_study
 from test_report_document import HOSTILE, Page, terminal
 
 from greenward.reports.document import Answers, Report, Table
-from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.page import render_html
+from greenward.reports.render import render_json, render_markdown
 from greenward.reports.training import training_report
 from greenward.reports.write import write_report
 

@@ -10,7 +10,7 @@ import pytest
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.loading import load_recipe
-from greenward.evaluation import evaluate as evaluation
+from greenward.evaluation import policy_source as evaluation
 from greenward.grading.judge import Grader
 from greenward.models.tokenizer import train_tokenizer
 from greenward.problems.problem import Problem, ProblemSet

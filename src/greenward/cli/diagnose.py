@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,12 +181,13 @@ def _finish(
 ) -> NoReturn:
     """Write the diagnosis as files of the name `stem`, print it, and say by the exit code what was found."""
     from greenward.diagnostics.diagnose import diagnosis_report, write_reward_health
-    from greenward.reports.write import write_report
 
     report, written = diagnosis_report(diagnosis, **cost), list[Path]()
     if output_dir is not None and stem == "reward_health":
         written = write_reward_health(diagnosis, output_dir)
     elif output_dir is not None:
+        from greenward.reports.write import write_report
+
         written = list(write_report(report, output_dir, stem).values())
     is_short = stem == "diagnosis" and not verbose
     show_report(report, as_json=as_json, brief=is_short, whole=verbose)
@@ -477,6 +477,8 @@ def replay(run: Path, *, output: Path | None, **chosen: Any) -> None:
 
     Exit code: 1 it returns, 0 it does not, 2 an error.
     """
+    import tempfile
+
     from greenward.diagnostics.proof import replay
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -512,6 +514,8 @@ def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
 
     Exit code: 0 a setting was found that cures the fault, 1 none does alone, 2 an error.
     """
+    import tempfile
+
     from greenward.diagnostics.proof import bisect_settings
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import click
 
 from greenward.common.text import visible
 
 
-@dataclass(frozen=True)
-class Theirs:
+class Theirs(NamedTuple):
     """What an option of RLDK becomes.
 
     `ours` is the option here, and "" the argument of the command; None leaves it out, which `why` explains. A

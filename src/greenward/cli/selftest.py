@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -36,8 +36,7 @@ class Area:
             self.failures.append((failure, remedy))
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A simulated run: a kind of a task, or of all, and the finding that it shows; None: it is healthy."""
 
     finding: str | None

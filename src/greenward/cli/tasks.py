@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shlex
 import sys
 import time
@@ -36,6 +35,8 @@ from greenward.common.errors import EngineError
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 
 if TYPE_CHECKING:
+    import random
+
     from greenward.tasks.self_play.evaluation import Contestant, RoleResult
     from greenward.tasks.self_play.games import Game, ScriptedPlayer
 
@@ -286,6 +287,8 @@ def play(
         raise click.UsageError("--games is the length of a match: name its --opponent.")
     players = " and ".join(filter(None, (model, opponent)))
     click.echo(visible(f"Loading the game {name}{f' and {players}' if players else ''}."), err=True)
+
+    import random
 
     from greenward.tasks.self_play.evaluation import play_match
     from greenward.tasks.self_play.games import find_game

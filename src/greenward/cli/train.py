@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,20 +29,19 @@ from greenward.cli.options import (
     with_options,
 )
 from greenward.common.text import visible, without_keys
-from greenward.config.originals import DATASETS, MODELS
 
 if TYPE_CHECKING:
     from greenward.config.importing import Imported
 
-# Options that users of other trainers know, the keys that they set, and their names for values.
-ALIASES: dict[str, tuple[tuple[str, ...], dict[Any, str]]] = {
-    "model": (("model.id",), dict(MODELS)),
-    "dataset": (("problems.train", "problems.held_out"), dict(DATASETS)),
-    "learning_rate": (("training.learning_rate",), {}),
-    "max_grad_norm": (("training.max_grad_norm",), {}),
-    "seed": (("seed",), {}),
-    "num_episodes": (("training.num_episodes",), {}),
-    "skip_bad_rows": (("problems.skip_bad_rows",), {True: "true"}),
+# Options that users of other trainers know, and the keys that they set.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "model": ("model.id",),
+    "dataset": ("problems.train", "problems.held_out"),
+    "learning_rate": ("training.learning_rate",),
+    "max_grad_norm": ("training.max_grad_norm",),
+    "seed": ("seed",),
+    "num_episodes": ("training.num_episodes",),
+    "skip_bad_rows": ("problems.skip_bad_rows",),
 }
 QUICK = (
     "warm_start.max_steps=20",
@@ -95,9 +93,11 @@ def train(
         raise click.UsageError("name a recipe: CONFIG, or --config FILE.")
     if not quiet:  # before the packages are loaded, which takes seconds
         click.echo(f"Reading the recipe {visible(recipe)}; loading torch.", err=True)
+    import tempfile
+
     import greenward.api as api
 
-    overrides = (*_aliased(chosen), *overrides)
+    overrides = (*aliased(chosen), *overrides)
     how = {name: chosen[name] for name in ("resume", "overwrite", "show")}
     how |= {"quiet": quiet, "dry_run": dry_run}
     with (
@@ -198,15 +198,20 @@ def launch(recipe: str, arguments: tuple[str, ...], **options: Any) -> None:
     if given["dry_run"]:
         options = {"processes": 1}
     command = launcher.launch_command((recipe, *arguments), **options)
-    check_needs(greenward.load_recipe(recipe, (*_aliased(given), *given["overrides"])))  # else each says it
+    check_needs(greenward.load_recipe(recipe, (*aliased(given), *given["overrides"])))  # else each says it
     launcher.launch(command)
 
 
-def _aliased(given: dict[str, Any]) -> list[str]:
-    """The overrides that options of `ALIASES` stand for."""
+def aliased(given: Mapping[str, Any]) -> list[str]:
+    """The overrides that options of `ALIASES` stand for, some of which have names for values."""
+    from greenward.config.originals import DATASETS, MODELS
+
+    names: dict[str, Mapping[Any, str]] = {
+        "model": MODELS, "dataset": DATASETS, "skip_bad_rows": {True: "true"},
+    }  # fmt: skip
     return [
-        f"{key}={names.get(given[option], given[option])}"
-        for option, (keys, names) in ALIASES.items()
+        f"{key}={names.get(option, {}).get(given[option], given[option])}"
+        for option, keys in ALIASES.items()
         if given[option] is not None
         for key in keys
     ]
@@ -382,6 +387,8 @@ def upgrade(file: Path) -> None:
 
     What was there is kept as FILE.old. Sections that stay the same keep their comments.
     """
+    import shutil
+
     from greenward.common.errors import ConfigError
     from greenward.config.loading import RecipeText, parse_recipe, read_recipe_file
     from greenward.config.upgrade import upgraded_text
@@ -518,6 +525,8 @@ def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | Non
     greenward validate-model runs/quickstart
     greenward validate-model my-model model.lora.r=16 model.dtype=bfloat16
     """
+    import tempfile
+
     from greenward.recipes.validate import validate_model
 
     passed = True

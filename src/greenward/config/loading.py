@@ -403,16 +403,22 @@ def only_keys_of(
 
     None are the recipes of all tasks.
     """
-    others = all_recipes().values() if others is None else others
     kept = {}
     for key, value in data.items():
         here = (*path, key)
-        having = [one for one in (made, *others) if field_at(one, here) is not None]
-        if isinstance(value, str) and _choices(made, here):
-            having = [other for other in having if _is_choice(other, here, value)]
-        if not having or made in having or keep(here):
+        is_ours = _has(made, here, value, _choices(made, here)) or keep(here)
+        if not is_ours:  # of most data everything is; to ask for the recipes of others imports all tasks
+            having = all_recipes().values() if others is None else others
+            is_ours = not any(_has(one, here, value, _choices(made, here)) for one in having)
+        if is_ours:
             kept[key] = only_keys_of(made, value, keep, here, others) if isinstance(value, dict) else value
     return kept
+
+
+def _has(made: type[Recipe], path: KeyPath, value: Any, choices: Collection[Any]) -> bool:
+    """Whether a recipe has a key and, where one of these `choices` is expected, takes this name for it."""
+    is_name = isinstance(value, str) and bool(choices)
+    return field_at(made, path) is not None and (not is_name or _is_choice(made, path, value))
 
 
 def explain(error: ValidationError, text: RecipeText, made: type[Recipe]) -> ConfigError:

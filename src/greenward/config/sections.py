@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlparse
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -26,32 +24,16 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from greenward.common.text import load_keys
+from greenward.config.generated import BugsConfig, FamiliesConfig
+from greenward.config.section import ConfigSection, Fraction, PositiveFraction, Seed, Share
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 InferenceDType = Literal[DType, "int8"]
 """What answers are computed in where nothing is trained; int8 keeps the weights in 8 bits."""
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what NumPy and torch take
-Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveFraction = Annotated[float, Field(gt=0, le=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 
 GENERATED_CORPUS = "corpus"
 NUM_QUESTIONS = "MBPP_EVAL_NUM_QUESTIONS"
 """The environment variable that overrides `num_questions` of MBPP's suites in a recipe."""
-
-
-class ConfigSection(BaseModel):
-    """A frozen group of keys. An unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    def model_post_init(self, context: Any, /) -> None:
-        for mistake in self.mistakes():
-            raise ValueError(mistake)
-
-    def mistakes(self) -> Iterator[str]:
-        """What is wrong with values that are possible one by one; the first is the error that users see."""
-        yield from ()
 
 
 class ShapeConfig(ConfigSection):
@@ -111,23 +93,6 @@ class ModelConfig(ConfigSection):
     def mistakes(self) -> Iterator[str]:
         if self.dtype == "float16" and self.device == "cpu":
             yield "dtype float16 does not train on cpu; use float32 or bfloat16"
-
-
-class FamiliesConfig(ConfigSection):
-    """Generated problems: compositions of small list, string and number functions."""
-
-    max_depth: Annotated[int, Field(ge=1, le=3)] = 2
-    limit: PositiveInt | None = Field(None, description="number of compositions to use; none = all")
-    held_out: Share = Field(0.2, description="share of compositions that training never sees")
-    seed: Seed = 0
-
-
-class BugsConfig(ConfigSection):
-    """Repair problems: how bugs are put into the programs of `bugs:<problems>`, and what is shown."""
-
-    per_problem: PositiveInt = Field(1, description="buggy versions of each program, each with one bug")
-    show_failing_test: bool = Field(False, description="show the first failing test in the prompt")
-    seed: Seed = 0
 
 
 def _joined(sources: Any) -> Any:
@@ -380,45 +345,6 @@ class EvaluationConfig(ConfigSection):
     def mistakes(self) -> Iterator[str]:
         if max(self.k) > self.samples:
             yield f"k={max(self.k)} needs at least as many samples per problem; samples is {self.samples}"
-
-
-class RaySandboxConfig(ConfigSection):
-    """Sandboxes on the nodes of a Ray cluster."""
-
-    address: str = Field("auto", description="auto (a cluster of this machine) or HOST:PORT")
-    workers_per_node: PositiveInt | None = Field(None, description="as many CPUs are taken; default: all")
-
-
-class HttpSandboxConfig(ConfigSection):
-    """Sandboxes behind servers: `greenward sandbox serve`, or SandboxFusion's."""
-
-    urls: tuple[str, ...] = Field(min_length=1)
-    token_env: str | None = Field(None, description="environment variable that holds the servers' token")
-
-
-class SandboxConfig(ConfigSection):
-    """Where answers run, the resources of one answer, and the isolation that is required."""
-
-    backend: Literal["local", "ray", "http"] = "local"
-    ray: RaySandboxConfig = RaySandboxConfig()
-    http: HttpSandboxConfig | None = None
-    jobs_per_call: PositiveInt = Field(64, description="answers that a host gets at once (ray, http)")
-    workers: PositiveInt = Field(2, description="answers that run at a time (local)")
-    cpu_seconds: PositiveFloat = 1.0
-    suite_times: bool = Field(
-        False, description="use the time limits of a public suite in place of cpu_seconds, where it has them"
-    )
-    wall_seconds: PositiveFloat = 4.0
-    memory_mb: PositiveInt = 512
-    output_kb: PositiveInt = 64
-    require: Literal["A", "B", "C", "D"] = Field(
-        "B", description="lowest isolation level to run at; `greenward doctor` shows this machine's level"
-    )
-    packages: tuple[str, ...] = Field((), description="what answers may import besides the standard library")
-
-    def mistakes(self) -> Iterator[str]:
-        if (self.backend == "http") is (self.http is None):
-            yield f"http.urls are for backend http, and it needs them; backend is {self.backend}"
 
 
 class VLLMConfig(ConfigSection):

@@ -22,7 +22,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 from greenward import __version__
 from greenward.common.errors import DiagnosticsError
 from greenward.common.text import visible
-from greenward.config.sections import ConfigSection
+from greenward.config.section import ConfigSection
 from greenward.diagnostics.findings import FINDINGS
 from greenward.runs.files import dump_json
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.statistics import Z_95, fit_recalibration, wilson
+from greenward.common.statistics import Z_95, distinct, fit_recalibration, median, wilson
 from greenward.diagnostics.change_points import Floats
 from greenward.runs.files import JsonRows
 
@@ -99,7 +99,7 @@ def measure_calibration(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -
         len(forecast.predicted),
         float(forecast.score(forecast.rates)),
         ece,
-        float(np.median(null)),
+        median(null),
         float(np.quantile(null, 0.95)),
         float((1 + (null >= ece - 1e-12).sum()) / (1 + len(null))),
         forecast.murphy,
@@ -195,7 +195,7 @@ def _binned(probabilities: npt.ArrayLike, outcomes: npt.ArrayLike) -> _Forecast:
     order = np.argsort(predicted, kind="stable")
     predicted, observed = predicted[order], observed[order]
     wanted = np.arange(BINS) * len(predicted) // BINS
-    starts = np.unique(np.searchsorted(predicted, predicted[wanted], side="left"))
+    starts = distinct(np.searchsorted(predicted, predicted[wanted], side="left"))
     sizes = np.diff(np.append(starts, len(predicted))).astype(float)
     means, rates = (np.add.reduceat(values, starts) / sizes for values in (predicted, observed))
     return _Forecast(predicted, observed, starts, sizes, means, rates)

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from greenward.common.statistics import median, medians
 from greenward.reports.document import Onset
 
 Floats = npt.NDArray[np.float64]
@@ -112,7 +113,7 @@ def find_change_point(values: Floats) -> ChangePoint | None:
         low, high = _interval_of_place(bank, centred, place, null.autocorrelation)
     template = bank.templates[place]
     if KINDS[which] == "shift":
-        before, after = float(np.median(blocks[:place])), float(np.median(blocks[place:]))
+        before, after = median(blocks[:place]), median(blocks[place:])
     else:
         before, after = (blocks.mean() + (template @ blocks) * template[[0, -1]]).tolist()
     sd = float((centred - template * (template @ centred)).std()) or _TINY
@@ -252,12 +253,11 @@ def _null_for(points: int, measured: float) -> _Null:
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, Floats]:
-    """The simulated nulls, which benchmarks/change_point_nulls.py writes: an entry for each length (N) of
-    series and autocorrelation (A), and statistics for each kind and level.
+def _table() -> npt.NDArray[np.void]:
+    """The simulated nulls, which benchmarks/change_point_nulls.py writes: a record with a field for each of
+    the statistics, which it has for each length (N) of series, autocorrelation (A), kind and level.
     """
-    with np.load(Path(__file__).with_suffix(".npz")) as stored:
-        return {name: stored[name] for name in stored.files}
+    return np.asarray(np.load(Path(__file__).with_suffix(".npy")))
 
 
 @lru_cache(maxsize=256)
@@ -352,14 +352,17 @@ def _shift_places(points: int) -> tuple[int, int]:
 def _bank(points: int, kind: Kind) -> _Bank:
     """Steps, or ramps: flat until the kink, then a line; a kink at 0 is a plain trend."""
     first, last = _shift_places(points)
-    since = np.arange(points) - np.arange(points)[:, None]
-    shapes = (since >= 0).astype(float)
+    first = 0 if kind == "trend" else first
+    templates, scale = np.zeros((points, points)), np.zeros(points)
+    inner = templates[first:last]  # in place: for new arrays the system would have to make pages each time
+    np.subtract(np.arange(points, dtype=float), np.arange(first, last)[:, None], out=inner)
     if kind == "trend":
-        first, shapes = 0, np.maximum(since, 0).astype(float)
-    templates, scale = np.zeros_like(shapes), np.zeros(len(shapes))
-    centred = shapes[first:last] - shapes[first:last].mean(axis=1, keepdims=True)
-    scale[first:last] = 1 / np.linalg.norm(centred, axis=1)
-    templates[first:last] = centred * scale[first:last, None]
+        np.maximum(inner, 0, out=inner)
+    else:
+        np.greater_equal(inner, 0, out=inner)
+    inner -= inner.mean(axis=1, keepdims=True)
+    scale[first:last] = 1 / np.sqrt((inner * inner).sum(axis=1))
+    inner *= scale[first:last, None]
     return _Bank(templates, scale)
 
 
@@ -382,12 +385,12 @@ def _block_means(values: Floats, width: int) -> Floats:
 
 def median_deviation(deviations: Floats) -> float:
     """The standard deviation of normal `deviations` from 0, by the median of their sizes."""
-    return 1.4826 * float(np.median(np.abs(deviations)))
+    return 1.4826 * median(np.abs(deviations))
 
 
 def _without_spikes(values: Floats) -> Floats:
     """`values`, no farther from their running median than 4 robust standard deviations of the distance."""
     padded = np.pad(values, _MEDIAN_REACH, mode="reflect")
-    centre = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1), axis=1)
+    centre = medians(np.lib.stride_tricks.sliding_window_view(padded, 2 * _MEDIAN_REACH + 1))
     reach = _WINSOR_SIGMAS * median_deviation(values - centre)
     return values if reach == 0 else np.asarray(np.clip(values, centre - reach, centre + reach), float)

@@ -16,6 +16,7 @@ import numpy as np
 
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import expects
+from greenward.common.statistics import median
 from greenward.common.text import visible
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint, Floats, Steps, holm
@@ -73,11 +74,8 @@ from greenward.reports.document import (
     duration,
     section,
 )
-from greenward.reports.svg import standalone
-from greenward.reports.write import render, write_report
 from greenward.runs.files import to_json, write_atomically, writing
 from greenward.runs.reading import METRICS, evaluated_suites
-from greenward.runs.trackers import tracker_name
 
 ROLES: tuple[Role, ...] = ("main", "second", "third", "control")
 _TREND = ("before", "after", "effect_sd", "p_value")  # of a change, in JSON
@@ -193,7 +191,7 @@ def _signals_table(
     for signal, change in tested.items():
         values = run.series(signal)[1]
         first, last = median_of_part(values, 0, 0.1), median_of_part(values, 0.9, 1)
-        cells = (f"{number:.4g}" for number in (first, float(np.median(values)), last, float(values.std())))
+        cells = (f"{number:.4g}" for number in (first, median(values), last, float(values.std())))
         moved = effect = p_value = NOTHING
         if change is not None:
             p_value = f"{change.p_value:.2g}"
@@ -271,6 +269,8 @@ def diagnose_evals(
         DiagnosticsError: there are no metrics, or no such suite.
         RunError: a file that is there and cannot be read.
     """
+    from greenward.runs.trackers import tracker_name
+
     run = read_run_signals(path, mapping=mapping)
     known, wanted = evaluated_suites(path), None if suite == CODE else tracker_name(suite)
     if wanted is not None and wanted not in known:
@@ -583,7 +583,7 @@ def _seconds_until(run: RunSignals) -> Floats | None:
     if not len(durations) or durations.min() < 0:
         return None
     each = run.values[DURATION]
-    each = np.where(np.isfinite(each), each, float(np.median(durations)))
+    each = np.where(np.isfinite(each), each, median(durations))
     before = min(0 if _beginning(run) > 0 else run.steps[0] - 1, run.steps[0] - 1)
     return np.asarray(np.cumsum(each * np.diff(run.steps, prepend=before)), float)
 
@@ -781,6 +781,9 @@ def write_reward_health(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     Raises:
         RunError: the file system refused.
     """
+    from greenward.reports.svg import standalone
+    from greenward.reports.write import render, write_report
+
     written = [*write_report(diagnosis_report(diagnosis), folder, "reward_health").values()]
     texts: dict[str, str] = {}
     for card in diagnosis.cards:

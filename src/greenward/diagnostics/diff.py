@@ -24,6 +24,7 @@ import numpy as np
 
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import expects
+from greenward.common.statistics import median, medians
 from greenward.diagnostics.change_points import (
     MIN_EFFECT_SD,
     MIN_POINTS,
@@ -336,16 +337,14 @@ def plain_difference(a: Floats, b: Floats) -> int | None:
     if is_ratio:
         known = known[(a[known] > 0) & (b[known] > 0)]
         a, b = np.log(np.where(a > 0, a, 1.0)), np.log(np.where(b > 0, b, 1.0))
-    apart = float(np.median(b[late]) - np.median(a[late]))
+    apart = median(b[late]) - median(a[late])
     spread = max(float(np.ptp(np.quantile(one[late], (0.05, 0.95)))) for one in (a, b))
-    drift = max(
-        np.ptp([np.median(part) for part in np.array_split(one[late], _DRIFT_PARTS)]) for one in (a, b)
-    )
+    drift = max(np.ptp([median(part) for part in np.array_split(one[late], _DRIFT_PARTS)]) for one in (a, b))
     rounding = 0.0 if is_ratio else TOLERANCE * float(np.abs(np.concatenate((a[late], b[late]))).max())
     if abs(apart) <= max(spread, _APART * float(drift), rounding, TOLERANCE * is_ratio, _ZERO):
         return None
     gaps = np.pad((b[known] - a[known]) / apart, _AROUND // 2, mode="edge")
-    followed = np.median(np.lib.stride_tricks.sliding_window_view(gaps, _AROUND), axis=1)
+    followed = medians(np.lib.stride_tricks.sliding_window_view(gaps, _AROUND))
     since = int(np.flatnonzero(followed < 0.5).max(initial=-1)) + 1
     return int(known[since]) if since < len(known) else None
 
@@ -457,7 +456,7 @@ def _largest_relative(pair: _Pair) -> float:
 
 def _median(values: Floats) -> float:
     finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else float("nan")
+    return median(finite) if len(finite) else float("nan")
 
 
 PROVENANCE = "provenance."  # begins the keys of what a run was made with, as its config does not say

@@ -20,7 +20,6 @@ from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
 from greenward.diagnostics.signals import HOW_TO_LOG, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
-from greenward.reports.render import mime_bundle
 
 ALPHA = 0.05
 _SHOWN = 4  # signals of a finding
@@ -291,6 +290,8 @@ class Diagnosis:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it."""
+        from greenward.reports.page import mime_bundle
+
         report = import_module("greenward.diagnostics.diagnose").diagnosis_report(self)  # imports this file
         return mime_bundle(report)
 

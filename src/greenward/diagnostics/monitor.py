@@ -28,9 +28,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file
+from greenward.common.statistics import median
 from greenward.common.text import visible
 from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
-from greenward.config.sections import ConfigSection
+from greenward.config.section import ConfigSection
 from greenward.diagnostics.alerts import Action, Alerts, Mail, Run, Shell, Webhook, start_command
 from greenward.diagnostics.change_points import MIN_POINTS, find_change_point
 from greenward.diagnostics.diagnose import diagnose_signals
@@ -190,7 +191,7 @@ class LiveTests:
         if finding.name in self._told or held is None or len(held) < MIN_POINTS + NEWEST:
             return None
         steps, values = (np.array(column) for column in zip(*held, strict=True))
-        newest, before = float(np.median(values[-NEWEST:])), float(np.median(values[:-NEWEST]))
+        newest, before = median(values[-NEWEST:]), median(values[:-NEWEST])
         if not watched.differs(before, newest):
             return None
         tested = np.log(np.maximum(values, _EDGE)) if watched.kind == "ratio" else values.astype(float)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from greenward.common.statistics import Z_95
+from greenward.common.statistics import Z_95, distinct, median, medians
 from greenward.diagnostics.change_points import (
     MIN_POINTS,
     ChangePoint,
@@ -80,7 +80,7 @@ def _levels_around(values: Floats, place: int) -> tuple[float, float]:
     """The median of the values before a place, 60 at most, and of those after it, the last tenth at most."""
     since = max(_FEWEST, min(len(values) // 10, len(values) - place))
     reference = values[: max(place, _FEWEST)][-_REFERENCE:]
-    return float(np.median(reference)), float(np.median(values[-since:]))
+    return median(reference), median(values[-since:])
 
 
 def departure(values: Floats, onset: Onset) -> Onset:
@@ -97,7 +97,7 @@ def departure(values: Floats, onset: Onset) -> Onset:
         return onset
     x = np.arange(-len(reference), 0.0)
     trend = float(np.polyfit(x, reference, 1)[0]) if len(reference) >= MIN_POINTS else 0.0
-    middle = float(np.median(reference - trend * x))
+    middle = median(reference - trend * x)
     spread = median_deviation(reference - trend * x - middle)
     offsets = np.arange(len(values)) - (start + len(reference))
     outside = np.abs(values - middle - trend * offsets) > _OUTSIDE * spread
@@ -139,7 +139,7 @@ def most_likely_start(events: Bools) -> int:
 def median_of_part(values: Floats, first: float, last: float) -> float:
     """The median of the values between two shares of the series, at least one value."""
     start = min(int(first * len(values)), len(values) - 1)
-    return float(np.median(values[start : max(int(np.ceil(last * len(values))), start + 1)]))
+    return median(values[start : max(int(np.ceil(last * len(values))), start + 1)])
 
 
 def lasting_change(
@@ -211,7 +211,7 @@ def plain_change(run: RunSignals, name: str, since: float = 0.0) -> ChangePoint 
     change = find_signal_change(run, name, since) if len(part) >= 4 * count else None
     if change is None:
         return None
-    before, after = float(np.median(part[:count])), float(np.median(part[-count:]))
+    before, after = median(part[:count]), median(part[-count:])
     noise = difference_noise(part)
     if (after > before) != (change.after > change.before) or abs(after - before) <= _PLAIN_SD * noise:
         return None
@@ -246,8 +246,8 @@ def beyond(*, above: float, off: float | None = None) -> Test:
         bad = (values if off is None else np.abs(values - off)) > above
         share = max(float(bad.mean()), float(bad[len(values) // 2 :].mean()))
         limit = f"{above:g}" if off is None else f"{off:g} ± {above:g}"
-        median = float(np.median(values[bad])) if bad.any() else 0.0
-        numbers = {"signal": signal, "limit": limit, "share": share, "median": median}
+        middle = median(values[bad]) if bad.any() else 0.0
+        numbers = {"signal": signal, "limit": limit, "share": share, "median": middle}
         onset = exactly(steps[first_frequent(bad) or bad.argmax()]) if bad.any() else None
         at_the_end = len(bad) >= 2 * _NEWEST and bad[-_NEWEST:].mean() >= 0.9
         return Result(share > 0.2 or bool(at_the_end), numbers, onset=onset)
@@ -440,7 +440,7 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     if len(values) < 2 * _SPIKE_REACH + 1:
         return []
     padded = np.pad(values, _SPIKE_REACH, mode="reflect")
-    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1), axis=1)
+    around = medians(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1))
     excess = values - around
     sigma = max(median_deviation(excess), float(np.finfo(float).tiny))
     positive = (around > 0) & (values > 0)
@@ -463,7 +463,7 @@ def first_out_of_scale(log_norms: Floats, onset: Onset) -> Onset:
     before are the beginning of the explosion.
     """
     first = onset.step
-    limit = float(np.median(log_norms[:first])) + np.log(EXPLOSION_RATIO) if first else np.inf
+    limit = median(log_norms[:first]) + np.log(EXPLOSION_RATIO) if first else np.inf
     while first > 0 and log_norms[first - 1] > limit:
         first -= 1
     return Onset(first, min(first, onset.low), onset.high)
@@ -485,9 +485,9 @@ def find_explosion(steps: Steps, norms: Floats, *, alpha: float = 0.05) -> Explo
     change = find_change_point(logs)
     if change is None or not change.is_notable(alpha) or change.effect_sd < 0 or change.onset.step == 0:
         return None
-    before = float(np.median(logs[: change.onset.step]))
+    before = median(logs[: change.onset.step])
     tenth = slice(-max(1, len(logs) // 10), None)
-    last = float(np.median(logs[tenth]))
+    last = median(logs[tenth])
     if last - before < np.log(EXPLOSION_RATIO):
         return None
     out_of_scale = logs > before + np.log(EXPLOSION_RATIO)
@@ -521,10 +521,10 @@ def measure_memory_growth(
         since = 0 if not since or _goes_on(low[:since]) else since
     at, low, before = at[since:], low[since:], low[:since]
     slope, slope_low, slope_high = theil_sen(at, low)
-    middle = float(np.median(low - slope * (at - np.median(at))))
-    centre = float(np.median(at))
+    middle = median(low - slope * (at - median(at)))
+    centre = median(at)
     first, last = float(at[0] if since else steps[0]) - centre, float(steps[-1]) - centre
-    level = float(np.median(before)) if since else middle + slope * first
+    level = median(before) if since else middle + slope * first
 
     def factor(rate: float) -> float:
         start = level if since else middle + rate * first
@@ -557,9 +557,9 @@ def _goes_on(low: Floats) -> bool:
     """Whether each quarter adds to the growth."""
     if len(low) < 8:
         return False
-    medians = np.array([np.median(part) for part in np.array_split(low, 4)])
+    levels = np.array([median(part) for part in np.array_split(low, 4)])
     return bool(
-        medians[-1] > medians[0] and (np.diff(medians) >= _QUARTER_SHARE * (medians[-1] - medians[0])).all()
+        levels[-1] > levels[0] and (np.diff(levels) >= _QUARTER_SHARE * (levels[-1] - levels[0])).all()
     )
 
 
@@ -579,7 +579,7 @@ def find_burst(steps: Steps, norms: Floats) -> Burst | None:
     steps, norms = steps[positive], norms[positive]
     if len(norms) < MIN_POINTS:
         return None
-    middle = float(np.median(norms))
+    middle = median(norms)
     # One norm in between may be usual.
     high = np.convolve(norms > _BURST_RATIO * middle, np.ones(3) / 3, "same") > 0.5
     stretches = np.flatnonzero(np.diff(high.astype(int), prepend=0, append=0)).reshape(-1, 2)
@@ -589,10 +589,10 @@ def find_burst(steps: Steps, norms: Floats) -> Burst | None:
     before, after = norms[:first], norms[end:]
     if not _BURST_STEPS <= end - first < len(norms) / 2 or min(len(before), len(after)) < _BURST_STEPS:
         return None
-    if not 1 / _BURST_RATIO < np.median(after) / np.median(before) < _BURST_RATIO:
+    if not 1 / _BURST_RATIO < median(after) / median(before) < _BURST_RATIO:
         return None  # it did not come back
     onset = Onset(int(steps[first]), int(steps[max(first - 1, 0)]), int(steps[min(first + 1, end - 1)]))
-    return Burst(onset, int(steps[end - 1]), float(np.median(norms[first:end]) / middle), end - first)
+    return Burst(onset, int(steps[end - 1]), median(norms[first:end]) / middle, end - first)
 
 
 def first_memory_difference(a: Floats, b: Floats) -> int | None:
@@ -623,7 +623,7 @@ def theil_sen(x: Floats, y: Floats) -> tuple[float, float, float]:
     n = len(x)
     reach = Z_95 * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low, high = (int(np.clip((len(slopes) + side * reach) / 2, 0, len(slopes) - 1)) for side in (-1, 1))
-    return float(np.median(slopes)), float(slopes[low]), float(slopes[high])
+    return median(slopes), float(slopes[low]), float(slopes[high])
 
 
 _RAW_BLOCKS = 120  # two points each
@@ -638,7 +638,7 @@ def lines_of(name: str, role: Role, steps: Steps, values: Floats) -> list[Series
     if len(values) < _SMOOTH_FROM:
         return [Series(name, role, _points(steps, values))]
     blocks = np.array_split(np.arange(len(values)), min(_RAW_BLOCKS, len(values) // 2))
-    ends = np.unique([(block[values[block].argmin()], block[values[block].argmax()]) for block in blocks])
+    ends = distinct([(block[values[block].argmin()], block[values[block].argmax()]) for block in blocks])
     smooth = np.array_split(np.arange(len(values)), _SMOOTH_BLOCKS)
     means = [(steps[block].mean(), values[block].mean()) for block in smooth]
     return [

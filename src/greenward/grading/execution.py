@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterable, Iterator, Sequence
@@ -240,6 +239,8 @@ class ExecutionJudge(Closeable):
 
     async def grade_async(self, answers: Sequence[Answer]) -> list[Verdict]:
         """As `grade`, leaving the event loop free."""
+        import asyncio  # which whoever awaits this has loaded; commands have not
+
         return await asyncio.wrap_future(self.submit(answers))
 
     async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[Graded]:
@@ -247,6 +248,8 @@ class ExecutionJudge(Closeable):
 
         Leaving early ends the stream at its next verdict.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         graded: asyncio.Queue[Graded | None] = asyncio.Queue()  # None: the stream has ended
         left = threading.Event()

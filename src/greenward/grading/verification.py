@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from greenward.common.errors import ProblemError
-from greenward.config.recipe import Recipe
 from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge
 from greenward.grading.judge import Grader, build_grader
@@ -25,6 +24,9 @@ from greenward.problems.mutation import bug_kind
 from greenward.problems.problem import Problem, ProblemSet, first_shared, original_id, shared_problems
 from greenward.problems.repositories import PLANTED
 from greenward.problems.rows import BadRow
+
+if TYPE_CHECKING:
+    from greenward.config.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import yaml
-
 from greenward.common.errors import ProblemError, RepositoryError, SandboxError
 from greenward.problems.mining import RUNNER, module_of, read_python_files, run_by_runner, sandboxed
 from greenward.problems.mutation import KIND_TAG, mutants, normalised
@@ -34,6 +32,8 @@ _UNITTEST_ID = re.compile(r"(\w+) \(([\w.]+)\)")
 
 def shipped_repositories(name: str = REPOSITORIES) -> ProblemSet:
     """The tasks of `data/repositories.yaml`, in their order; of one part, those of its packages."""
+    import yaml
+
     found = []
     for package in yaml.safe_load((DATA / "repositories.yaml").read_text(encoding="utf-8")):
         part = "test" if package["package"] in _TEST_PACKAGES else "train"

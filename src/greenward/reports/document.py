@@ -417,8 +417,8 @@ class Report:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """How a notebook shows it."""
-        render = import_module("greenward.reports.render")  # which imports this file
-        found: dict[str, str] = render.mime_bundle(self)
+        page = import_module("greenward.reports.page")  # which imports this file
+        found: dict[str, str] = page.mime_bundle(self)
         return found
 
 

@@ -45,7 +45,8 @@ from greenward.reports.document import (
     share,
     words,
 )
-from greenward.reports.runs import Evaluation, Evaluations, Runs, paired_difference
+from greenward.reports.pooled import Evaluation, Evaluations, paired_difference
+from greenward.reports.runs import Runs
 
 TORN, NO_PROGRAM, SYNTAX, WRONG_NAME, IMPORT, EDITS = (
     "cut off at the limit of tokens",

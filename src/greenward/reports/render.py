@@ -1,23 +1,13 @@
-"""Renders a report as HTML, as Markdown or JSON, and on the terminal.
-
-The HTML page is one file without network, script or foreign markup. jinja2 escapes every text of the record.
-The content security policy allows nothing but the one style sheet of this page, by its hash, so even markup
-that slipped through could not act.
-"""
+"""Renders a report as Markdown or JSON, and on the terminal. `reports/page.py` makes the HTML page."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
@@ -27,11 +17,7 @@ from rich.text import Text
 from greenward.common.text import visible
 from greenward.reports import document
 from greenward.reports.document import Report, value_text
-from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
 from greenward.runs.files import dump_json
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 def render_markdown(report: document.Report) -> str:
@@ -144,55 +130,7 @@ def _joined(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-_SHAPES = {"wide": (520, 290), "small": (340, 190)}
-
-
-def render_html(report: Report) -> str:
-    """The whole page."""
-    return render_page("page.html.j2", style_sheet(), report=report)
-
-
-def render_page(template: str, style: str, **variables: Any) -> str:
-    """A page of a template of this package, with `style` as the one style sheet that it allows."""
-    style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    page = _environment().get_template(template)
-    return page.render(style=Markup(style), style_hash=Markup(style_hash), **variables)
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("greenward.reports", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # before it is escaped
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "type_of": lambda block: type(block).__name__,
-        "draw": lambda chart, size: draw(chart, *_SHAPES[size]),
-        "bar": lambda table: stacked_bar(
-            list(zip((row[0] for row in table.rows), table.shares, strict=False))
-        ),
-        "key": colour_key,
-    }
-    return environment
-
-
 _NOTEBOOK_COLUMNS = 110
-
-
-def mime_bundle(report: Report) -> dict[str, str]:
-    """The report without its appendices as notebooks show it: `text/plain` and `text/html`.
-
-    The HTML is the page in a frame in which no script runs; its styles and the notebook's are apart.
-    """
-    shown = replace(report, sections=tuple(one for one in report.sections if one.level != "appendix"))
-    frame = '<iframe sandbox style="width:100%;height:36em;border:0" srcdoc="{}"></iframe>'
-    return {"text/plain": as_text(shown), "text/html": frame.format(escape(render_html(shown)))}
 
 
 def as_text(report: Report, *, brief: bool = False, whole: bool = False) -> str:
@@ -336,7 +274,7 @@ def _print_curves(console: Console, charts: Sequence[document.Chart]) -> None:
     shown = _rich_table()
     for column in ("Curve", "First", "", "Last"):
         is_name = column == "Curve"  # which alone is wrapped where there is no room
-        shown.add_column(column, style="cyan" if is_name else None, no_wrap=not is_name)
+        shown.add_column(Text(column), style="cyan" if is_name else None, no_wrap=not is_name)
     for name, cells in rows.items():
         shown.add_row(Text(visible(name)), *cells)
     console.print(shown)
@@ -373,14 +311,14 @@ def _print_task(console: Console, task: document.AnsweredTask) -> None:
 def _print_findings(console: Console, block: document.Findings) -> None:
     shown = RichTable(box=None, padding=(0, 2, 1, 0), pad_edge=False)
     for column in ("Severity", "Finding", "From step"):
-        shown.add_column(column, ratio=1 if column == "Finding" else None)
+        shown.add_column(Text(column), ratio=1 if column == "Finding" else None)
     for finding in block.findings:
         text = Text(visible(finding.title), style="bold")
         text.append(f"\n{visible(finding.measured)}", style="not bold")
         actions = [f"First: {finding.actions[0]}"]
         if block.in_full:
             actions = [f"{number}. {action}" for number, action in enumerate(finding.actions, start=1)]
-            actions.append(f"To confirm: {finding.confirm}")
+            actions += (f"To confirm: {finding.confirm}", f"More: {finding.docs}")
         text.append("".join(f"\n{visible(action)}" for action in actions), style="not bold dim")
         onset = document.NOTHING if finding.onset is None else str(finding.onset)
         shown.add_row(Text(finding.severity, style=_SEVERITIES[finding.severity]), text, Text(onset))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from greenward.reports.document import Report
-from greenward.reports.render import render_html, render_json, render_markdown
+from greenward.reports.render import render_json, render_markdown
 from greenward.runs.files import write_atomically
 from greenward.runs.output import claim_folder
 
@@ -17,7 +17,11 @@ _SUFFIXES: dict[Form, str] = {"html": "html", "markdown": "md", "json": "json"}
 
 def render(report: Report, form: Form) -> str:
     """One form of a report, as text."""
-    return {"html": render_html, "markdown": render_markdown, "json": render_json}[form](report)
+    if form == "html":
+        from greenward.reports.page import render_html
+
+        return render_html(report)
+    return render_json(report) if form == "json" else render_markdown(report)
 
 
 def usual_folder(path: Path) -> Path:

@@ -9,14 +9,10 @@ is what a killed writer leaves behind.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
-import secrets
-import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -99,7 +95,7 @@ TEMPORARY = ".*.tmp"
 
 def temporary_name(path: Path) -> str:
     """A name beside `path` that nobody can know in advance."""
-    return f".{path.name[:40]}.{secrets.token_hex(8)}.tmp"
+    return f".{path.name[:40]}.{os.urandom(8).hex()}.tmp"
 
 
 def _demand_regular(path: Path, status: os.stat_result) -> None:
@@ -136,6 +132,8 @@ def force(paths: Sequence[Path]) -> None:
             finally:
                 os.close(descriptor)
         return
+    import subprocess  # which few commands need: files are seldom large
+
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _FORCE, *map(os.path.abspath, paths)],
         stdin=subprocess.DEVNULL,
@@ -185,6 +183,8 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 def remove_tree(path: Path) -> None:
     """Delete a folder so that a kill halfway never leaves half a folder under its own name."""
+    import shutil
+
     with writing(str(path.parent)):
         doomed = path.with_name(temporary_name(path))
         os.replace(path, doomed)
@@ -226,6 +226,8 @@ def sha256_of(files: Iterable[Path], *, named: bool = False) -> str:
 
     Raises `OSError` for what is no regular file, which might never end.
     """
+    import hashlib
+
     digest = hashlib.sha256()
     for file in files:
         if named:

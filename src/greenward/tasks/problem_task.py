@@ -342,7 +342,8 @@ class ProblemTask(Task):
 
     def evaluators(self, policy: Policy) -> Mapping[str | None, Evaluator]:
         from greenward.environments.prompts import tools_of
-        from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+        from greenward.evaluation.evaluate import VerdictMemory
+        from greenward.evaluation.policy_source import evaluate_policy
         from greenward.rollouts.protocols import SamplingParams
 
         recipe, tokenizer, grader = self.recipe, policy.tokenizer, self.grader
@@ -451,7 +452,8 @@ def suite_evaluator(
 
     Its records hold what scores depend on: hashes of data and prompts, examples, token and time limits.
     """
-    from greenward.evaluation.evaluate import VerdictMemory, evaluate_policy
+    from greenward.evaluation.evaluate import VerdictMemory
+    from greenward.evaluation.policy_source import evaluate_policy
     from greenward.evaluation.suites import renderer_for
     from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU
     from greenward.rollouts.protocols import SamplingParams

@@ -37,7 +37,7 @@ from greenward.reports.document import (
     metric_order,
     percent,
 )
-from greenward.reports.runs import paired_difference, pooled
+from greenward.reports.pooled import paired_difference, pooled
 from greenward.runs.reading import read_evaluations, sound_evaluation
 
 Record = Mapping[str, Any]

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.statistics import Z_95, wilson
+from greenward.common.statistics import Z_95, distinct, wilson
 from greenward.diagnostics.calibration import (
     Calibration,
     Slope,
@@ -152,7 +152,7 @@ def _parts(predictions: Predictions) -> list[_Part]:
     """The predictions in parts of about as many steps each, in order."""
     steps, parts = np.array(predictions.steps), []
     predicted, passed = np.array(predictions.predicted, float), np.array(predictions.passed, float)
-    for stretch in filter(len, np.array_split(np.unique(steps), _PARTS)):
+    for stretch in filter(len, np.array_split(distinct(steps), _PARTS)):
         inside = (steps >= stretch[0]) & (steps <= stretch[-1])
         score = None
         with suppress(DiagnosticsError):

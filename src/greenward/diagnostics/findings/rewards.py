@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from greenward.common.statistics import Z_95
+from greenward.common.statistics import Z_95, median, medians
 from greenward.diagnostics.change_points import MIN_POINTS, exactly, median_deviation
 from greenward.diagnostics.finding import (
     UPDATES,
@@ -213,9 +213,9 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return Result()
     # All windows of a short series are looked at, about 2,000 of a long one.
     stride = min(max(1, len(logs) // 2000), _AROUND)
-    medians = np.median(np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[::stride], axis=1)
+    middles = medians(np.lib.stride_tricks.sliding_window_view(logs, _AROUND)[::stride])
     apart = max(_AROUND // stride, 1)
-    moves = medians[apart:] - medians[:-apart]
+    moves = middles[apart:] - middles[:-apart]
     place = int(np.abs(moves).argmax())
     best, place = float(moves[place]), (place + apart) * stride
     if abs(best) < math.log(SCALE_JUMP) or min(len(logs) - place, place) < _AROUND:
@@ -225,9 +225,9 @@ def scale_jumps(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     counts, sums = np.arange(1, len(window)), (window - window.mean()).cumsum()[:-1]
     at = place - _AROUND + 1 + int((sums**2 / (counts * counts[::-1])).argmax())
     later, earlier = logs[at:], logs[max(0, at - 4 * _AROUND) : at]
-    stays = np.sign(best) * (np.median(later) - np.median(earlier)) > 0.6 * abs(best)
+    stays = np.sign(best) * (median(later) - median(earlier)) > 0.6 * abs(best)
     before, after = _beside(run, PASS_RATE, int(steps[at]))
-    shift = abs(float(np.median(after) - np.median(before))) if len(before) and len(after) else 0.0
+    shift = abs(median(after) - median(before)) if len(before) and len(after) else 0.0
     sizes = [
         max(float(np.abs(np.mean(one))), 1e-12) for one in _beside(run, REWARD, int(steps[at])) if len(one)
     ]
@@ -349,14 +349,14 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
         return LEARNED, _NOISE_SEEN * noise
     spreads = run.series("reward/std")[1]
     if (spreads > 0).any():
-        spread, seen = float(np.median(spreads[spreads > 0])), _NOISE_SEEN * noise
+        spread, seen = median(spreads[spreads > 0]), _NOISE_SEEN * noise
         # The mean of a few answers is so noisy that what a run may gain is less than its noise.
         is_evaluated = len(run.series(HELD_OUT)[1]) >= _FEW  # and did not rise there either
         return _SPREAD_LEARNED * spread, seen if is_evaluated else min(seen, _SPREAD_SEEN * spread)
     averaged = run.reading.averaged if run.reading else 0
     noise *= math.sqrt(max(averaged / len(run.steps), 1.0))
     top, bottom = (run.series(f"reward/{end}")[1] for end in ("max", "min"))
-    reach = float(np.median(top) - np.median(bottom)) if len(top) and len(bottom) else 0.0
+    reach = median(top) - median(bottom) if len(top) and len(bottom) else 0.0
     spread = max(noise * math.sqrt(_ANSWERS), _RANGE_TO_SPREAD * reach)
     return _SPREAD_LEARNED * spread, max(_NOISE_SEEN * noise, _RANGE_SEEN * reach)
 
@@ -376,7 +376,7 @@ def _new_episodes(run: RunSignals) -> float | None:
     name = next(filter(_EPISODE_LENGTH.fullmatch, run.values), None)
     if run.family.window == 1 or name is None or not len(lengths := run.series(name)[1]):
         return None
-    new = float(np.median(np.diff(run.series(REWARD)[0]))) / max(float(np.median(lengths)), 1.0)
+    new = median(np.diff(run.series(REWARD)[0])) / max(median(lengths), 1.0)
     return max(new, 1.0)
 
 
@@ -512,7 +512,7 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return replace(result, found=result.found and not _is_ripple(run, result))
     if result.change is None or not len(spread):
         return result
-    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * float(np.median(spread))
+    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * median(spread)
     return replace(result, found=result.found and not is_small)
 
 
@@ -741,7 +741,7 @@ def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
         return passed, failed
     rewards = run.series(REWARD)[1]
     end = float(late_part(rewards).mean())
-    return (dead, 0.0) if end > np.median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
+    return (dead, 0.0) if end > median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
 
 
 def group_signals(run: RunSignals) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from greenward.common.statistics import median, medians
 from greenward.diagnostics.change_points import (
     MIN_POINTS,
     exactly,
@@ -295,7 +296,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return not_made(gap_of(run, signal))
     found = find_explosion(logged_steps, all_norms, alpha=limits.alpha)
     facts = (
-        Fact("median norm", f"{np.median(norms):.3g}"),
+        Fact("median norm", f"{median(norms):.3g}"),
         Fact("largest", f"{norms.max():.3g} at step {steps[norms.argmax()]}"),
     )
     if found is None:
@@ -330,7 +331,7 @@ def explosion(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     large = found.ratio >= HARMFUL_RATIO and (learned(run).sign != 0 or not math.isfinite(found.ratio))
     # By few answers norms differ by factors from step to step: such a growth is then no other scale.
     before = np.log(norms[(steps < onset.step) & (norms > 0)])
-    scatter = median_deviation(before - np.median(before)) if len(before) else 0.0
+    scatter = median_deviation(before - median(before)) if len(before) else 0.0
     large = large and math.log(found.ratio) > SPIKE_LOG_SIGMAS * scatter
     harmful = found.sustained and had_a_scale and (fell or large)
     severity: Severity = "critical" if harmful else "warning"
@@ -369,7 +370,7 @@ def _divergence(run: RunSignals, onset: Onset, alpha: float) -> list[dict[str, A
             continue
         own = onset_at(steps[start:], change.onset)
         lasting = change.is_notable(alpha) and own.high >= onset.low
-        before, after = float(np.median(values[start:place])), float(np.median(values[place:]))
+        before, after = median(values[start:place]), median(values[place:])
         row = {"signal": name, "before": before, "after": after, "p_value": change.p_value}
         found.append({**row, "onset": own if lasting else None})
     return found
@@ -415,7 +416,7 @@ def spikes(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     kept = _telling(run, signal) & np.isfinite(run.values[signal])
     steps, norms = run.steps[kept], run.values[signal][kept]
     # As the norms fall, what was usual before may come back for a step.
-    found = [one for one in find_spikes(steps, norms) if one.value > np.median(norms)]
+    found = [one for one in find_spikes(steps, norms) if one.value > median(norms)]
     facts = (Fact("spikes", str(len(found))),)
     data = {"spikes": [asdict(spike) for spike in found[:_SPIKES_IN_JSON]], "spike_count": len(found)}
     if not found:
@@ -484,7 +485,7 @@ def vanished(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return not_made(gap_of(run, signal))
     earlier = norms[(steps < change.onset.step) & (norms > 0)]
     last = median_of_part(norms[norms > 0], 0.9, 1)
-    before = float(np.median(earlier)) if len(earlier) else 0.0
+    before = median(earlier) if len(earlier) else 0.0
     found = before > 0 and last < VANISHED * before
     text = f"{signal} fell from {before:.3g} to {last:.3g}, {last / before if before else 0:.1%} of it."
     # Where given texts are learned, what is known by heart leaves no gradient.
@@ -532,7 +533,7 @@ def always_clipped(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     limit = next((run.settings[key] for key in _LIMITS if run.settings.get(key) is not None), None)
     late = norms[len(norms) // 10 :]
     if isinstance(limit, (int, float)) and 0 < limit < math.inf:
-        share, middle = float((late > limit).mean()), float(np.median(late))
+        share, middle = float((late > limit).mean()), median(late)
         text = (
             f"{signal} is above the limit of {limit:g} at {share:.0%} of the steps, "
             f"{middle / limit:.3g} times it in the median."
@@ -587,10 +588,10 @@ def entropy_collapses(run: RunSignals, signal: str, limits: Thresholds) -> Resul
     """
     steps, values = run.series(signal)
     first = values[: min(max(_FEW_ROWS, len(values) // 100), _MOST_ROWS)]
-    start, end = float(np.median(first)), median_of_part(values, 0.9, 1)
+    start, end = median(first), median_of_part(values, 0.9, 1)
     if start <= 0 or values.min() < 0 or end > COLLAPSED * start:
         return Result()
-    smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(values, 1, "edge"), 3), axis=1)
+    smooth = medians(np.lib.stride_tricks.sliding_window_view(np.pad(values, 1, "edge"), 3))
     above = np.flatnonzero(smooth > COLLAPSED * start)
     onset = onset_of(run, signal) if len(values) >= MIN_POINTS else None
     place = int(above[above < len(values) * 0.9][-1]) + 1 if len(above) else 0
@@ -608,7 +609,7 @@ def _fell_after(run: RunSignals, step: int) -> bool:
     steps, values = run.series(REWARD)
     if len(values) < MIN_POINTS:
         return True
-    levels = np.array([np.median(part) for part in np.array_split(values, _LEVELS)])
+    levels = np.array([median(part) for part in np.array_split(values, _LEVELS)])
     since = [part[-1] > step for part in np.array_split(steps, _LEVELS)]
     best = int(levels.argmax())
     later = levels[np.arange(_LEVELS) >= max(best, int(np.argmax(since)))]
@@ -710,7 +711,7 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
 def _left_early(run: RunSignals, signal: str) -> Result:
     """KL that leaves its first values at once for more than a nat a token, and earns nothing by it."""
     steps, values = run.series(signal)
-    start, end = float(np.median(values[:_FEW_ROWS])), median_of_part(values, 0.5, 1)
+    start, end = median(values[:_FEW_ROWS]), median_of_part(values, 0.5, 1)
     far = values > max(KL_LIMIT, _KL_FACTOR * start)
     place = first_frequent(far)
     if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None or learned(run).matters:
@@ -853,9 +854,9 @@ def useless_values(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     late = values[len(values) // 2 :]
     share, vanished = float((late < 0.01).mean()), False
     if len(errors):
-        largest = max(float(np.median(part)) for part in np.array_split(errors, min(_LEVELS, len(errors))))
-        vanished = float(np.median(errors[len(errors) // 2 :])) < _VANISHED_ERROR * largest
-    return Result(share > 0.75 and not vanished, {"share": share, "median": float(np.median(late))})
+        largest = max(median(part) for part in np.array_split(errors, min(_LEVELS, len(errors))))
+        vanished = median(errors[len(errors) // 2 :]) < _VANISHED_ERROR * largest
+    return Result(share > 0.75 and not vanished, {"share": share, "median": median(late)})
 
 
 VALUE_FUNCTION_USELESS = Finding(
@@ -1149,7 +1150,7 @@ def memory_leak(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if growth.steps_to_limit is not None:
         full_in = f"{growth.steps_to_limit:,.0f} steps"
         if len(durations):
-            seconds = growth.steps_to_limit * float(np.median(durations))
+            seconds = growth.steps_to_limit * median(durations)
             full_in += f", about {duration(seconds)}"
     title = _MEMORIES[signal]
     numbers = {
@@ -1289,7 +1290,7 @@ def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         known = np.isfinite(rates)
         since = run.steps[known] >= result.onset.step
         if since.any() and not since.all():
-            own = float(np.median(rates[known][since]) / np.median(rates[known][~since]))
+            own = float(medians(rates[known][since]) / medians(rates[known][~since]))
             if own >= max(_STRETCHED, _WAITED * (1 + result.numbers["relative"])):
                 waited = (
                     f" Beside the machine's speed it is {own:.2f} times that before: other work ran there."
@@ -1317,7 +1318,7 @@ def _slower(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     if result.found and result.onset and signal == DURATION:
         steps, seconds = run.series(signal)
         parts = seconds[steps < result.onset.step], seconds[steps >= result.onset.step]
-        took = [float(np.median(part)) for part in parts if len(part)]
+        took = [median(part) for part in parts if len(part)]
         result = replace(result, found=len(took) == 2 and took[1] * SLOWED > took[0])
     return replace(result, numbers={**result.numbers, "waited": "", "unit": unit})
 
@@ -1355,8 +1356,8 @@ def step_durations(run: RunSignals) -> tuple[Fact, ...]:
     seconds = run.series(DURATION)[1]
     if len(seconds) < MIN_POINTS:
         return ()
-    median, total = duration(float(np.median(seconds))), duration(float(seconds.sum()))
-    return Fact("median step", median), Fact("all steps", total)
+    total = duration(float(seconds.sum()))
+    return Fact("median step", duration(median(seconds))), Fact("all steps", total)
 
 
 COMPUTE = Topic(

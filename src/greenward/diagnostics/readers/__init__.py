@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -132,6 +131,8 @@ def _given(path: Path) -> Iterator[Path]:
         raise DiagnosticsError(
             f"standard input has more than {MAX_DOCUMENT_BYTES} bytes", remedy="Name a file."
         )
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory() as folder:
         place = Path(folder, _STANDARD_INPUT)
         place.write_bytes(content)

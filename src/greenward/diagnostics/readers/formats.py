@@ -19,7 +19,6 @@ from typing import Any
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_LOG_BYTES, leads_out, open_file
 from greenward.common.text import visible
-from greenward.diagnostics.readers.printed import STDOUT, is_metric
 from greenward.diagnostics.readers.rows import (
     STEP_KEYS,
     Format,
@@ -44,6 +43,14 @@ from greenward.diagnostics.readers.trackers import (
 )
 from greenward.runs.files import JsonRows
 
+
+def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
+    from greenward.diagnostics.readers.printed import printed_rows  # whose many expressions take long
+
+    return printed_rows(files, log)
+
+
+STDOUT = Format("printed lines", r".*\.(log|out|txt|md|stdout|err)", _printed_rows, whole_folder=False)
 # The best first: a folder of a run with files of several formats is read by the first of them.
 FORMATS = (
     *(GREENWARD, HF_TRAINER, TABLE, WANDB, TRACKIO, TENSORBOARD, MLFLOW, JSON_LINES, CSV, PARQUET),
@@ -288,6 +295,8 @@ def _lies_below(name: str, outer: str) -> bool:
 
 def _common(paths: list[Path], folder: Path) -> list[Found]:
     """The runs in files with names that much else has, too: those with the most that says so."""
+    from greenward.diagnostics.readers.printed import is_metric
+
     found: list[tuple[bool, bool, Found]] = []
     for path in paths[:_MOST_TRIED]:
         try:

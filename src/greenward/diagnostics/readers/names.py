@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from greenward.common.errors import DiagnosticsError
+from greenward.common.statistics import distinct, median
 from greenward.common.text import visible
 from greenward.diagnostics.readers.rows import (
     MAX_NAME,
@@ -496,7 +497,7 @@ class Table:
                 if (kept := mine[rows]).any()
             }
         written = self.steps[run.rows]
-        steps = np.unique(written)
+        steps = distinct(written)
         columns, too_sparse = _dense_enough(columns, len(steps))
         values, recorded = {}, {}
         tally = _Tally(len(steps))
@@ -582,7 +583,7 @@ def _rewinds(steps: Steps) -> Iterator[tuple[int, bool]]:
     for start, end in itertools.pairwise(bounds[1:]):
         piece = steps[start:end]
         first, last = int(piece[0]), int(piece[-1])
-        inside = np.unique(piece[(piece >= low) & (piece <= high)])
+        inside = distinct(piece[(piece >= low) & (piece <= high)])
         again = len(seen.intersection(inside.tolist()))
         late = len(inside) == 1 and end - start > 1 and last > high  # one row, then on as before
         if (again or len(inside) >= _MANY) and not late:
@@ -602,7 +603,7 @@ def _distance(steps: Steps) -> float:
     """The usual distance of steps; infinite where none is behind another."""
     distances = np.diff(steps)
     distances = distances[distances > 0]
-    return float(np.median(distances)) if len(distances) else math.inf
+    return median(distances) if len(distances) else math.inf
 
 
 class _Tally:

@@ -29,7 +29,6 @@ from greenward.diagnostics.readers.rows import (
     MAX_NAME,
     NUMBER,
     STEP_KEYS,
-    Format,
     Log,
     Row,
     evaluated,
@@ -831,8 +830,6 @@ class _Blocks:
         self._stepped = self._stepped or bool(steps)
 
 
-def _printed_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
+def printed_rows(files: list[Path], log: Log) -> Iterator[Row]:
+    """The rows of what was printed into files, one after another."""
     return rows_of_texts(chain.from_iterable(text_lines(path, _LINE) for path in files), log)
-
-
-STDOUT = Format("printed lines", r".*\.(log|out|txt|md|stdout|err)", _printed_rows, whole_folder=False)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import csv
-import html
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +18,6 @@ from typing import Any
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file, read_parquet
 from greenward.common.parsing import parse_json_text
-from greenward.diagnostics.readers.printed import rows_of_texts
 from greenward.diagnostics.readers.rows import (
     MAX_CELL,
     STEP_KEYS,
@@ -44,6 +41,8 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d{1,40},\d{1,40}(?:[eE][-+]?\d{1,5})?")
 
 def _cells(path: Path, broken: list[str]) -> Iterator[list[str]]:
     """The rows of cells of a CSV file, the headings first; rows that cannot be parsed go into `broken`."""
+    import csv
+
     first = next((line for line in text_lines(path, MAX_CELL) if line.strip() and line[0] != "#"), "")
     delimiter = max("\t;,", key=first.count)
     texts = (f"{line}\n".replace("\0", "") for line in text_lines(path, MAX_CELL))
@@ -168,6 +167,8 @@ _ANY_TAG = re.compile(r"<[^<>]{0,10000}>")
 
 def html_tables(text: str) -> Iterator[list[list[str]]]:
     """The tables of an HTML text, as rows of cells."""
+    import html
+
     rows: list[list[str]] = []
     end: int | None = None  # of the tag of the cell that is open
     for tag in _TAG.finditer(text):
@@ -206,6 +207,8 @@ def _rows_of_html(text: str) -> Iterator[Row]:
 
 def _notebook_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     """The tables of HTML in the outputs; where there are none, what was printed."""
+    from greenward.diagnostics.readers.printed import rows_of_texts
+
     for path in files:
         content = read_file(path)
         try:

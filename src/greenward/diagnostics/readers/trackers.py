@@ -19,8 +19,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sqlite3
 import struct
 import sys
 import zlib
@@ -28,7 +26,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from greenward.common.errors import DiagnosticsError, RunError
@@ -224,6 +221,9 @@ def _private_copy(path: Path) -> Iterator[Path]:
     SQLite would write its files beside the database, and wait for a FIFO there. A trainer may move the log
     into the database while they are copied.
     """
+    import shutil
+    from tempfile import TemporaryDirectory
+
     real = path.resolve()
     with TemporaryDirectory() as folder:
         for attempt in range(_TRIES):
@@ -247,6 +247,8 @@ def _query(path: Path, table: str, query: str, *values: Any) -> Iterator[tuple[A
     A plain table is asked for, whose cells are stored as they are; the steps of work and the characters
     that are read are bounded by the size of the file.
     """
+    import sqlite3
+
     try:
         with (
             _private_copy(path) as copy,

@@ -14,7 +14,8 @@ from greenward.common.errors import ConfigError
 from greenward.common.seeding import step_seed
 from greenward.common.statistics import Estimate, rate
 from greenward.config.recipe import ReinforcementRecipe, recipes_with, without_groups
-from greenward.config.sections import ConfigSection, GRPOAlgorithmConfig, SupervisedConfig
+from greenward.config.section import ConfigSection
+from greenward.config.sections import GRPOAlgorithmConfig, SupervisedConfig
 from greenward.grading.judge import build_limits
 from greenward.rollouts.protocols import POLICY, Environment, RolloutEngine, SamplingParams
 from greenward.runs.directory import RunDirectory

@@ -18,16 +18,8 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Po
 from greenward.common.errors import ConfigError
 from greenward.common.http import RequestError
 from greenward.config.recipe import ReinforcementRecipe, recipes_with
-from greenward.config.sections import (
-    ConfigSection,
-    Fraction,
-    InferenceDType,
-    LossOrOwn,
-    PolicyGradientConfig,
-    PositiveFraction,
-    SupervisedConfig,
-    named,
-)
+from greenward.config.section import ConfigSection, Fraction, PositiveFraction
+from greenward.config.sections import InferenceDType, LossOrOwn, PolicyGradientConfig, SupervisedConfig, named
 from greenward.evaluation.session import GradingOptions, usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.problems.problem import ProblemSet

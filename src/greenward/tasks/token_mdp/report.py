@@ -28,7 +28,7 @@ from greenward.reports.document import (
     percent_of,
     section,
 )
-from greenward.reports.render import render_page
+from greenward.reports.page import render_page
 from greenward.reports.runs import Runs
 from greenward.runs.files import read_json, write_atomically
 from greenward.runs.reading import RecordedRun

@@ -19,23 +19,21 @@ from greenward.common.seeding import step_seed
 from greenward.common.statistics import proportion
 from greenward.common.text import visible
 from greenward.config.recipe import Recipe
+from greenward.config.sandbox import SandboxConfig
+from greenward.config.section import ConfigSection, Fraction, PositiveFraction, Share
 from greenward.config.sections import (
     AlgorithmConfig,
-    ConfigSection,
     EvaluationConfig,
-    Fraction,
     LoopConfig,
-    PositiveFraction,
     ProblemsConfig,
-    SandboxConfig,
-    Share,
     TrackingConfig,
 )
 from greenward.diagnostics.finding import Topic
 from greenward.diagnostics.simulated_faults import Kind
 from greenward.evaluation.evaluate import OnSamples, Seconds, summarise
+from greenward.evaluation.model_session import AnswerOptions
 from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample
-from greenward.evaluation.session import AnswerOptions, EvaluationSession
+from greenward.evaluation.session import EvaluationSession
 from greenward.grading.answers import Extracted
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
