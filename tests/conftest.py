@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# What is imported until the tests begin keeps its bytecode even where the environment forbids that: otherwise pytest
+# rewrites the assertions of all files in each process, and each process that a test starts compiles what it imports.
+# Modules and tests live to the end: no collection of garbage need look through them, neither now nor later.
+_WRITES_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
 
 SNIPPETS = [
     "def add(a, b):\n    return a + b\n",

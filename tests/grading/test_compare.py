@@ -260,14 +260,19 @@ def test_the_deepest_sets_are_compared():
     assert same(deepest, deepest)
 
 
-# Writing this number in decimal takes minutes, or is refused by Python.
+@pytest.fixture(scope="module")
+def huge_values():
+    """Values with an integer that takes minutes to be written in decimal, or is refused by Python."""
+    hostile = (HUGE_INT, [HUGE_INT], {HUGE_INT: 1}, {HUGE_INT, 2}, range(HUGE_INT), deque([HUGE_INT]))
+    return [decode_untrusted(encode(value)) for value in hostile]
+
+
 @pytest.mark.parametrize(
     "expected",
     [1, 1.5, 1j, math.inf, math.nan, Decimal("1.5"), Decimal("Infinity"), Fraction(1, 3), "1", [1]],
 )
-def test_a_huge_integer_is_compared_and_shown_without_writing_it_in_decimal(expected):
-    for hostile in (HUGE_INT, [HUGE_INT], {HUGE_INT: 1}, {HUGE_INT, 2}, range(HUGE_INT), deque([HUGE_INT])):
-        flat = decode_untrusted(encode(hostile))
+def test_a_huge_integer_is_compared_and_shown_without_writing_it_in_decimal(huge_values, expected):
+    for flat in huge_values:
         assert not equal(flat, canonical(expected), LOOSE)
         assert not equal(PlainSet([flat]), PlainSet([canonical(expected)]), LOOSE)
         assert not equal(flat, canonical({HUGE_INT + 1: 1}), LOOSE)

@@ -186,11 +186,6 @@ class StubGrader:
         return [Verdict(Status.FAILED, (True, False)) for _ in answers]
 
 
-def check_extracted(found: Extracted) -> None:
-    assert found.code is None or isinstance(found.code, str)
-    assert found.status in {Status.NO_CODE, *EDIT_ERRORS}
-
-
 def extractions(text: str) -> Iterator[tuple[Problem, Extracted]]:
     for style in ("chat", "completion"):
         yield from ((problem, extract_code(text, problem, style)) for problem in PROBLEMS)
@@ -198,9 +193,7 @@ def extractions(text: str) -> Iterator[tuple[Problem, Extracted]]:
             yield problem, extract_edited(text, problem, form)
 
 
-def read_extraction(text: str) -> None:
-    for _, found in extractions(text):
-        check_extracted(found)
+def read_blocks(text: str) -> None:
     for problem in PROBLEMS:
         continues_starter(text, problem)
     last_block(text)
@@ -255,15 +248,19 @@ def read_code_game(text: str) -> None:
 
 
 READERS: tuple[Callable[[str], None], ...] = (
-    *(read_extraction, read_edits, read_label, read_call, read_move, read_code_game),
+    *(read_blocks, read_edits, read_label, read_call, read_move, read_code_game),
 )
 
 
 def graded(text: str) -> list[GradedAnswer]:
-    return [
-        GradedAnswer(problem, "", text, found.code, Verdict(found.status, (False, False)), files=found.files)
-        for problem, found in extractions(text)
-    ]
+    """What is extracted of a text for each problem, as answers that were graded."""
+    answers = []
+    for problem, found in extractions(text):
+        assert found.code is None or isinstance(found.code, str)
+        assert found.status in {Status.NO_CODE, *EDIT_ERRORS}
+        verdict = Verdict(found.status, (False, False))
+        answers.append(GradedAnswer(problem, "", text, found.code, verdict, files=found.files))
+    return answers
 
 
 def scores_of(name: str, answers: list[GradedAnswer]) -> list[float | None]:

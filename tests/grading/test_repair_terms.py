@@ -236,9 +236,9 @@ def test_similarity_is_not_the_indel_ratio():
         block("    return 3 * m\n", "    " + " m" * 200_000 + "\n"),
         block("    return 3 * m\n", "".join(f"    {'ab' * (n % 7)}\n" for n in range(4_000))),
         block("    m = n\n", "    x\n") * 900,
-        "<think>" * 100_000,
-        "\n</think>\n" * 100_000,
-        "x" * 10_000_000,
+        "<think>" * 40_000,
+        "\n</think>\n" * 40_000,
+        "x" * 2_000_000,
     ],
 )
 def test_hostile_answers_are_scored_in_bounded_time(text):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+RULES_OF_COLOUR = ["color-contrast", "link-in-text-block"]
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
@@ -38,14 +39,16 @@ class Watched:
         return self.page
 
 
-def flaws(browser: Any, url: str, pages: Mapping[str, str], axe: str, scheme: str) -> list[Any]:
-    """What axe-core finds on pages, given with what to wait for, wide and on a phone; and what is too wide."""
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, color_scheme=scheme, bypass_csp=True
-    )
+def flaws(browser: Any, url: str, pages: Mapping[str, str], axe: str) -> list[Any]:
+    """What axe-core finds on pages, given with what to wait for, wide and on a phone; and what is too wide.
+
+    In a dark scheme a page has other colours and nothing else, so that only these are looked at again.
+    """
+    context = browser.new_context(bypass_csp=True, reduced_motion="reduce")  # no colour between two
     page = context.new_page()
     wrong: list[Any] = []
     for path, wait in pages.items():
+        page.emulate_media(color_scheme="light")
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(url + path)
         page.wait_for_selector(wait)
@@ -53,15 +56,19 @@ def flaws(browser: Any, url: str, pages: Mapping[str, str], axe: str, scheme: st
             "(text) => eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text))",
             axe,
         )
-        for width in (1280, 390):
+        for width, scheme, rules in (
+            *((1280, "light", TAGS), (1280, "dark", RULES_OF_COLOUR)),
+            *((390, "dark", RULES_OF_COLOUR), (390, "light", TAGS)),
+        ):
             page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
             page.wait_for_timeout(100)
-            found = page.evaluate("(tags) => axe.run({runOnly: tags})", TAGS)
+            found = page.evaluate("(rules) => axe.run({runOnly: rules})", rules)
             wrong += [
-                (path, width, one["id"], [node["html"][:200] for node in one["nodes"][:3]])
+                (path, width, scheme, one["id"], [node["html"][:200] for node in one["nodes"][:3]])
                 for one in found["violations"]
             ]
             if (sideways := page.evaluate("document.documentElement.scrollWidth")) > width:
-                wrong.append((path, width, "scrolls sideways", sideways))
+                wrong.append((path, width, scheme, "scrolls sideways", sideways))
     context.close()
     return wrong

@@ -284,9 +284,15 @@ def test_a_recorded_training_has_greenwards_names_and_leads_from_a_finding_to_it
     listed = next(run for run in get(recorded, "/api/v1/runs")["runs"] if run["id"] == "mine")
     assert math.isclose(listed["reward"], recorded.answers["mine"][-1][1], rel_tol=1e-6)
     assert listed["state"] == "running"
-    for file in (recorded.folder / "mine").iterdir():
+    times = {file: file.stat().st_mtime_ns for file in (recorded.folder / "mine").iterdir()}
+    for file in times:
         os.utime(file, ns=(10**18, 10**18))
     assert next(iter(get(recorded, "/api/v1/runs")["runs"]))["state"] == "log"
+    for (
+        file,
+        time_ns,
+    ) in times.items():  # a run that changed is diagnosed again after a minute at the earliest
+        os.utime(file, ns=(time_ns, time_ns))
     finding = found["verdict"]["causes"][0]["finding"]
     keys = {key for section in found["keys"] for key in section["keys"]}
     assert finding["signals"][0] in keys and abs(finding["onset"]["step"] - 80) <= 5
@@ -441,8 +447,7 @@ def test_the_page_of_a_log_says_what_was_read(logs, browser):
     assert watched.wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_of_logs_are_accessible_and_fit_a_phone(browser, logs, axe, scheme):
+def test_pages_of_logs_are_accessible_and_fit_a_phone(browser, logs, axe):
     run = identifier(logs, "faulty")
     pages = {"/": "tr.row", f"/r/{run}": ".plot canvas", f"/r/{run}/diagnosis": ".plot canvas"}
-    assert flaws(browser, logs.url, pages, axe, scheme) == []
+    assert flaws(browser, logs.url, pages, axe) == []

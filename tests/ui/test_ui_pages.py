@@ -207,6 +207,5 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible_and_fit_a_phone(browser, served, axe, scheme):
-    assert flaws(browser, served.url, PAGES, axe, scheme) == []
+def test_pages_are_accessible_and_fit_a_phone(browser, served, axe):
+    assert flaws(browser, served.url, PAGES, axe) == []

@@ -107,11 +107,11 @@ def find_change_point(values: Floats) -> ChangePoint | None:
     null = _null_for(len(blocks), float(scan.autocorrelation_N[0]))
     p_value = null.p_value(scan.statistics_KN[:, 0])
     which = int(scan.statistics_KN[1, 0] >= scan.statistics_KN[0, 0])
-    bank, place = _bank(len(blocks), KINDS[which]), int(scan.places_KN[which, 0])
+    place = int(scan.places_KN[which, 0])
     low, high = 0, len(blocks) - 1
     if p_value <= _LOCATED_FROM:
-        low, high = _interval_of_place(bank, centred, place, null.autocorrelation)
-    template = bank.templates[place]
+        low, high = _interval_of_place(KINDS[which], centred, place, null.autocorrelation)
+    template = _bank(len(blocks), KINDS[which]).templates[place]
     if KINDS[which] == "shift":
         before, after = median(blocks[:place]), median(blocks[place:])
     else:
@@ -366,14 +366,22 @@ def _bank(points: int, kind: Kind) -> _Bank:
     return _Bank(templates, scale)
 
 
-def _interval_of_place(bank: _Bank, centred: Floats, place: int, autocorrelation: float) -> tuple[int, int]:
+def _interval_of_place(kind: Kind, centred: Floats, place: int, autocorrelation: float) -> tuple[int, int]:
     """The 95 % interval of the place: where fits to simulations of the fitted series find it."""
-    fit = bank.templates[place] * (bank.templates[place] @ centred)
-    rng = np.random.default_rng((_SEED, 0))
-    noise = simulate_autoregression(rng, _LOCATION_SIMULATIONS, len(centred), min(autocorrelation, 0.99))
-    found = (((fit + noise * (centred - fit).std()) @ bank.templates.T) ** 2).argmax(axis=1)
+    templates = _bank(len(centred), kind).templates
+    fit = templates[place] * (templates[place] @ centred)
+    noise = _noise_along_templates(len(centred), kind, autocorrelation)
+    found = ((templates @ fit + noise * (centred - fit).std()) ** 2).argmax(axis=1)
     low, high = np.quantile(found, (0.025, 0.975), method="inverted_cdf")
     return min(int(low), place), max(int(high), place)
+
+
+@lru_cache(maxsize=16)  # the signals of a run have one length and few autocorrelations
+def _noise_along_templates(points: int, kind: Kind, autocorrelation: float) -> Floats:
+    """The products of `_LOCATION_SIMULATIONS` simulated series with the templates of all places."""
+    rng = np.random.default_rng((_SEED, 0))
+    noise = simulate_autoregression(rng, _LOCATION_SIMULATIONS, points, min(autocorrelation, 0.99))
+    return np.asarray(noise @ _bank(points, kind).templates.T, float)
 
 
 def _block_means(values: Floats, width: int) -> Floats:

@@ -637,14 +637,22 @@ def lines_of(name: str, role: Role, steps: Steps, values: Floats) -> list[Series
         return []
     if len(values) < _SMOOTH_FROM:
         return [Series(name, role, _points(steps, values))]
-    blocks = np.array_split(np.arange(len(values)), min(_RAW_BLOCKS, len(values) // 2))
-    ends = distinct([(block[values[block].argmin()], block[values[block].argmax()]) for block in blocks])
-    smooth = np.array_split(np.arange(len(values)), _SMOOTH_BLOCKS)
-    means = [(steps[block].mean(), values[block].mean()) for block in smooth]
-    return [
-        Series("", role, _points(steps[ends], values[ends]), "faint"),
-        Series(name, role, _points(*zip(*means, strict=True))),
-    ]
+    starts, sizes = _blocks(len(values), min(_RAW_BLOCKS, len(values) // 2))
+    ends = []
+    for extreme in (np.minimum, np.maximum):
+        places = np.flatnonzero(values == np.repeat(extreme.reduceat(values, starts), sizes))
+        blocks = np.searchsorted(starts, places, side="right")
+        ends.append(places[np.flatnonzero(np.diff(blocks, prepend=0))])  # the first of each block
+    at = distinct(np.concatenate(ends))
+    starts, sizes = _blocks(len(values), _SMOOTH_BLOCKS)
+    means = (np.add.reduceat(np.asarray(line, float), starts) / sizes for line in (steps, values))
+    return [Series("", role, _points(steps[at], values[at]), "faint"), Series(name, role, _points(*means))]
+
+
+def _blocks(length: int, number: int) -> tuple[Steps, Steps]:
+    """(starts, sizes) of so many blocks of a series, the first of which may be longer by one."""
+    sizes = length // number + (np.arange(number) < length % number)
+    return np.cumsum(sizes) - sizes, sizes
 
 
 def _points(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[tuple[float, float], ...]:

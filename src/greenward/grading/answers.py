@@ -60,7 +60,11 @@ _STARTS = (
     "<|START_RESPONSE|>", "<|begin_of_solution|>", "[|assistant|]", "<role>ASSISTANT</role>", "[gMASK]",
     "<sop>", "[BOS]", "<|answer_prefix|>", "\ufeff",
 )  # fmt: skip
-_ANY_END = "|".join(map(re.escape, _ENDS))
+# By their first character: at most places of a text no token is tried.
+_ENDS_BY_FIRST = {end[0]: [other[1:] for other in _ENDS if other[0] == end[0]] for end in _ENDS}
+_ANY_END = "|".join(
+    rf"{re.escape(first)}(?:{'|'.join(map(re.escape, rests))})" for first, rests in _ENDS_BY_FIRST.items()
+)
 _WORDS = (
     r"\[(?:DONE|/PYTHON|/ANSWER|INST|EOS|PAD)\]"  # lists in Python, unless they begin a line or end a block
 )
@@ -68,7 +72,10 @@ _WORDS = (
 _NEXT_TURN = (
     r"(?<=[`~>])(?:assistant|user)(?=\r?\n)|(?<=\n)(?:#{2,3} ?(?:Instruction|Human|User):|(?:USER|Human):)"
 )
-_END = re.compile(rf"{_ANY_END}|(?:(?<=\n)|(?<=```)|(?<=~~~))[ \t]*{_WORDS}|{_NEXT_TURN}")
+_END_BEGINS = re.escape("".join(_ENDS_BY_FIRST)) + r"\[ \tau#UH"  # the last ones of words and of a next turn
+_END = re.compile(
+    rf"(?=[{_END_BEGINS}])(?:{_ANY_END}|(?:(?<=\n)|(?<=```)|(?<=~~~))[ \t]*{_WORDS}|{_NEXT_TURN})"
+)
 _LAST = re.compile(rf"(?:{_ANY_END}|<[|｜][\w▁]{{1,40}}[|｜]>|(?:(?<=\n)|(?<=```)|(?<=~~~))[ \t]*{_WORDS})\Z")
 _HEADER = re.compile(
     r"\s*(?:<\|im_start\|>(?:assistant\b(?:<\|im_sep\|>)?)?|<\|im_assistant\|>assistant<\|im_middle\|>"

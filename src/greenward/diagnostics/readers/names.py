@@ -729,7 +729,8 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
     """
     first = list(itertools.islice(rows, _PEEKED))
     ranks = {key: rank for rank, key in reversed([*enumerate(keys)])}
-    names = {name: ranks[plain] for row in first for name in row if (plain := plain_key(name)) in ranks}
+    different = dict.fromkeys(name for row in first for name in row)
+    names = {name: ranks[plain] for name in different if (plain := plain_key(name)) in ranks}
     for row in first:  # what is not whole in some row, as an epoch, is no step
         for name in [*names]:
             step = _step_of(row.get(name))
