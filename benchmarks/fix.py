@@ -30,7 +30,7 @@ from greenward.grading.judge import Grader
 from greenward.tasks.repair.fix import repair_problem
 
 FILES = Path(__file__).parent / "fix_files"
-FORMS = ("function", "search_replace", "diff")
+FORMS = ("infill", "function", "search_replace", "diff")
 BUGS: dict[str, tuple[tuple[str, str], ...]] = {
     "roman": (("while number >= value:", "while number > value:"),),
     "intervals": (

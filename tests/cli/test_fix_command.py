@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -526,6 +527,44 @@ def test_answers_stop_when_one_passes(
         assert sum(one.passed for one in found.selection.verdicts) == 1
         tokens[answers] = found.tokens
     assert 0 < tokens[2] <= tokens[6] <= 6 * 40
+
+
+@pytest.mark.parametrize("form", ["infill", None])
+def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
+    form: str | None, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it writes is replaced: the right lines are among those that are tried in every gap."""
+    from greenward.models.tokenizer import Tokenizer
+
+    (shop / "shop/prices.py").write_text(f"# Prices\n{TWO_BUGS}# The end\n")
+    (shop / "tests/test_prices.py").write_text(TWO_TESTS)
+    lines = itertools.cycle(
+        [
+            "    return sum(prices) * (1 + RATE)\n",
+            "    return max(prices, default=0)",
+            "        return 1",
+            "    while True: pass",
+        ]
+    )
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: next(lines))
+    folder = str(published("llama", max_position_embeddings=1024))
+    place = (Path("shop/prices.py"), Path("tests"), folder)
+    with pytest.raises(ConfigError, match="no tokens that mark a gap"):
+        find_repair(*place, FixOptions(form="infill"))
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    repair = find_repair(*place, FixOptions(answers=4, form=form, timeout=3.0))
+    assert repair.passed
+    repair.apply()
+    text = (shop / "shop/prices.py").read_text()
+    assert text.startswith("# Prices\n") and text.endswith("# The end\n")
+    added = [line for line in text.splitlines() if line not in TWO_BUGS.splitlines()]
+    assert added[1:-1] == ["    return sum(prices) * (1 + RATE)", "    return max(prices, default=0)"]
+
+
+def test_no_server_is_asked_to_fill_gaps(fix: Callable[..., Result]) -> None:
+    refused = fix([RIGHT], "--form", "infill")
+    assert isinstance(refused.exception, ConfigError)
+    assert "models that are loaded here" in str(refused.exception)
 
 
 def test_answers_of_a_server_stop_when_one_passes(shop: Path) -> None:

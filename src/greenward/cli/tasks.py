@@ -59,8 +59,9 @@ MOST_REASONS = 10
 @click.option("--max-tokens", type=COUNT, help="Of an answer.  [default: 1024, or as trained]")
 @click.option(
     "--form",
-    type=click.Choice(("function", "search_replace", "diff")),
-    help="What the model writes: the whole program, or edits.  [default: as trained, else search_replace]",
+    type=click.Choice(("infill", "function", "search_replace", "diff")),
+    help="What the model writes: single lines, the whole program, or edits.  [default: as trained, else "
+    "infill (where the model can fill gaps), then search_replace]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--timeout", type=POSITIVE, default=10.0, help="CPU seconds for all tests.")

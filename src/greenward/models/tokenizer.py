@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ from greenward.models.chat_template import render
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
+# The tokens before the text above a gap, before the text below it, and before what fills it.
+_INFILLING = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek Coder
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+)
 _MOST_IDS = 1 << 31
 _MOST_GROWTH = 1500  # of a text, in characters, by what comes before or after the model of a tokenizer
 _ANSWER = "the assistant's answer"  # stands for it while a template is rendered
@@ -107,6 +116,32 @@ class Tokenizer:
         if raw or self.chat_template is None:
             return self.encode(text, add_special_tokens=True)
         return self.render_chat([{"role": "user", "content": text}])
+
+    @cached_property
+    def _infilling_ids(self) -> list[int] | None:
+        for tokens in _INFILLING:
+            ids = [id_ for token in tokens if (id_ := self.backend.token_to_id(token)) is not None]
+            if len(ids) == len(tokens):
+                return ids
+        return None
+
+    @property
+    def fills_gaps(self) -> bool:
+        """Whether there are tokens for `render_gap`; of a model that was not trained with them, too."""
+        return self._infilling_ids is not None
+
+    def render_gap(self, before: str, after: str) -> list[int]:
+        """Ids that ask for the text between two others (fill in the middle, arXiv 2207.14255)."""
+        if self._infilling_ids is None:
+            raise CheckpointError("the tokenizer has no tokens that mark a gap")
+        prefix, suffix, middle = self._infilling_ids
+        start = [id_ for id_ in self.encode("", add_special_tokens=True) if id_ == self.bos_id]
+        return [*start, prefix, *self.encode(before), suffix, *self.encode(after), middle]
+
+    def decode_filling(self, ids: Iterable[int]) -> str:
+        """The text that fills a gap: a completion up to its first added token, of whatever kind."""
+        added = self.backend.get_added_tokens_decoder()
+        return self.decode(takewhile(lambda id_: id_ not in added, map(int, ids)))
 
     def render_chat(
         self,

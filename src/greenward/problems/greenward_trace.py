@@ -1,7 +1,8 @@
-"""Runs a file of tests in the sandbox and prints which functions each test reaches. Loaded there as text.
+"""Runs a file of tests in the sandbox and prints what each test reaches. Loaded there as text.
 
-For each test that has passed, a line with a JSON list is printed: the name of the test, its CPU seconds, and
-the numbers of the functions that it called. A test that takes too long is ended and has failed.
+`trace` prints, for each test that has passed, a line with a JSON list: the name of the test, its CPU seconds,
+and the numbers of the functions that it called. `trace_lines` prints, for each test, whether it has passed,
+and the lines of one file that it ran. A test that takes too long is ended and has failed.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ class Tracer:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def report(self, name: str) -> None:
-        """Prints the functions that a test, which has passed, reached."""
-        if self._reached:
-            row = [name, time.process_time() - self._started, sorted(self._reached)]
-            os.write(self._out, f"{json.dumps(row)}\n".encode())
+    def report(self, name: str, has_passed: bool) -> None:
+        """Prints the functions that a test reached, if it has passed."""
+        if self._reached and has_passed:
+            self._print([name, time.process_time() - self._started, sorted(self._reached)])
 
-    def _trace(self, frame: FrameType, event: str, _: Any) -> None:
+    def _print(self, row: list[Any]) -> None:
+        os.write(self._out, f"{json.dumps(row)}\n".encode())
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         lines = self._lines.get(frame.f_code.co_filename)
         if lines is not None and event == "call":
             number = lines.get(frame.f_code.co_firstlineno)
@@ -70,21 +73,41 @@ class Tracer:
         raise _TooLong("it takes too long")
 
 
+class LineTracer(Tracer):
+    """Records the lines of the file at `place` during a test of `seconds` of CPU time."""
+
+    def __init__(self, place: str, seconds: float) -> None:
+        super().__init__({}, seconds)
+        self._path = os.path.join(os.getcwd(), place)
+
+    def report(self, name: str, has_passed: bool) -> None:
+        self._print([has_passed, sorted(self._reached)])
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._trace_line if frame.f_code.co_filename == self._path else None
+
+    def _trace_line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self._reached.add(frame.f_lineno)
+        return self._trace_line
+
+
 class _TracedResult(unittest.TestResult):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
-        self._tracer = tracer
+        self._tracer, self._has_passed = tracer, False
 
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
+        self._has_passed = False
         self._tracer.begin()
 
     def addSuccess(self, test: unittest.TestCase) -> None:
-        self._tracer.end()
-        self._tracer.report(test.id())
+        self._has_passed = True
 
     def stopTest(self, test: unittest.TestCase) -> None:
         self._tracer.end()
+        self._tracer.report(test.id(), self._has_passed)
         super().stopTest(test)
 
 
@@ -100,13 +123,20 @@ class _TracedPytest:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call":
             self._tracer.end()
-            if report.passed:
-                self._tracer.report(report.nodeid.partition("[")[0])
+            self._tracer.report(report.nodeid.partition("[")[0], report.passed)
 
 
 def trace(test: str, targets: dict[str, dict[str, int]], seconds: float) -> None:
     """Traces a file of tests for pytest, or a module of cases for unittest. Raises what loading it raises."""
-    tracer = Tracer(targets, seconds)
+    _run(test, Tracer(targets, seconds))
+
+
+def trace_lines(test: str, place: str, seconds: float) -> None:
+    """As `trace`, the lines of the file at `place`."""
+    _run(test, LineTracer(place, seconds))
+
+
+def _run(test: str, tracer: Tracer) -> None:
     null = os.open(os.devnull, os.O_WRONLY)  # what the tests print is dropped
     os.dup2(null, 1)
     os.dup2(null, 2)

@@ -10,12 +10,12 @@ import shlex
 import time
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from greenward.common.errors import ConfigError, GreenwardError, ProblemError, SandboxError
 from greenward.common.http import RequestError
@@ -59,12 +59,16 @@ from greenward.problems.python_source import (
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
-from greenward.runs.progress import Progress
+from greenward.runs.progress import Drawn, Progress
 from greenward.sandbox.inside.files import MAX_FILES, MAX_FILES_BYTES, text_bytes
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
+from greenward.tasks.repair.infilling import around, batches_of_gaps, filled, suspicious_lines
 
 MOST_TOKENS = 1024
+MOST_TOKENS_OF_A_LINE = 48
+LEAST_SECONDS, TIMES_BEFORE = 2.0, 10.0
+"""CPU time that tests of a program with one other line get: so long, or so many times what the file took."""
 MAX_TEST_CHARS = 3000  # of a test that is shown to the model
 _WRITABLE = 0o222  # for its owner, its group or others
 
@@ -75,15 +79,16 @@ class FixOptions:
 
     At most `answers` are sampled at `temperature`; none after one that passes, unless `all_answers`. Where
     none passes and the best passes more tests than the file, at most as many to the file as it changes it.
-    `form` is what the model writes: "search_replace" by default, or what its run trained it to write.
-    `timeout` is the CPU time of all tests in seconds.
+    `form` is what the model writes. By default it is what its run trained it to write; without a run "infill"
+    (`answers` fillings of each gap), if the model can fill gaps, and then "search_replace". `timeout` is the
+    CPU time of all tests in seconds.
     """
 
     answers: int = 8
     all_answers: bool = False
     temperature: float = 0.8
     max_tokens: int | None = None
-    form: AnswerForm | None = None
+    form: AnswerForm | Literal["infill"] | None = None
     seed: int = 0
     timeout: float = 10.0
     workers: int = 2
@@ -222,28 +227,41 @@ def find_repair(
     limits = Limits(cpu_seconds=options.timeout, wall_seconds=3 * options.timeout, file_bytes=4 << 20)
     packages = (*usual_packages(), *options.packages)
     started = time.monotonic()
-    with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
+    with ExitStack() as opened:
+        grader = opened.enter_context(
+            Grader(limits, options.workers, require=options.require, packages=packages)
+        )
         with shown.during("running the tests on the file"):
             problem, before = _judged_as_it_is(problem, project, grader, shown)
         if before.passed:
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
-        judge = _Judge(problem, project, grader, before, time.monotonic() - started)
+        # Of the many programs with one other line, some never end.
+        most = LEAST_SECONDS
+        if before.status is not Status.TIMEOUT:
+            most = max(most, TIMES_BEFORE * before.cpu_seconds)
+        quick = replace(limits, cpu_seconds=min(limits.cpu_seconds, most))
+        of_lines = opened.enter_context(grader.with_limits(quick))
+        judge = _Judge(problem, project, grader, of_lines, before, time.monotonic() - started)
         asked = _Asked.of(model, judge.asked, project, options, shown)
         stopped: GreenwardError | KeyboardInterrupt | None = None
         try:
             with closing(asked):
-                goes_on = True
-                while goes_on:
-                    with closing(asked.answers(judge.asked)) as answers:
-                        for number, answer, is_program in answers:
-                            if judge.passes(number, answer, is_program) and not options.all_answers:
+                rounds = asked.rounds(judge.asked, judge.suspicious_lines)
+                while (answers := next(rounds, None)) is not None:
+                    judge.start_round()
+                    with closing(answers):
+                        for number, answer, written in answers:
+                            if judge.passes(number, answer, written) and not options.all_answers:
                                 break
-                    if goes_on := judge.improves() and asked.takes(judge.asked):
+                    if judge.has_passed:
+                        break
+                    if judge.improves():
                         passed = sum(judge.reached.tests_passed)
                         shown.message(
                             f"{passed} of {len(before.tests_passed)} tests pass with the best answer"
                         )
+                        rounds = asked.rounds(judge.asked, judge.suspicious_lines)
         except (GreenwardError, KeyboardInterrupt) as error:
             if not judge.has_gained:
                 raise
@@ -290,14 +308,22 @@ class _Judge:
     """
 
     def __init__(
-        self, problem: Problem, project: _Project, grader: Grader, before: Verdict, seconds: float
+        self,
+        problem: Problem,
+        project: _Project,
+        grader: Grader,
+        grader_of_lines: Grader,
+        before: Verdict,
+        seconds: float,
     ) -> None:
         self.seconds = seconds
         self._problem, self._project, self._grader = problem, project, grader
+        self._grader_of_lines = grader_of_lines
         self._judged: dict[int, tuple[Extracted, Verdict]] = {}
         self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
         self._of_earlier_rounds = 0
+        self.has_passed = False
         self._before = before
         self._start(Extracted(problem.buggy_code), before)
 
@@ -306,6 +332,17 @@ class _Judge:
         """Whether an answer passes more tests than the file as it was."""
         passed = sum(self._before.tests_passed)
         return any(sum(verdict.tests_passed) > passed for _, verdict in self._judged.values())
+
+    def suspicious_lines(self) -> list[int]:
+        """Those of what is asked, the most suspicious first."""
+        started = time.monotonic()
+        suites = dict.fromkeys(test.file for test in self._project.tests.values())
+        found = suspicious_lines(self.asked, suites, self._grader.executor)
+        self.seconds += time.monotonic() - started
+        return found
+
+    def start_round(self) -> None:
+        self._of_earlier_rounds = len(self._judged)
 
     def _start(self, best: Extracted, verdict: Verdict) -> None:
         self.reached, self._changed = verdict, best.files
@@ -323,12 +360,21 @@ class _Judge:
         if verdict is None or verdict.passed or sum(verdict.tests_passed) <= sum(self.reached.tests_passed):
             return False
         assert isinstance(best, Extracted)
-        self._of_earlier_rounds = len(self._judged)
         self._start(best, verdict)
         return True
 
-    def passes(self, number: int, answer: Extracted, is_program: bool) -> bool:
-        """Whether the answer passes all tests; `is_program` says that it holds a program and no edit."""
+    def passes(self, number: int, answer: Extracted, written: _Written) -> bool:
+        """Whether the answer passes all tests."""
+        if written == "line":
+            best = replace(answer, files=self._changed)
+            verdict = self._verdict(best, self._grader_of_lines)
+        else:
+            best, verdict = self._best_reading(answer, is_program=written == "program")
+        self._judged[self._of_earlier_rounds + number] = best, verdict
+        self.has_passed |= verdict.passed
+        return verdict.passed
+
+    def _best_reading(self, answer: Extracted, *, is_program: bool) -> tuple[Extracted, Verdict]:
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
         if written.code is not None:
             files = tuple({**dict(self._changed), **dict(written.files)}.items())
@@ -350,8 +396,7 @@ class _Judge:
                 and (found := self._verdict(other)).fraction_passed > verdict.fraction_passed
             ):
                 best, verdict = other, found
-        self._judged[self._of_earlier_rounds + number] = best, verdict
-        return verdict.passed
+        return best, verdict
 
     def _without_tests(self, code: str) -> str:
         """A module without tests that the answer repeats below its code, and without imports from itself."""
@@ -438,10 +483,10 @@ class _Judge:
         files = tuple((path, changed(path, text)) for path, text in answer.files)
         return replace(answer, code=changed(self._problem.path, answer.code), files=files)
 
-    def _verdict(self, answer: Extracted) -> Verdict:
+    def _verdict(self, answer: Extracted, grader: Grader | None = None) -> Verdict:
         started = time.monotonic()
         if answer not in self._verdicts:
-            (self._verdicts[answer],) = self._grader.grade([(self._problem, answer)])
+            (self._verdicts[answer],) = (grader or self._grader).grade([(self._problem, answer)])
         self.seconds += time.monotonic() - started
         return self._verdicts[answer]
 
@@ -563,6 +608,10 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
     return problem, _Project(Path(os.path.relpath(root)), elsewhere, found)
 
 
+_Written = Literal["program", "edit", "line"]
+_Answers = Generator[tuple[int, Extracted, _Written], None, None]
+
+
 class _Asked:
     """A model that is asked for repairs: what results say of it, and what it took. Times are in seconds."""
 
@@ -584,15 +633,14 @@ class _Asked:
             return _AskedServer(model, project, options, progress)
         return _AskedPolicy(model, problem, project, options, progress)
 
-    def takes(self, problem: Problem) -> bool:
-        """Whether the model has room for an answer to the problem."""
-        return True
+    def rounds(self, problem: Problem, suspicious: Callable[[], list[int]]) -> Iterator[_Answers]:
+        """The answers of each round with their numbers, as they end, and what was written.
 
-    def answers(self, problem: Problem) -> Generator[tuple[int, Extracted, bool], None, None]:
-        """The answers with their numbers, as they end, and whether each is a program and no edit of one.
-
-        Raises `EngineError` for a server that fails.
+        `suspicious` finds the most suspicious lines. Raises `EngineError` for a server that fails.
         """
+        yield self._answers(problem)
+
+    def _answers(self, problem: Problem) -> _Answers:
         with closing(self._texts(self._shown(problem))) as texts:
             started = time.monotonic()
             for number, text in texts:
@@ -600,13 +648,13 @@ class _Asked:
                 yield number, *self._extracted(problem, text)
                 started = time.monotonic()
 
-    def _extracted(self, problem: Problem, text: str) -> tuple[Extracted, bool]:
+    def _extracted(self, problem: Problem, text: str) -> tuple[Extracted, _Written]:
         found = self._renderer.extracted(problem, text)
         if found.status is Status.EDIT_MALFORMED and holds_fence(text):  # a program in place of edits
             program = extract_code(text, problem, self._renderer.style)
             if program.code and parse_or_none(program.code) is not None:
-                return program, True
-        return found, self._renderer.answer == "function"
+                return program, "program"
+        return found, "program" if self._renderer.answer == "function" else "edit"
 
     def _shown(self, problem: Problem) -> Problem:
         """With the source of the failing test; a run is asked as it was trained."""
@@ -629,6 +677,10 @@ class _AskedServer(_Asked):
             raise ConfigError(
                 "dtype concerns models that are loaded here; a server has chosen its own.",
                 remedy="Leave out --dtype.",
+            )
+        if options.form == "infill":
+            raise ConfigError(
+                "the form infill is for models that are loaded here.", remedy="Choose another --form."
             )
         self._endpoint = Endpoint(model, key_variable=options.api_key_env)
         if line := self._endpoint.leaving_line:
@@ -670,6 +722,13 @@ class _AskedPolicy(_Asked):
         progress.message(f"model: {found.description()}; computed in {policy.computed_in}")
         if line := use_free_cores(device):
             progress.message(line)
+        can_fill = policy.tokenizer.fills_gaps
+        if options.form == "infill" and not can_fill:
+            raise ConfigError(
+                f"the tokenizer of {model} has no tokens that mark a gap.",
+                remedy="Choose another --form, or a model that was trained to fill in the middle.",
+            )
+        self._infills = options.form == "infill" or (options.form is None and can_fill and not self._is_run)
         prompt = self._renderer.prompt_ids(self._shown(problem))
         usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
         if not prompt:
@@ -677,7 +736,7 @@ class _AskedPolicy(_Asked):
                 f"{problem.path} is empty, and {model} is shown nothing but the file.",
                 remedy="Take a model that follows instructions, or begin the file with a signature.",
             )
-        if not len(prompt) < policy.max_positions:
+        if not len(prompt) < policy.max_positions and not self._infills:
             raise ConfigError(
                 f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
                 remedy="Take a model with more positions, or a smaller file.",
@@ -691,8 +750,40 @@ class _AskedPolicy(_Asked):
         self.facts = found.to_json() | {"dtype": policy.computed_in}
         self.loading = time.monotonic() - started
 
-    def takes(self, problem: Problem) -> bool:
-        return len(self._renderer.prompt_ids(self._shown(problem))) < self._policy.max_positions
+    def rounds(self, problem: Problem, suspicious: Callable[[], list[int]]) -> Iterator[_Answers]:
+        if self._infills:
+            tried = {problem.buggy_code}
+            for gaps in batches_of_gaps(suspicious()):
+                yield self._fillings(problem, gaps, tried)
+        prompt = self._renderer.prompt_ids(self._shown(problem))
+        if self._options.form != "infill" and len(prompt) < self._policy.max_positions:
+            yield self._answers(problem)
+
+    def _fillings(self, problem: Problem, gaps: Sequence[range], tried: set[str]) -> _Answers:
+        """Programs that are not `tried`, with one line written anew or put in."""
+        options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
+        prompts = [tokenizer.render_gap(*around(problem.buggy_code, gap)) for gap in gaps]
+        params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
+        with self._progress.drawing(
+            "sampling", len(gaps) * options.answers, most_tokens=params.max_tokens
+        ) as drawn:
+            policy.on_tokens = partial(self._count, drawn)
+            started = time.monotonic()
+            with closing(policy.as_they_end(prompts, options.answers, params, seed=options.seed)) as ends:
+                for (place, number), completion in ends:
+                    drawn.answers(1)
+                    text = tokenizer.decode_filling(completion.token_ids.tolist())
+                    program = filled(problem.buggy_code, gaps[place], text)
+                    if program is not None and program not in tried:
+                        tried.add(program)
+                        self.drawing += time.monotonic() - started
+                        yield place * options.answers + number, Extracted(program), "line"
+                        started = time.monotonic()
+            self.drawing += time.monotonic() - started
+
+    def _count(self, drawn: Drawn, tokens: int) -> None:
+        self.tokens += tokens
+        drawn.tokens(tokens)
 
     def _texts(self, problem: Problem) -> Generator[tuple[int, str], None, None]:
         options, policy = self._options, self._policy
@@ -700,12 +791,7 @@ class _AskedPolicy(_Asked):
         most = min(self._params.max_tokens, policy.max_positions - len(prompt))
         params = replace(self._params, max_tokens=most)
         with self._progress.drawing("sampling", options.answers, most_tokens=most) as drawn:
-
-            def count(tokens: int) -> None:
-                self.tokens += tokens
-                drawn.tokens(tokens)
-
-            policy.on_tokens = count
+            policy.on_tokens = partial(self._count, drawn)
             ends = policy.as_they_end([prompt], options.answers, params, seed=options.seed)
             with closing(ends):
                 for (_, number), completion in ends:
@@ -715,7 +801,9 @@ class _AskedPolicy(_Asked):
 
 def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:
     recipe = model.recipe
-    form: AnswerForm = options.form or (answer_form(recipe) if recipe else "search_replace")
+    form: AnswerForm = answer_form(recipe) if recipe else "search_replace"
+    if options.form is not None and options.form != "infill":
+        form = options.form
     return PromptRenderer(
         model.tokenizer, **{"show_failing_test": True, **prompt_options(recipe)}, answer=form
     )

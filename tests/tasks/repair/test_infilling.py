@@ -1,0 +1,155 @@
+"""Which lines are suspicious, which gaps they make, and which programs fill them."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from greenward.sandbox.pool import LocalExecutor
+from greenward.tasks.repair.fix import repair_problem
+from greenward.tasks.repair.infilling import (
+    LINES_AT_ONCE,
+    MOST_LINES,
+    around,
+    batches_of_gaps,
+    filled,
+    suspicious_lines,
+)
+
+CODE = '''"""Numbers."""
+import math
+
+FACTOR = 2
+
+
+def double(number):
+    """Twice a number."""
+    if number < 0:
+        return -FACTOR * number
+    return FACTOR * number
+
+
+def root(number):
+    while number > 100:
+        number += 1
+    return math.sqrt(number)
+'''
+CASES = (
+    ("double(2), 4", {9, 11}),
+    ("double(-2), -4", {9, 10}),  # fails
+    ("double(-1), -2", {9, 10}),  # fails
+    ("root(4), 2", {15, 17}),
+    ("root(400), 20", {15, 16}),  # never ends
+)
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[LocalExecutor]:
+    with LocalExecutor(1, packages=("pytest",)) as opened:
+        yield opened
+
+
+def suites(for_pytest: bool) -> str:
+    if for_pytest:
+        lines = ["from numbers_ import double, root"]
+        for place, (case, _) in enumerate(CASES):
+            got, expected = case.rsplit(", ", 1)
+            lines.append(f"def test_{place}():\n    assert {got} == {expected}")
+        return "\n".join(lines) + "\n"
+    body = [
+        f"    def test_{place}(self):\n        self.assertEqual({case})"
+        for place, (case, _) in enumerate(CASES)
+    ]
+    head = "import unittest\nfrom numbers_ import double, root\n\nclass Numbers(unittest.TestCase):"
+    return "\n".join([head, *body]) + "\n"
+
+
+def found(folder: Path, code: str, tests: str, executor: LocalExecutor) -> list[int]:
+    (folder / "numbers_.py").write_text(code)
+    (folder / "test_numbers.py").write_text(tests)
+    problem, project = repair_problem(folder / "numbers_.py", folder / "test_numbers.py")
+    return suspicious_lines(problem, {one.file for one in project.tests.values()}, executor)
+
+
+@pytest.mark.parametrize("for_pytest", [False, True])
+def test_lines_come_in_the_order_of_ochiai(for_pytest: bool, tmp_path: Path, executor: LocalExecutor) -> None:
+    has_passed = (True, False, False, True, False)
+    everywhere = {4, 7, 14}  # run by the import: the constant and the signatures
+    coefficients = {}
+    for number in range(1, CODE.count("\n") + 1):
+        runs = [number in lines | everywhere for _, lines in CASES]
+        failed = sum(ran and not passed for ran, passed in zip(runs, has_passed, strict=True))
+        if failed:
+            coefficients[number] = failed / math.sqrt(has_passed.count(False) * sum(runs))
+    order = sorted(coefficients, key=lambda number: (-coefficients[number], number))
+    assert found(tmp_path, CODE, suites(for_pytest), executor) == order
+    assert order[0] == 10
+
+
+def test_of_a_file_that_does_not_parse_the_nearest_lines_come_first(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    code = CODE.replace("return FACTOR * number", "return FACTOR * (number")
+    lines = found(tmp_path, code, suites(False), executor)
+    with pytest.raises(SyntaxError) as error:
+        ast.parse(code)
+    assert lines[0] == error.value.lineno == 11 and set(lines[1:3]) == {10, 9}
+    assert 5 not in lines  # it is empty
+
+
+def test_of_a_file_that_cannot_be_imported_all_lines_are_tried(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    lines = found(tmp_path, CODE.replace("FACTOR = 2", "FACTOR = missing"), suites(False), executor)
+    assert lines == [4, 7, 9, 10, 11, 14, 15, 16, 17]
+
+
+def test_what_the_code_prints_names_no_line_that_is_not_there(
+    tmp_path: Path, executor: LocalExecutor
+) -> None:
+    noise = "import os\nfor one in range(3, 30):\n    try:\n        os.write(one, b'[false, [1, 99, -4]]\\n[[]]\\n{')\n    except OSError:\n        pass\n"
+    lines = found(tmp_path, CODE + noise, suites(False), executor)
+    assert 10 in lines and set(lines) <= set(range(4, 25))
+
+
+def test_gaps_are_lines_first_and_then_places_between_them() -> None:
+    lines = list(range(3, 3 + MOST_LINES))
+    batches = list(batches_of_gaps(lines))
+    assert {len(batch) for batch in batches} == {LINES_AT_ONCE}
+    gaps = [gap for batch in batches for gap in batch]
+    assert gaps[:MOST_LINES] == [range(number - 1, number) for number in lines]
+    assert gaps[MOST_LINES : MOST_LINES + 3] == [range(2, 2), range(3, 3), range(4, 4)]
+    assert len(gaps) == 2 * MOST_LINES and list(batches_of_gaps([])) == []
+
+
+def test_a_gap_is_shown_between_whole_lines_near_it() -> None:
+    code = "".join(f"line_{number:04} = {number}\n" for number in range(1000))
+    before, after = around(code, range(500, 501))
+    lines = code.splitlines(keepends=True)
+    assert before.endswith(lines[499]) and after.startswith(lines[501])
+    assert lines[500] not in before + after
+    assert {*before.splitlines(keepends=True), *after.splitlines(keepends=True)} <= set(lines)
+    assert 1900 < len(before) <= 2000 and 900 < len(after) <= 1000
+    assert around("a = 1\nb = 2\n", range(1, 1)) == ("a = 1\n", "b = 2\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "gap", "text", "program"),
+    [
+        ("a = 1\nb = 2\n", range(1), "a = 3\nc = 4", "a = 3\nb = 2\n"),
+        ("a = 1\nb = 2\n", range(1, 1), "c = 4  ", "a = 1\nc = 4\nb = 2\n"),
+        ("a = 1\nb = 2\n", range(2, 2), "c = 4", "a = 1\nb = 2\nc = 4\n"),
+        ("a = 1\nb = 2", range(2, 2), "c = 4", "a = 1\nb = 2\nc = 4\n"),
+        ("a = 1\nb = 2", range(1, 2), "c = 4", "a = 1\nc = 4"),
+        ("a = 1\nb = 2\n", range(1), "\n", "b = 2\n"),
+        ("a = 1\nb = 2\n", range(1), "a = (1)  # one", None),  # the same program
+        ("a = 1\nb = 2\n", range(1), "  a = 3", None),  # no program
+        ("if a:\n    b = (\n", range(1, 2), "    b = 1", "if a:\n    b = 1\n"),
+    ],
+)
+def test_a_gap_is_filled_by_one_line(code: str, gap: range, text: str, program: str | None) -> None:
+    assert filled(code, gap, text) == program
