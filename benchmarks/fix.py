@@ -2,12 +2,14 @@
 
     nice -n 10 .venv/bin/python benchmarks/fix.py /tmp/models/qwen --out runs/fix
     nice -n 10 .venv/bin/python benchmarks/fix.py /tmp/models/qwen1.5b --forms function --files roman cache
+    nice -n 10 .venv/bin/python benchmarks/fix.py /tmp/models/qwen --forms infill --quixbugs ../QuixBugs
 
 Ten files of `fix_files`, with one to three bugs each (`BUGS`: what is replaced in the right file), and their
 tests. Each is checked first: the right file passes, the one with all bugs fails, and so does each bug alone.
 The command runs as a user runs it, in a process of its own, so that times include loading the model; beside
 the time is that of the processor, which other programs do not lengthen as much. A file counts as mended where
-all tests pass with the repair, within `--most-seconds` where that is given.
+all tests pass with the repair, within `--most-seconds` where that is given. With `--quixbugs` the files are
+the programs of QuixBugs (Lin et al. 2017) that have JSON cases, with these as tests; each has one bug.
 
 Results are kept in a folder of `--out`, one file each; what is there already is not run again.
 """
@@ -17,16 +19,18 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from greenward.grading.judge import Grader
+from greenward.problems.catalog import load_quixbugs
+from greenward.problems.problem import Assertion, Case
 from greenward.tasks.repair.fix import repair_problem
 
 FILES = Path(__file__).parent / "fix_files"
@@ -73,19 +77,27 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="folders, runs or ids; without any the files are checked")
     parser.add_argument("--out", type=Path, default=Path("runs/fix"), help="where results are kept")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
-    parser.add_argument("--files", nargs="+", choices=BUGS, default=tuple(BUGS))
+    parser.add_argument("--files", nargs="+", help="only these")
+    parser.add_argument("--quixbugs", type=Path, help="a copy of github.com/jkoppel/QuixBugs")
     parser.add_argument("--n", type=int, default=8, help="answers of a round at most")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-seconds", type=float, help="a repair that takes longer is not counted")
     options = parser.parse_args()
-    if wrong := list(mistakes(options.files)):
+    known = buggy_files() if options.quixbugs is None else quixbugs_files(options.quixbugs)
+    if unknown := {*(options.files or ())} - known.keys():
+        raise SystemExit(f"expected files among {', '.join(known)}, found {', '.join(sorted(unknown))}")
+    files = {name: known[name] for name in options.files or known}
+    if options.quixbugs is None and (wrong := list(mistakes(files))):
         raise SystemExit("\n".join(wrong))
     settings = [f"--n={options.n}", f"--temperature={options.temperature}", f"--seed={options.seed}"]
     for model, form in product(options.models, options.forms):
         folder = options.out / Path(model).name / form / "_".join(one.lstrip("-") for one in settings)
-        records = {name: kept(folder / f"{name}.json", name, model, form, settings) for name in options.files}
-        show(f"{model}, {form}", records, options.most_seconds)
+        records = {
+            name: kept(folder / f"{name}.json", name, buggy, model, form, settings)
+            for name, buggy in files.items()
+        }
+        show(f"{model}, {form}", files, records, options.most_seconds)
 
 
 def with_bugs(name: str, bugs: Sequence[tuple[str, str]]) -> str:
@@ -97,34 +109,71 @@ def with_bugs(name: str, bugs: Sequence[tuple[str, str]]) -> str:
     return text
 
 
-def place(folder: str, name: str, bugs: Sequence[tuple[str, str]]) -> tuple[Path, Path]:
-    """The file with the bugs and its tests, in a project of their own."""
-    file, tests = Path(folder) / f"{name}.py", Path(folder) / f"test_{name}.py"
-    file.write_text(with_bugs(name, bugs), encoding="utf-8")
-    shutil.copy(FILES / tests.name, tests)
-    return file, tests
+@dataclass(frozen=True)
+class Buggy:
+    """The texts of a file with bugs and of its tests."""
+
+    text: str
+    tests: str
+    bugs: int
+
+    def place(self, folder: str, name: str) -> tuple[Path, Path]:
+        """The file and its tests, in a project of their own."""
+        file, tests = Path(folder) / f"{name}.py", Path(folder) / f"test_{name}.py"
+        file.write_text(self.text, encoding="utf-8")
+        tests.write_text(self.tests, encoding="utf-8")
+        return file, tests
 
 
-def mistakes(names: Sequence[str]) -> Iterator[str]:
+def buggy_files() -> dict[str, Buggy]:
+    def of(name: str, bugs: Sequence[tuple[str, str]]) -> Buggy:
+        return Buggy(with_bugs(name, bugs), tests_of(name), len(bugs))
+
+    return {name: of(name, bugs) for name, bugs in BUGS.items()}
+
+
+def tests_of(name: str) -> str:
+    return (FILES / f"test_{name}.py").read_text(encoding="utf-8")
+
+
+def quixbugs_files(folder: Path) -> dict[str, Buggy]:
+    found = {}
+    for problem in load_quixbugs(folder):
+        name, tests = problem.entry_point, [f"from {problem.entry_point} import {problem.entry_point}\n"]
+        for number, test in enumerate(problem.tests):
+            if isinstance(test, Case):
+                check = f"assert {name}(*{test.args!r}) == {test.expected!r}"
+            elif isinstance(test, Assertion):
+                check = test.source
+            else:
+                break
+            tests.append(f"\n\ndef test_{number}():\n    {check}\n")
+        else:
+            found[name] = Buggy(problem.buggy_code, "".join(tests), 1)
+    return found
+
+
+def mistakes(names: Iterable[str]) -> Iterator[str]:
     """What is wrong with the files themselves."""
     with Grader(packages=("pytest",)) as grader:
         for name in names:
             bugs = BUGS[name]
             for variant in ((), bugs, *((bug,) for bug in bugs)):
                 with tempfile.TemporaryDirectory() as folder:
-                    problem, _ = repair_problem(*place(folder, name, variant))
+                    one = Buggy(with_bugs(name, variant), tests_of(name), len(variant))
+                    problem, _ = repair_problem(*one.place(folder, name))
                 (verdict,) = grader.grade([(problem, problem.buggy_code)])
                 if verdict.passed is bool(variant):
                     yield f"{name} with {variant}: {verdict.status.value}, {verdict.error_message}"
 
 
-def kept(file: Path, name: str, model: str, form: str, settings: Sequence[str]) -> dict[str, Any]:
+def kept(file: Path, name: str, one: Buggy, model: str, form: str, settings: Sequence[str]) -> dict[str, Any]:
     """The record of `greenward fix --json` on one file: that of an earlier run, or of a new one."""
     if file.exists():
         earlier: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return earlier
     with tempfile.TemporaryDirectory() as folder:
-        buggy, tests = place(folder, name, BUGS[name])
+        buggy, tests = one.place(folder, name)
         command = [sys.executable, "-m", "greenward", "fix", str(buggy), "--tests", str(tests)]
         command += ["--model", str(model), "--form", form, "--json", *settings]
         before = cpu_seconds()
@@ -144,9 +193,11 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def show(title: str, records: dict[str, dict[str, Any]], most_seconds: float | None) -> None:
+def show(
+    title: str, files: dict[str, Buggy], records: dict[str, dict[str, Any]], most_seconds: float | None
+) -> None:
     heads = ("file", "bugs", "tests", "answers", "mended", "lines", "s", "CPU s", "MiB")
-    widths = (14, 5, 13, 8, 7, 6, 7, 7, 7)
+    widths = (26, 5, 13, 8, 7, 6, 7, 7, 7)
     print(f"\n{title}\n{''.join(f'{head:>{width}}' for head, width in zip(heads, widths, strict=True))}")
     mended = 0
     for name, one in records.items():
@@ -156,7 +207,7 @@ def show(title: str, records: dict[str, dict[str, Any]], most_seconds: float | N
         tests = f"{one['tests_passed_before']}→{one['tests_passed']} of {one['tests']}"
         lines = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in one["diff"].splitlines())
         cells = (
-            name, len(BUGS[name]), tests, one["answers"], "yes" if is_mended else "no", lines or "",
+            name, files[name].bugs, tests, one["answers"], "yes" if is_mended else "no", lines or "",
             round(seconds), round(one["seconds"]["processor"]), round(one["peak_rss_mb"]),
         )  # fmt: skip
         print("".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
