@@ -12,10 +12,7 @@ import pytest
 from greenward.sandbox.pool import LocalExecutor
 from greenward.tasks.repair.fix import repair_problem
 from greenward.tasks.repair.infilling import (
-    LINES_AT_ONCE,
-    MOST_LINES,
     around,
-    batches_of_gaps,
     filled,
     suspicious_lines,
 )
@@ -116,40 +113,46 @@ def test_what_the_code_prints_names_no_line_that_is_not_there(
     assert 10 in lines and set(lines) <= set(range(4, 25))
 
 
-def test_gaps_are_lines_first_and_then_places_between_them() -> None:
-    lines = list(range(3, 3 + MOST_LINES))
-    batches = list(batches_of_gaps(lines))
-    assert {len(batch) for batch in batches} == {LINES_AT_ONCE}
-    gaps = [gap for batch in batches for gap in batch]
-    assert gaps[:MOST_LINES] == [range(number - 1, number) for number in lines]
-    assert gaps[MOST_LINES : MOST_LINES + 3] == [range(2, 2), range(3, 3), range(4, 4)]
-    assert len(gaps) == 2 * MOST_LINES and list(batches_of_gaps([])) == []
-
-
 def test_a_gap_is_shown_between_whole_lines_near_it() -> None:
     code = "".join(f"line_{number:04} = {number}\n" for number in range(1000))
-    before, after = around(code, range(500, 501))
+    before, after = around(code, 501)
     lines = code.splitlines(keepends=True)
     assert before.endswith(lines[499]) and after.startswith(lines[501])
     assert lines[500] not in before + after
     assert {*before.splitlines(keepends=True), *after.splitlines(keepends=True)} <= set(lines)
     assert 1900 < len(before) <= 2000 and 900 < len(after) <= 1000
-    assert around("a = 1\nb = 2\n", range(1, 1)) == ("a = 1\n", "b = 2\n")
+    assert around("a = 1\nb = 2\nc = 3\n", 2) == ("a = 1\n", "c = 3\n")
 
 
 @pytest.mark.parametrize(
-    ("code", "gap", "text", "program"),
+    ("code", "number", "text", "programs"),
     [
-        ("a = 1\nb = 2\n", range(1), "a = 3\nc = 4", "a = 3\nb = 2\n"),
-        ("a = 1\nb = 2\n", range(1, 1), "c = 4  ", "a = 1\nc = 4\nb = 2\n"),
-        ("a = 1\nb = 2\n", range(2, 2), "c = 4", "a = 1\nb = 2\nc = 4\n"),
-        ("a = 1\nb = 2", range(2, 2), "c = 4", "a = 1\nb = 2\nc = 4\n"),
-        ("a = 1\nb = 2", range(1, 2), "c = 4", "a = 1\nc = 4"),
-        ("a = 1\nb = 2\n", range(1), "\n", "b = 2\n"),
-        ("a = 1\nb = 2\n", range(1), "a = (1)  # one", None),  # the same program
-        ("a = 1\nb = 2\n", range(1), "  a = 3", None),  # no program
-        ("if a:\n    b = (\n", range(1, 2), "    b = 1", "if a:\n    b = 1\n"),
+        (
+            "a = 1\nb = 2\n",
+            1,
+            "a = 3\nc = 4",
+            ["a = 3\nb = 2\n", "a = 3\na = 1\nb = 2\n", "a = 1\na = 3\nb = 2\n"],
+        ),
+        ("a = 1\nb = 2", 2, "c = 4  ", ["a = 1\nc = 4", "a = 1\nc = 4\nb = 2", "a = 1\nb = 2\nc = 4"]),
+        ("a = 1\nb = 2\n", 1, "\n", ["b = 2\n"]),
+        ("a = 1\nb = 2\n", 1, "# one", ["b = 2\n"]),  # before and behind it the program is the same
+        ("a = 1\nb = 2\n", 1, "  a = 3", []),  # no program
+        ("a = 1\nb = 2\n", 1, "a = 1", []),
+        ("if a:\n    b = (\n", 2, "    b = 1", ["if a:\n    b = 1\n"]),
+        (
+            "def f():\n    a = 1\n",
+            2,
+            "    return a",
+            [
+                "def f():\n    return a\n",
+                "def f():\n    return a\n    a = 1\n",
+                "def f():\n    a = 1\n    return a\n",
+            ],
+        ),
     ],
 )
-def test_a_gap_is_filled_by_one_line(code: str, gap: range, text: str, program: str | None) -> None:
-    assert filled(code, gap, text) == program
+def test_a_line_is_written_in_place_of_another_before_and_behind_it(
+    code: str, number: int, text: str, programs: list[str]
+) -> None:
+    written = list(filled(code, number, text))
+    assert [one.replace("# one\n", "") for one in written] == programs

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ from greenward.runs.progress import Drawn, Progress
 from greenward.sandbox.inside.files import MAX_FILES, MAX_FILES_BYTES, text_bytes
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.protocol import Limits
-from greenward.tasks.repair.infilling import around, batches_of_gaps, filled, suspicious_lines
+from greenward.tasks.repair.infilling import LINES_AT_ONCE, around, filled, suspicious_lines
 
 MOST_TOKENS = 1024
 MOST_TOKENS_OF_A_LINE = 48
@@ -752,33 +753,34 @@ class _AskedPolicy(_Asked):
 
     def rounds(self, problem: Problem, suspicious: Callable[[], list[int]]) -> Iterator[_Answers]:
         if self._infills:
-            tried = {problem.buggy_code}
-            for gaps in batches_of_gaps(suspicious()):
-                yield self._fillings(problem, gaps, tried)
+            tried, lines = {problem.buggy_code}, suspicious()
+            for start in range(0, len(lines), LINES_AT_ONCE):
+                yield self._fillings(problem, lines[start : start + LINES_AT_ONCE], tried)
         prompt = self._renderer.prompt_ids(self._shown(problem))
         if self._options.form != "infill" and len(prompt) < self._policy.max_positions:
             yield self._answers(problem)
 
-    def _fillings(self, problem: Problem, gaps: Sequence[range], tried: set[str]) -> _Answers:
-        """Programs that are not `tried`, with one line written anew or put in."""
+    def _fillings(self, problem: Problem, lines: Sequence[int], tried: set[str]) -> _Answers:
+        """Programs that are not `tried`, each with one line that the model wrote in the gap of another."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
-        prompts = [tokenizer.render_gap(*around(problem.buggy_code, gap)) for gap in gaps]
+        prompts = [tokenizer.render_gap(*around(problem.buggy_code, number)) for number in lines]
         params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
+        numbers = count()
         with self._progress.drawing(
-            "sampling", len(gaps) * options.answers, most_tokens=params.max_tokens
+            "sampling", len(lines) * options.answers, most_tokens=params.max_tokens
         ) as drawn:
             policy.on_tokens = partial(self._count, drawn)
             started = time.monotonic()
             with closing(policy.as_they_end(prompts, options.answers, params, seed=options.seed)) as ends:
-                for (place, number), completion in ends:
+                for (place, _), completion in ends:
                     drawn.answers(1)
                     text = tokenizer.decode_filling(completion.token_ids.tolist())
-                    program = filled(problem.buggy_code, gaps[place], text)
-                    if program is not None and program not in tried:
-                        tried.add(program)
-                        self.drawing += time.monotonic() - started
-                        yield place * options.answers + number, Extracted(program), "line"
-                        started = time.monotonic()
+                    for program in filled(problem.buggy_code, lines[place], text):
+                        if program not in tried:
+                            tried.add(program)
+                            self.drawing += time.monotonic() - started
+                            yield next(numbers), Extracted(program), "line"
+                            started = time.monotonic()
             self.drawing += time.monotonic() - started
 
     def _count(self, drawn: Drawn, tokens: int) -> None:

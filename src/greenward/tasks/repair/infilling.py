@@ -19,9 +19,7 @@ from greenward.problems.problem import Problem
 from greenward.problems.python_source import UNREADABLE, parse, parse_or_none, same_trees, source_lines
 from greenward.sandbox.protocol import Call, Executor, Job, Limits
 
-MOST_LINES = 24
-"""How many lines are written anew at most, and before how many a line is put in."""
-LINES_AT_ONCE = 8
+MOST_LINES, LINES_AT_ONCE = 24, 8
 CHARS_BEFORE, CHARS_AFTER = 2000, 1000  # of the program that the model is shown around a gap
 _TEST_SECONDS = 2.0  # CPU time of one test, traced
 _LIMITS = Limits(cpu_seconds=30.0, wall_seconds=90.0, output_bytes=4 << 20, file_bytes=4 << 20)
@@ -107,27 +105,11 @@ def _span(node: ast.AST) -> range:
     return range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
 
 
-def batches_of_gaps(lines: Sequence[int]) -> Iterator[list[range]]:
-    """Gaps, `LINES_AT_ONCE` at a time: first in place of each line, then before and behind it.
-
-    A gap is the lines that are left out, counted from 0: none where a line is put in.
-    """
-    between = dict.fromkeys(place for number in lines for place in (number - 1, number))
-    for gaps in (
-        [range(number - 1, number) for number in lines],
-        [range(place, place) for place in between][:MOST_LINES],
-    ):
-        for start in range(0, len(gaps), LINES_AT_ONCE):
-            yield gaps[start : start + LINES_AT_ONCE]
-
-
-def around(code: str, gap: range) -> tuple[str, str]:
-    """What is shown of a program before and after a gap, in whole lines; the next line comes right after."""
+def around(code: str, number: int) -> tuple[str, str]:
+    """What is shown of a program before and after one of its lines, counted from 1, in whole lines."""
     lines = source_lines(code)
-    before, after = lines[: gap.start], lines[gap.stop :]
-    return "".join(reversed(list(_within(reversed(before), CHARS_BEFORE)))), "".join(
-        _within(after, CHARS_AFTER)
-    )
+    before = list(_within(reversed(lines[: number - 1]), CHARS_BEFORE))
+    return "".join(reversed(before)), "".join(_within(lines[number:], CHARS_AFTER))
 
 
 def _within(lines: Iterable[str], most: int) -> Iterator[str]:
@@ -138,16 +120,20 @@ def _within(lines: Iterable[str], most: int) -> Iterator[str]:
         yield line
 
 
-def filled(code: str, gap: range, text: str) -> str | None:
-    """The program with the first line of a text in a gap; None if it is no other program, or none at all."""
+def filled(code: str, number: int, text: str) -> Iterator[str]:
+    """The programs with the first line of a text in place of a line, before it, and behind it.
+
+    Those that are no programs, or none but the given one, are left out.
+    """
     lines = source_lines(code)
-    before, after = lines[: gap.start], lines[gap.stop :]
-    written = text.partition("\n")[0].rstrip()
-    if before and not before[-1].endswith("\n"):
-        before[-1] += "\n"
-    end = "\n" if after or not gap or lines[gap.start].endswith("\n") else ""
-    new = "".join([*before, f"{written}{end}" if written else "", *after])
-    tree = parse_or_none(new)
-    if tree is None or same_trees(tree, parse_or_none(code)):
-        return None
-    return new
+    end = "\n" if lines[number - 1].endswith("\n") else ""
+    written, old = text.partition("\n")[0].rstrip(), lines[number - 1].removesuffix("\n")
+    if written.strip() == old.strip():
+        return
+    tree = parse_or_none(code)
+    for new in ([written], [written, old], [old, written]) if written else ([],):
+        middle = "\n".join(new) + end if new else ""
+        program = "".join([*lines[: number - 1], middle, *lines[number:]])
+        other = parse_or_none(program)
+        if other is not None and not same_trees(tree, other):
+            yield program
