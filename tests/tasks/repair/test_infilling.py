@@ -115,13 +115,13 @@ def test_what_the_code_prints_names_no_line_that_is_not_there(
 
 def test_a_gap_is_shown_between_whole_lines_near_it() -> None:
     code = "".join(f"line_{number:04} = {number}\n" for number in range(1000))
-    before, after = around(code, 501)
+    before, after = around(code, 501, shows_line=False)
     lines = code.splitlines(keepends=True)
     assert before.endswith(lines[499]) and after.startswith(lines[501])
     assert lines[500] not in before + after
     assert {*before.splitlines(keepends=True), *after.splitlines(keepends=True)} <= set(lines)
     assert 1900 < len(before) <= 2000 and 900 < len(after) <= 1000
-    assert around("a = 1\nb = 2\nc = 3\n", 2) == ("a = 1\n", "c = 3\n")
+    assert around("a = 1\nb = 2\nc = 3\n", 2, shows_line=True) == ("a = 1\n", "b = 2\nc = 3\n")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -754,16 +754,21 @@ class _AskedPolicy(_Asked):
     def rounds(self, problem: Problem, suspicious: Callable[[], list[int]]) -> Iterator[_Answers]:
         if self._infills:
             tried, lines = {problem.buggy_code}, suspicious()
-            for start in range(0, len(lines), LINES_AT_ONCE):
-                yield self._fillings(problem, lines[start : start + LINES_AT_ONCE], tried)
+            starts = range(0, len(lines), LINES_AT_ONCE)
+            for shows_line, start in product((False, True), starts):
+                batch = lines[start : start + LINES_AT_ONCE]
+                prompts = [around(problem.buggy_code, one, shows_line=shows_line) for one in batch]
+                yield self._fillings(problem, batch, prompts, tried)
         prompt = self._renderer.prompt_ids(self._shown(problem))
         if self._options.form != "infill" and len(prompt) < self._policy.max_positions:
             yield self._answers(problem)
 
-    def _fillings(self, problem: Problem, lines: Sequence[int], tried: set[str]) -> _Answers:
-        """Programs that are not `tried`, each with one line that the model wrote in the gap of another."""
+    def _fillings(
+        self, problem: Problem, lines: Sequence[int], gaps: Sequence[tuple[str, str]], tried: set[str]
+    ) -> _Answers:
+        """Programs that are not `tried`, each with a line that the model wrote in a gap at one of the lines."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
-        prompts = [tokenizer.render_gap(*around(problem.buggy_code, number)) for number in lines]
+        prompts = [tokenizer.render_gap(*gap) for gap in gaps]
         params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
         numbers = count()
         with self._progress.drawing(

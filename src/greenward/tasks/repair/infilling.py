@@ -105,11 +105,15 @@ def _span(node: ast.AST) -> range:
     return range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
 
 
-def around(code: str, number: int) -> tuple[str, str]:
-    """What is shown of a program before and after one of its lines, counted from 1, in whole lines."""
+def around(code: str, number: int, *, shows_line: bool) -> tuple[str, str]:
+    """What is shown of a program before and after a gap, in whole lines.
+
+    The gap is a line, counted from 1, or just before it if the model is shown the line.
+    """
     lines = source_lines(code)
     before = list(_within(reversed(lines[: number - 1]), CHARS_BEFORE))
-    return "".join(reversed(before)), "".join(_within(lines[number:], CHARS_AFTER))
+    after = lines[number - 1 if shows_line else number :]
+    return "".join(reversed(before)), "".join(_within(after, CHARS_AFTER))
 
 
 def _within(lines: Iterable[str], most: int) -> Iterator[str]:
