@@ -766,7 +766,7 @@ class _AskedPolicy(_Asked):
     def _fillings(
         self, problem: Problem, lines: Sequence[int], gaps: Sequence[tuple[str, str]], tried: set[str]
     ) -> _Answers:
-        """Programs that are not `tried`, each with a line that the model wrote in a gap at one of the lines."""
+        """Programs that are not `tried`, each with a line that the model wrote in a gap at one of `lines`."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
         prompts = [tokenizer.render_gap(*gap) for gap in gaps]
         params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
