@@ -34,6 +34,7 @@ from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import audits, comparing
+from greenward.ui.beside import BesideLogs
 from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
@@ -270,9 +271,10 @@ def make_app(
 
 def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
     kept, worker = Cache(cache), WorkerProcess()
-    store, recognized = LogStore(kept), Recognized(kept, worker)
+    beside, recognized = BesideLogs(kept, worker), Recognized(kept, worker)
+    store = LogStore(kept, beside)
     catalog = Catalog(folders, kept, recognized)
-    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, worker))
+    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, beside, worker))
 
 
 def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:

@@ -1,6 +1,7 @@
 // One answer: why did it get this reward.
 import { here } from "/static/bundled.js";
-import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge, svg } from "/static/core.js";
+import { historyBars, rewardBars } from "/static/pages/detail.js";
+import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge } from "/static/core.js";
 
 export class RolloutPage {
   loaded = false;
@@ -30,7 +31,7 @@ export class RolloutPage {
   view() {
     const one = this.answer;
     return html`
-      <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${statusBadge(one.status)}</div>
+      <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${one.judged ? statusBadge(one.status) : nothing}</div>
         <dl class="facts"><div><dt>reward</dt><dd>${number(one.reward, 4)}</dd></div>${one.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(one.advantage, 4)}</dd></div>`}<div><dt>step</dt><dd>${count(one.step)}</dd></div>${one.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(one.tokens, 6)}</dd></div>`}${one.stop ? html`<div><dt>ended by</dt><dd>${one.stop}</dd></div>` : nothing}${one.masked ? html`<div><dt>not trained on</dt><dd>${one.masked.replaceAll("_", " ")}</dd></div>` : nothing}</dl>
         <div class="bar">${one.previous ? html`<a class="button" href=${this.at(one.previous)}><span aria-hidden="true">←</span> Previous</a>` : nothing}${one.next ? html`<a class="button" href=${this.at(one.next)}>Next <span aria-hidden="true">→</span></a>` : nothing}
           <a class="button" href=${runLink(this.params.id, "problems", one.task)}>This problem over the run</a>
@@ -48,9 +49,10 @@ export class RolloutPage {
         </div>
         <aside class="stack">
           ${this.reward(one)}
-          ${one.group_size > 1 ? html`<section class="card stack"><h2><a href=${runLink(this.params.id, "groups", one.step, one.group)}>Its group</a> <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}><span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span> ${number(other.reward)}<span class="unseen"> ${other.status}</span></a>`)}</div></section>` : nothing}
+          ${one.group_size > 1 ? html`<section class="card stack"><h2><a href=${runLink(this.params.id, "groups", one.step, one.group)}>Its group</a> <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}>${one.judged ? html`<span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span><span class="unseen">${other.status}</span> ` : nothing}${number(other.reward)}</a>`)}</div></section>` : nothing}
           ${this.history(one)}
-          <section class="card stack"><h2>In files</h2><p class="small soft">Line ${one.row + 1} of <code>rollouts/step_${String(one.step).padStart(6, "0")}.jsonl</code>. The same on the command line:</p><pre>greenward rollouts RUN --where 'step=${one.step}&amp;same=${one.same_hash}'</pre></section>
+          ${one.fields.length ? html`<section class="card stack"><h2>Also in its row</h2><dl class="pair">${one.fields.map(([name, text]) => html`<dt>${name}</dt><dd>${text}</dd>`)}</dl></section>` : nothing}
+          ${one.source ? html`<p class="small soft">From <code>${one.source}</code>.</p>` : html`<section class="card stack"><h2>In files</h2><p class="small soft">Line ${one.row + 1} of <code>rollouts/step_${String(one.step).padStart(6, "0")}.jsonl</code>. The same on the command line:</p><pre>greenward rollouts RUN --where 'step=${one.step}&amp;same=${one.same_hash}'</pre></section>`}
         </aside>
       </div>`;
   }
@@ -80,13 +82,11 @@ export class RolloutPage {
 
   history(one) {
     if (one.history.length < 2) return nothing;
-    const width = 100 / one.history.length;
-    const most = Math.max(...one.history.map(([, answers]) => answers), 1);
+    const choose = (step) => go(this.where(`step=${step}&problem=${encodeURIComponent(one.task)}`));
+    if (!one.judged) return html`<section class="card stack"><h2>Its reward over the run</h2>${rewardBars(one.history, choose, one.step)}</section>`;
     const solved = one.history.filter(([, , passed]) => passed);
-    return html`<section class="card stack"><h2>This problem over the run</h2>
-      <svg class="bars" viewBox="0 0 100 52" preserveAspectRatio="none" role="img" aria-label="Answers and passed answers by step">${one.history.map(([step, answers, passed], i) => svg`<rect x=${i * width + 0.4} width=${Math.max(width - 0.8, 0.4)} y=${50 - (48 * answers) / most} height=${(48 * answers) / most}></rect><rect class="passed" x=${i * width + 0.4} width=${Math.max(width - 0.8, 0.4)} y=${50 - (48 * passed) / most} height=${(48 * passed) / most}></rect>${step === one.step ? svg`<rect class="chosen" x=${i * width} width=${width} y="0" height="52"></rect>` : nothing}<rect class="hit" x=${i * width} width=${width} y="0" height="52" @click=${() => go(this.where(`step=${step}&problem=${encodeURIComponent(one.task)}`))}><title>step ${step}: ${passed} of ${answers} passed</title></rect>`)}</svg>
-      <div class="axis"><span>step ${count(one.history[0][0])}</span><span>${count(one.history.at(-1)[0])}</span></div>
-      <p class="small soft">Asked at ${one.history.length} steps${solved.length ? `; first solved at step ${count(solved[0][0])}, last at ${count(solved.at(-1)[0])}` : "; never solved"}.</p></section>`;
+    return html`<section class="card stack"><h2>This problem over the run</h2>${historyBars(one.history, choose, one.step)}
+      <p class="small soft">Share that passed, at ${count(one.history.length)} steps${solved.length ? `; first solved at step ${count(solved[0][0])}, last at ${count(solved.at(-1)[0])}` : "; never solved"}.</p></section>`;
   }
 
   key(event) {

@@ -4,8 +4,8 @@ import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
 const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["audit", "Audit"], ["config", "Config"]];
-const OWN_TABS = ["rollouts", "evaluation"];
-const tabs = ({ id, is_log, audits }, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => (name === "audit" ? audits.length : !is_log || !OWN_TABS.includes(name))).map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
+const hasTab = (run, name) => ({ rollouts: run.has_answers, evaluation: !run.is_log, audit: run.audits.length })[name] ?? true;
+const tabs = (run, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => hasTab(run, name)).map(([name, title]) => html`<a href=${name ? runLink(run.id, name) : runLink(run.id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
 
 export const runHead = (run, here) => html`
   <div class="stack">
@@ -183,7 +183,7 @@ export class RunPage {
         <input class="field grow" type="search" data-search placeholder="Find a curve" aria-label="Find a curve" .value=${query.get("q")} @input=${(event) => set("q", event.target.value)}>
         <label class="small" data-live>Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
         <button class="button" aria-pressed=${query.get("log") === "1"} @click=${() => set("log", query.get("log") ? "" : "1")}>Log axis</button>
-        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${this.run.is_log ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
+        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${!this.run.has_answers ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
       ${unknown(query, ["q", "smooth", "log", "from", "to"])}
       ${sections.map(({ title, keys }) => html`<section class="stack"><h2>${title} <span class="soft small">${keys.length}</span></h2><div class="charts">${this.charts(keys)}</div></section>`)}
@@ -262,7 +262,7 @@ export class RunPage {
   }
 
   key(event) {
-    if (event.key === "r" && !this.run.is_log && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
+    if (event.key === "r" && this.run.has_answers && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
     if (this.tab !== "curves") return false;
     const { query } = this;
     if (event.key === "l") return go(link(this.base, query.with("log", query.get("log") ? "" : "1")), { replace: true }), true;
