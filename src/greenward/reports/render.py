@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
@@ -27,7 +27,7 @@ from rich.text import Text
 from greenward.common.text import visible
 from greenward.reports import document
 from greenward.reports.document import Report, value_text
-from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
+from greenward.reports.svg import colour_key, draw, printed, stacked_bar, style_sheet
 from greenward.runs.files import dump_json
 
 if TYPE_CHECKING:
@@ -183,16 +183,30 @@ def _environment() -> Environment:
 
 
 _NOTEBOOK_COLUMNS = 110
+_NOTEBOOK_CHARTS = 4
 
 
 def mime_bundle(report: Report) -> dict[str, str]:
     """The report without its appendices as notebooks show it: `text/plain` and `text/html`.
 
-    The HTML is the page in a frame in which no script runs; its styles and the notebook's are apart.
+    The HTML is the headline, the first charts as images, and the page in a frame in which no script runs: its
+    styles and the notebook's are apart. A notebook that is not trusted drops frames and drawings, and shows
+    images.
     """
     shown = replace(report, sections=tuple(one for one in report.sections if one.level != "appendix"))
+    blocks = (block for section in shown.sections for block in section.blocks)
+    charts = (chart for block in blocks if isinstance(block, document.Charts) for chart in block.charts)
+    images = "".join(map(_image, islice(charts, _NOTEBOOK_CHARTS)))
     frame = '<iframe sandbox style="width:100%;height:36em;border:0" srcdoc="{}"></iframe>'
-    return {"text/plain": as_text(shown), "text/html": frame.format(escape(render_html(shown)))}
+    page = f"<details><summary>The whole report</summary>{frame.format(escape(render_html(shown)))}</details>"
+    headline = f"<p><b>{escape(visible(shown.title))}</b> {escape(visible(shown.headline))}</p>"
+    return {"text/plain": as_text(shown), "text/html": f"{headline}{images}{page}"}
+
+
+def _image(chart: document.Chart) -> str:
+    """A chart as an image that has all that it needs."""
+    drawn = base64.b64encode(printed(chart, *_SHAPES["small"]).encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{drawn}" alt="{escape(visible(chart.title))}">'
 
 
 def as_text(report: Report, *, brief: bool = False, whole: bool = False) -> str:
