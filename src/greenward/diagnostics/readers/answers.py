@@ -34,7 +34,7 @@ _PLACES = (
     (r"iteration_(\d{1,15})", (".",), "train_rollout_summaries.jsonl"),
     (r"step_(\d{1,15})", ("rollouts",), "**/traces.jsonl"),
 )
-_OF_MANY_STEPS = re.compile(
+OF_MANY_STEPS = re.compile(
     r"(?:.*[_.-])?(?:rollouts?|samples|completions|generations|responses|answers|trajectories)\.jsonl"
 )
 _MOST_FILES = 10_000
@@ -110,7 +110,7 @@ def numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 def find_file_of_many_steps(folder: Path, within: Path) -> Path | None:
     """The file in a folder whose first rows are answers, each with its step; None where there is none."""
     try:
-        named = sorted(one for one in folder.iterdir() if _OF_MANY_STEPS.fullmatch(one.name))
+        named = sorted(one for one in folder.iterdir() if OF_MANY_STEPS.fullmatch(one.name))
     except OSError:
         return None
     return next((one for one in named[:_LOOKED_AT] if not one.is_symlink() and _has_steps(one, within)), None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_LOG_BYTES, leads_out, open_file
 from greenward.common.text import visible
+from greenward.diagnostics.readers.answers import OF_MANY_STEPS
 from greenward.diagnostics.readers.printed import STDOUT, is_metric
 from greenward.diagnostics.readers.rows import (
     STEP_KEYS,
@@ -54,7 +55,7 @@ _DEPTH = 6
 # Answers, predictions, reports and the like, which are no logs of steps.
 _NO_LOGS = re.compile(
     r"(\d+|predictions|.*rollouts?|rollout_.*|.*traces|checkpoints|timing_spans|trace_events|.*summaries|alerts|"
-    r"completions_\d+|.*samples(\.raw)?)\.\w+"
+    rf"completions_\d+|.*samples(\.raw)?)\.\w+|{OF_MANY_STEPS.pattern}"
 )
 
 
