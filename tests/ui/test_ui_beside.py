@@ -177,6 +177,17 @@ def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, scheme):
     assert flaws(browser, verl.url, pages, axe, scheme) == []
 
 
+def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
+    server = pytest.importorskip("greenward.ui.server")
+    server.write_pages([verl.folder / "train.jsonl"], tmp_path / "site")
+    index = json.loads((tmp_path / "site" / "data" / "index.json").read_text())
+    kept = json.loads((tmp_path / "site" / "data" / index[f"/api/v1/runs/{RUN}/rollouts"]).read_text())
+    assert kept["total"] == 8 * STEPS and kept["rows"][0]["preview"] == dumped(1)[0]["output"]
+    single = [name for name in index if name.startswith(f"/api/v1/runs/{RUN}/rollouts/")]
+    one = json.loads((tmp_path / "site" / "data" / index[single[0]]).read_text())
+    assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == 300
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_new_changed_and_deleted_files_are_followed(tmp_path, monkeypatch, cached):
     monkeypatch.setattr("greenward.ui.beside.SECONDS_BETWEEN", 0.2)
@@ -285,6 +296,26 @@ def test_hostile_files_are_text_bounded_and_hide_nothing(tmp_path, browser):
             assert page.locator("main script, main img, main iframe, main [onerror]").count() == 0
         context.close()
         assert watched.wrong == []
+
+
+def test_files_of_answers_are_no_logs_and_those_beside_several_logs_are_of_no_certain_one(tmp_path):
+    folder = tmp_path / "outputs"
+    write_log(folder)
+    (folder / "generations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many(80)))
+    with serving([folder], None) as port:
+        served = Served(folder, port, {})
+        while get(served, "/api/v1/runs")["waiting"]:
+            time.sleep(0.1)
+        assert {run["name"] for run in get(served, "/api/v1/runs")["runs"]} == {"train.jsonl"}
+        found = whole(served, RUN)
+        assert found["total"] == 80 and not found["unread"]
+        printed = "".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60))
+        (folder / "second.log").write_text(printed)
+        end = time.monotonic() + 60
+        while not (found := whole(served, RUN))["unread"] and time.monotonic() < end:
+            get(served, "/api/v1/runs")
+            time.sleep(0.3)
+        assert "(second.log)" in found["unread"][0]
 
 
 def test_a_folder_that_is_a_link_out_has_no_answers(tmp_path):

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 from browsing import Watched, flaws
@@ -155,6 +157,35 @@ def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):
     assert not shown.locator("form").is_visible()
     shown = page.open("#/r/good/rollouts?step=17-19", "[role=alert]")
     assert "not in the bundle" in shown.locator("[role=alert]").inner_text()
+
+
+def test_curves_are_files_and_what_is_not_there_is_said(bundle, page):
+    folder, _, url, _ = bundle
+    shown = page.open("#/r/good", ".plot canvas")
+    figure = shown.locator("figure.chart").first
+    key = figure.get_attribute("data-key")
+    shown.wait_for_selector('figure a[download][href^="data/"]')
+    addresses = {
+        one.get_attribute("download"): one.get_attribute("href")
+        for one in figure.locator("a[download]").all()
+    }
+    name = key.replace("/", "-")
+    assert addresses.keys() == {f"{name}.csv", f"{name}.svg"}
+    rows = [line.split(",") for line in fetched(url + addresses[f"{name}.csv"]).splitlines()]
+    kept = [json.loads(line) for line in (folder / "good" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0] == ["step", key] and len(rows) == len(kept) + 1
+    for (step, value), row in zip(rows[1:], kept, strict=True):
+        assert int(step) == row["step"] and float(value) == pytest.approx(row[key], rel=1e-5)
+    drawn = ElementTree.fromstring(fetched(url + addresses[f"{name}.svg"]))
+    assert drawn.tag.endswith("svg") and key in "".join(drawn.itertext())
+    shown = page.open("#/r/good/rollouts", ".answers tr.row")
+    assert shown.locator(".only-bundled").is_visible() and not shown.locator("form").is_visible()
+    assert not any(one.is_visible() for one in shown.locator("a[download]").all())
+
+
+def fetched(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        return answer.read().decode()
 
 
 def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):

@@ -37,6 +37,7 @@ from greenward.ui import audits
 from greenward.ui.catalog import Catalog, Place, plain_value, stamp
 from greenward.ui.columns import Answers, Metrics
 from greenward.ui.logs import LogStore
+from greenward.ui.repeated import Repeated, folder_of
 from greenward.ui.series import MAX_POINTS, curve, smoothed
 from greenward.ui.tokens import has_tokens
 from greenward.ui.verdicts import Verdicts, findings_in
@@ -47,6 +48,7 @@ MAX_COMPARED = 1500  # characters of a failure, since comparing takes time that 
 PREVIEW_CHARS = 240
 FACETS = ("status", "error", "stop", "task")
 MAX_FACET_VALUES = 60
+CHART_SIZE = 640, 360  # of a file
 HISTOGRAMS = ("reward", "advantage", "tokens")
 BINS, STEP_BINS = 28, 80
 SECONDS_OF_SEARCH = 1.5
@@ -82,6 +84,7 @@ class Pages:
     ) -> None:
         """`others` are closed with the pages."""
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
+        self._repeated = Repeated(store)
         self._closed = (verdicts, *others, store)
 
     def close(self) -> None:
@@ -96,7 +99,7 @@ class Pages:
             self.catalog.inner[place.id] = (found or {}).get("inner", [])
         return found
 
-    def _linked(self, place: Place) -> dict[str, Any] | None:
+    def linked(self, place: Place) -> dict[str, Any] | None:
         """The diagnosis, made before all others; its findings lead to answers only where there are any."""
         found = self.verdict(place, first=True)
         if found is None or not place.logs or self.store.revision(place):
@@ -121,6 +124,13 @@ class Pages:
             found = None if card["parent"] else self.verdict(places[card["id"]])
             card["verdict"] = None if found is None else _brief(found)
             card |= _of_log(found)
+        also = self.repeated()
+        hidden = {one.id for others in also.values() for one in others}
+        rows = [
+            {**card, "also": [one.name for one in also.get(card["id"], ())]}
+            for card in rows
+            if card["id"] not in hidden
+        ]
         return {
             "folders": [visible(str(folder)) for folder in self.catalog.folders],
             "problems": [visible(one) for one in self.catalog.problems],
@@ -131,6 +141,16 @@ class Pages:
             and not self.catalog.waiting
             and all(card["parent"] or card["verdict"] for card in rows),
         }
+
+    def repeated(self) -> dict[str, list[Place]]:
+        """The logs that the list does not show, by the identifier of the one of the same training."""
+        places = self.catalog.places()
+        signals = {}
+        for place in places.values():
+            read = (self.verdict(place) or {}).get("read") if place.logs and place.inner is None else None
+            if read:
+                signals[place.id] = read["signals"]
+        return self._repeated.others(places.values(), signals)
 
     def changes(self, place: Place | None) -> dict[str, Any]:
         """A text that changes with all that is shown, and whether anything is being written."""
@@ -162,7 +182,7 @@ class Pages:
             notes.append(f"This run was resumed or cut: {metrics.dropped} row(s) that were here are gone.")
         if metrics.non_finite:
             notes.append(f"{metrics.non_finite} value(s) are NaN or infinite; they are gaps in the curves.")
-        verdict = self._linked(place)
+        verdict = self.linked(place)
         if place.logs and verdict is not None and verdict.get("error"):
             notes.append(verdict["headline"])
         if left_out := (verdict or {}).get("read", {}).get("left_out"):
@@ -189,6 +209,7 @@ class Pages:
                 for one in self.catalog.places().values()
                 if one.inner is not None and place.inner is None and one.path == place.path
             ],
+            "also": [[one.id, one.name] for one in self.repeated().get(place.id, ())] if place.logs else [],
             "audits": [
                 [one.id, one.name]
                 for one in self.catalog.audits_of(place)
@@ -280,7 +301,7 @@ class Pages:
 
     def marks(self, place: Place) -> list[dict[str, Any]]:
         """The findings with an onset: where they stand in the curves of their signals."""
-        found = findings_in(self._linked(place) or {})
+        found = findings_in(self.linked(place) or {})
         return [{**one["onset"], **one} for one in found if one["onset"]]
 
     def series_rows(self, place: Place, keys: Sequence[str], low: float, high: float) -> Iterator[str]:
@@ -328,7 +349,7 @@ class Pages:
             "query": str(selection),
             "unknown": [*selection.unknown, *(f"no answer has {name}" for name in missing)],
             "broken": columns.broken,
-            "unread": [_text(why, 500) for why in found.whys[:3]],
+            "unread": [_text(why, 500) for why in [*self._other_logs(place), *found.whys][:4]],
             "dropped": found.dropped,
             "columns": {"terms": columns.terms, "roles": columns.roles},
             "judged": are_judged(columns),
@@ -341,6 +362,26 @@ class Pages:
             "histograms": _histograms(columns, mask),
             "steps": _step_bars(columns, mask),
         }
+
+    def _other_logs(self, place: Place) -> list[str]:
+        """That other trainings have their logs in the folder of a log whose answers are shown, if any."""
+        if not place.logs or not self.store.revision(place):
+            return []
+        same = next(
+            (one for one in self.repeated().items() if place.id in (one[0], *(other.id for other in one[1]))),
+            (place.id, []),
+        )
+        of_one = {same[0], *(other.id for other in same[1])}
+        others = [
+            one.name
+            for one in self.catalog.places().values()
+            if one.logs and one.inner is None and one.id not in of_one and folder_of(one) == folder_of(place)
+        ]
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        named = f"{', '.join(others[:3])}{more}"
+        return [f"The folder has other logs ({named}): of which one these answers are, is not told."] * bool(
+            others
+        )
 
     def answer_rows(self, place: Place, selection: Selection, form: str) -> Iterator[str]:
         """All answers that a selection holds, in its order: JSON Lines as they were written, or CSV."""

@@ -38,7 +38,7 @@ from greenward.ui.beside import BesideLogs
 from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.data import MAX_ROWS, Pages
+from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages
 from greenward.ui.logs import LogStore
 from greenward.ui.process import WorkerProcess
 from greenward.ui.recognized import Recognized
@@ -170,7 +170,7 @@ def make_app(
         place, chosen = place_of(request), _Chosen(request)
         log = request.query_params.get("log") == "1"
         drawn = standalone(
-            pages.chart(place, chosen.keys, low=chosen.low, high=chosen.high, log=log), 640, 360
+            pages.chart(place, chosen.keys, low=chosen.low, high=chosen.high, log=log), *CHART_SIZE
         )
         return _download(iter([drawn]), "image/svg+xml", f"{place.id}.svg")
 

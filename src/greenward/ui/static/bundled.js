@@ -59,8 +59,19 @@ export function here() {
 
 export const addressed = (address) => (bundled ? "#" + address : address);
 
-// Links are written as for the server; those to files that only it makes are hidden by the style.
+// Links are written as for the server; those to files that the bundle does not have are hidden by the style.
 export function mend(root) {
   if (!bundled) return;
-  for (const anchor of root.querySelectorAll('a[href^="/"]')) if (!anchor.hasAttribute("download")) anchor.setAttribute("href", "#" + anchor.getAttribute("href"));
+  for (const anchor of root.querySelectorAll('a[href^="/"]')) {
+    const address = anchor.getAttribute("href");
+    if (anchor.hasAttribute("download")) mendFile(anchor, address).catch(() => {});
+    else anchor.setAttribute("href", "#" + address);
+  }
+}
+
+async function mendFile(anchor, address) {
+  const file = await fileOf(address);
+  if (file === null || anchor.getAttribute("href") !== address) return;
+  anchor.href = "data/" + file;
+  anchor.download ||= (/key=([^&]*)/.exec(decode(address))?.[1] ?? "data").replaceAll("/", "-") + file.slice(file.indexOf("."));
 }

@@ -160,6 +160,8 @@ export function rangeBar(after, before) {
   return html`<svg class="range" viewBox="0 0 88 12" aria-hidden="true">${svg`<line x1="4" x2="84" y1="6" y2="6"></line><line class="of" x1=${x(after.low)} x2=${x(after.high)} y1="6" y2="6"></line><circle cx=${x(after.value)} cy="6" r="3.5"></circle>${before ? svg`<circle class="was" cx=${x(before.value)} cy="6" r="3"></circle>` : nothing}`}</svg>`;
 }
 
+export const table = (label, heads, rows) => html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>${heads.length ? html`<thead><tr>${heads.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>` : nothing}<tbody>${rows}</tbody></table></div>`;
+
 // Rows of one height: only those in sight are in the page.
 export class Window {
   constructor(height, narrowHeight) {

@@ -1,5 +1,5 @@
 // A group that was compared, a problem over the run, and an evaluation by problem.
-import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg, table } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { codeLines } from "/static/pages/compare.js";
 import { estimate, runHead } from "/static/pages/run.js";
@@ -61,7 +61,7 @@ export class ProblemPage extends Detail {
     return html`<div class="stack"><h1>${data.task}</h1><dl class="facts"><div><dt>answers</dt><dd>${count(data.count)}, ${count(data.different)} different</dd></div><div><dt>asked at</dt><dd>${count(asked.length)} steps</dd></div>${solved.length ? html`<div><dt>first solved</dt><dd>step ${count(solved[0][0])}</dd></div><div><dt>last solved</dt><dd>step ${count(solved.at(-1)[0])}</dd></div>` : !data.judged ? nothing : html`<div><dt>solved</dt><dd>never in training</dd></div>`}</dl>
       <div class="bar"><a class="button" href=${this.where(`problem=${task}`)}>All its answers</a></div></div>
       ${asked.length ? html`<section class="card stack"><h2>${data.judged ? "Share of answers that passed" : "Mean reward"}</h2>${(data.judged ? historyBars : rewardBars)(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
-      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th><th scope="col">Passed</th></tr></thead><tbody>${data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`)}</tbody></table></div></section>` : nothing}
+      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2>${table("Table", ["Step", "On", "Passed"], data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`))}</section>` : nothing}
       ${data.clusters.length ? html`<section class="stack"><h2>What was written, the most frequent first</h2><div class="side-by-side">${data.clusters.map((one) => html`<section class="card stack"><div class="headline"><h3><a href=${this.where(`same=${one.same}&problem=${task}`)}>×${count(one.times)}</a></h3>${data.judged ? statusBadge(one.status) : nothing}<span class="soft small">step${one.steps[0] === one.steps[1] ? "" : `s ${count(one.steps[0])} to`} ${count(one.steps[1])}, reward ${number(one.reward)}${one.passed && one.passed < one.times ? `, passed ${one.passed} times` : ""}</span></div>${codeLines(one.code)}${one.failure ? html`<p class="mono small">${one.failure}</p>` : nothing}</section>`)}</div></section>` : nothing}`;
   }
 }

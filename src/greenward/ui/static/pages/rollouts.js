@@ -77,6 +77,7 @@ export class RolloutsPage {
             <input class="field grow mono" name="where" aria-label="Conditions, as of greenward rollouts --where" title="The same text works in: greenward rollouts RUN --where '…'" placeholder="step=40-&reward>=0.5&sort=-tokens" .value=${decodeURIComponent(String(query))}>
             <button class="button">Apply</button>
           </form>
+          <p class="soft small only-bundled">This bundle has the answers behind each finding, of each status and at the ends of each order. Other conditions, search and files of answers need <code>greenward ui</code>, where the run is.</p>
           ${this.chips()}
           ${data.unknown.length ? html`<p class="note">Not understood: ${data.unknown.join(", ")}</p>` : nothing}
           ${data.dropped ? html`<p class="note">This run was resumed or cut: ${count(data.dropped)} answers that were here are gone.</p>` : nothing}

@@ -1,5 +1,5 @@
 // One run: how it is, its curves with the marks of findings, and its config.
-import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, verdictBadge } from "/static/core.js";
+import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, table, verdictBadge } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
@@ -31,8 +31,9 @@ function readOf(run) {
   const { read, gaps = [] } = run.verdict ?? {};
   const inner = run.inner.length ? html`<p>${count(run.inner.length)} runs are in it: ${run.inner.map(([id, name]) => html`<a class="chip" href=${runLink(id)}>${name}</a> `)}</p>` : nothing;
   if (!read) return inner;
+  const also = run.also.length ? html`<p class="small">Also of this training: ${run.also.map(([id, name]) => html`<a class="chip" href=${runLink(id)}>${name}</a> `)}</p>` : nothing;
   const lacks = [...new Set(gaps.map((gap) => gap.subject))];
-  return html`${inner}<p class="small">Read: <b>${read.format}</b> <span class="mono">${read.file}</span>, ${read.rows}; ${count(read.signals)} signals at ${count(read.steps)} steps, ${count(read.first)} to ${count(read.last)}${read.counted_by ? html`, counted by <span class="mono">${read.counted_by}</span>` : nothing}.</p>
+  return html`${inner}${also}<p class="small">Read: <b>${read.format}</b> <span class="mono">${read.file}</span>, ${read.rows}; ${count(read.signals)} signals at ${count(read.steps)} steps, ${count(read.first)} to ${count(read.last)}${read.counted_by ? html`, counted by <span class="mono">${read.counted_by}</span>` : nothing}.</p>
     ${lacks.length ? html`<p class="small soft">Not in it: ${lacks.slice(0, 12).join(", ")}${lacks.length > 12 ? ` and ${lacks.length - 12} more` : ""} (<a href=${runLink(run.id, "diagnosis")}>what would enable these checks</a>)</p>` : nothing}`;
 }
 
@@ -134,7 +135,7 @@ export class RunPage {
     return html`<section class="stack"><h2>${verdict.headline}</h2><p class="soft">${verdict.checks ? `${count(verdict.checks)} checks were made.` : ""} ${(verdict.notes ?? []).join(" ")}</p></section>
       ${(verdict.causes ?? []).map((cause) => html`<section class="card stack">${this.finding(cause.finding, true)}${cause.consequences.length ? html`<h3 class="soft">What followed from it</h3>${cause.consequences.map((one) => this.finding(one, false))}` : nothing}</section>`)}
       ${verdict.remarks?.length ? html`<section class="stack"><h2>Remarks</h2>${verdict.remarks.map((one) => html`<p>${one.title}. <span class="soft">${one.measured}</span></p>`)}</section>` : nothing}
-      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Check</th><th scope="col">Why</th><th scope="col">What would allow it</th></tr></thead><tbody>${verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
+      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2>${table("Table", ["Check", "Why", "What would allow it"], verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`))}</section>` : nothing}`;
   }
 
   finding(one, isCause) {
@@ -168,8 +169,7 @@ export class RunPage {
   evaluations() {
     const last = [...this.run.evaluations].reverse();
     const names = [...new Set(last.flatMap((one) => Object.keys(one.metrics)))].slice(0, 6);
-    return html`<section class="stack"><h2>Held-out evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${last.slice(0, 30).map((one) => html`<tr><td class="num">${count(one.step)}</td><td>${one.suite ?? "held-out"}</td>${names.map((name) => html`<td class="num">${estimate(one.metrics[name])}</td>`)}</tr>`)}</tbody></table></div></section>`;
+    return html`<section class="stack"><h2>Held-out evaluations</h2>${table("Table", ["Step", "On", ...names], last.slice(0, 30).map((one) => html`<tr><td class="num">${count(one.step)}</td><td>${one.suite ?? "held-out"}</td>${names.map((name) => html`<td class="num">${estimate(one.metrics[name])}</td>`)}</tr>`))}</section>`;
   }
 
   allCurves() {
@@ -186,6 +186,7 @@ export class RunPage {
         ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${!this.run.has_answers ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
       ${unknown(query, ["q", "smooth", "log", "from", "to"])}
+      <p class="soft small only-bundled">Curves of at most 600 points are in this bundle, and files of the first ones and of those with findings.</p>
       ${sections.map(({ title, keys }) => html`<section class="stack"><h2>${title} <span class="soft small">${keys.length}</span></h2><div class="charts">${this.charts(keys)}</div></section>`)}
       ${sections.length ? nothing : html`<p class="empty">${this.run.rows ? "No curve has such a name." : "No step is logged yet."}</p>`}`;
   }
@@ -232,7 +233,7 @@ export class RunPage {
     const rows = Object.entries(this.run.config).filter(([key, value]) => `${key} ${JSON.stringify(value)}`.toLowerCase().includes(wanted));
     return html`<div class="bar"><input class="field grow" type="search" data-search placeholder="Find a setting" aria-label="Find a setting" .value=${this.query.get("q")} @input=${(event) => go(link(this.base, this.query.with("q", event.target.value)), { replace: true })}></div>
       <dl class="facts"><div><dt>folder</dt><dd class="mono">${this.run.path}</dd></div></dl>
-      <div class="scroll" tabindex="0" role="region" aria-label="Table"><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>
+      ${table("Table", [], rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`))}
       ${rows.length ? nothing : html`<p class="empty">No setting is known.</p>`}`;
   }
 

@@ -120,7 +120,7 @@ export class RunsPage {
 
   row(run, place, ticked) {
     const folder = run.name.slice(0, run.name.lastIndexOf("/") + 1);
-    const facts = [run.recipe, run.algorithm, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`].filter((one, i, all) => one && all.indexOf(one) === i);
+    const facts = [run.recipe, run.algorithm, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`, run.also.length ? `also ${run.also.join(", ")}` : ""].filter((one, i, all) => one && all.indexOf(one) === i);
     const share = run.step && run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
     const active = run.state === "running" || run.state === "waiting";
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
