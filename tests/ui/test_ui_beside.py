@@ -18,6 +18,8 @@ from made_runs import HOSTILE, Served, get, request, serving
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
 from greenward.ui import conversion
 from greenward.ui.cache import Cache
+from greenward.ui.catalog import Place
+from greenward.ui.columns import Answers
 from greenward.ui.conversion import keep_answers
 
 STEPS, LATE = 120, 60
@@ -69,7 +71,10 @@ def write_trl(folder: Path, steps: range = range(10, STEPS + 1, 10)) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     folder.mkdir(parents=True)
-    state = [{"step": step, "reward": 0.6 - 0.5 * (step >= LATE), "kl": 0.01, "loss": 0.1} for step in steps]
+    state = [
+        {"step": step, "reward": 0.6 - 0.5 * (step >= LATE) + step / 1000, "kl": 0.01, "loss": 0.1}
+        for step in steps
+    ]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": state}))
     (folder / "completions").mkdir()
     for step in steps:
@@ -258,6 +263,14 @@ def test_a_file_of_many_steps_is_read_on_where_it_grows(tmp_path):
         (row["response"], row["reward"][0], row["prompt"]) for row in many(40)
     ]
     assert lines[0]["group"] == lines[1]["group"] != lines[2]["group"]
+    answers, place = Answers(), Place("run", tmp_path / "out", tmp_path / "out", "run")
+    os.utime(rollouts, (10**9, 10**9))
+    answers.update(place, float("inf"))
+    with file.open("a") as opened:
+        opened.write(text[0])  # of a step in the middle of the others
+    kept()
+    answers.update(place, float("inf"))
+    assert len(answers.columns) == 41 and int((answers.columns.steps == 0).sum()) == 5
     file.write_text("".join(text[:3]))  # it was cut
     kept()
     assert sum(len(one.read_text().splitlines()) for one in rollouts.iterdir()) == 3

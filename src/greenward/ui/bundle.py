@@ -38,6 +38,7 @@ MAX_KEYS = 400
 MAX_POINTS = 600
 MAX_FILES = 24  # curves of a run that are saved as CSV and SVG
 MAX_ROWS_OF_FILE = 20_000
+MAX_LISTED = 5000  # answers of a run that are filtered in the browser
 MAX_DETAILS = 300  # answers of a run, with their groups and problems
 MAX_PROBLEMS = 200  # of the newest evaluation
 MAX_EVALUATIONS = 20
@@ -216,9 +217,8 @@ def _kept_answers(pages: Pages, place: Place, base: str) -> Iterator[tuple[str, 
     shown: dict[tuple[int, int], dict[str, Any]] = {}
     for selection in dict.fromkeys([*findings, *SELECTIONS, *statuses]):
         conditions = "" if selection == FOLDED else selection
-        found = pages.answers(
-            place, parse_query(conditions), first=0, count=MAX_ROWS, fold=selection == FOLDED
-        )
+        count = MAX_ROWS if selection else MAX_LISTED
+        found = pages.answers(place, parse_query(conditions), first=0, count=count, fold=selection == FOLDED)
         yield f"{base}/rollouts?{selection}", found
         for row in found["rows"][: MAX_DETAILS - len(shown)]:
             shown.setdefault((row["step"], row["row"]), row)

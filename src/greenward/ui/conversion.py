@@ -198,6 +198,7 @@ class _Kept:
                         by_step[step].append(_line(row, self._name(file), None))
                 for step, found in by_step.items():
                     self._append(step, found)
+                os.utime(self._out / ROLLOUTS)  # by which a reader sees that files in it grew
                 if not taken:
                     return 1
                 if time.monotonic() > until:

@@ -1,5 +1,5 @@
 // Runs side by side: what differs between them, and whether it mattered.
-import { api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, stateBadge, statusBadge, table, verdictBadge } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, Page, percent, repeat, runLink, stateBadge, statusBadge, table } from "/static/core.js";
 import { colour, dash, draw, readCurves, steer } from "/static/chart.js";
 
 const PREFERRED = ["reward/mean", "pass_rate", "completion/mean_length", "entropy", "grad_norm", "groups/with_signal"];
@@ -7,13 +7,9 @@ const MORE = 12;
 
 export const codeLines = (lines, marked) => html`<div class="lines" tabindex="0" role="region" aria-label="Code"><ol>${lines.map((line, i) => html`<li class=${i + 1 === marked ? "at" : ""}>${line.map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}</li>`)}</ol></div>`;
 
-export class ComparePage {
-  loaded = false;
+export class ComparePage extends Page {
   curves = new Map();
   answers = null;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
   same = () => true;
   title = "Compare";
   crumbs = () => html`<i>/</i><span>Compare</span>`;

@@ -1,16 +1,11 @@
 // A group that was compared, a problem over the run, and an evaluation by problem.
-import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg, table } from "/static/core.js";
+import { api, count, fact, getJson, go, html, link, nothing, number, Page, runLink, statusBadge, svg, table } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { codeLines } from "/static/pages/compare.js";
 import { estimate, runHead } from "/static/pages/run.js";
 
-class Detail {
-  loaded = false;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
+class Detail extends Page {
   same = (params) => JSON.stringify(params) === JSON.stringify(this.params);
-  where = (query) => link(runLink(this.params.id, "rollouts"), query);
   up = () => runLink(this.params.id, "rollouts");
   trail = (name) => html`<i>/</i><a href=${runLink(this.params.id)}>${this.params.id.replaceAll("~", "/")}</a><i>/</i><span>${name}</span>`;
 }
@@ -28,11 +23,11 @@ export class GroupPage extends Detail {
     const { data } = this;
     const diff = this.query.get("diff") === "1";
     return html`<div class="stack"><h1>${data.cards[0].task || `Group ${data.group}`}</h1>
-      <dl class="facts"><div><dt>step</dt><dd>${count(data.step)}</dd></div><div><dt>${data.judged ? "passed" : "answers"}</dt><dd>${data.judged ? `${data.passed} of ` : ""}${data.size}</dd></div><div><dt>mean reward</dt><dd>${number(data.mean)}</dd></div><div><dt>spread</dt><dd>${number(data.spread)}</dd></div></dl>
+      <dl class="facts">${fact("step", count(data.step))}${fact(data.judged ? "passed" : "answers", (data.judged ? `${data.passed} of ` : "") + data.size)}${fact("mean reward", number(data.mean))}${fact("spread", number(data.spread))}</dl>
       ${data.reason ? html`<p class="note">${data.reason}</p>` : nothing}
       <div class="bar"><button class="button" aria-pressed=${diff} @click=${() => this.key({ key: "d" })}>Difference to the best</button><a class="button" href=${runLink(this.params.id, "problems", data.cards[0].task)}>This problem over the run</a></div></div>
       <div class="side-by-side">${data.cards.map((card, i) => html`<section class="card stack"><div class="headline"><h2><a href=${runLink(this.params.id, "rollouts", card.step, card.row)}>${number(card.reward, 4)}</a></h2>${data.judged ? statusBadge(card.status) : nothing}${i ? nothing : html`<span class="soft small">the best</span>`}</div>
-        <dl class="facts">${card.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(card.advantage)}</dd></div>`}${card.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(card.tokens, 6)}</dd></div>`}${card.terms.map(([name, value]) => html`<div><dt>${name}</dt><dd>${number(value)}</dd></div>`)}</dl>
+        <dl class="facts">${fact("advantage", card.advantage && number(card.advantage))}${fact("tokens", card.tokens && number(card.tokens, 6))}${card.terms.map(([name, value]) => fact(name, number(value)))}</dl>
         ${card.failure ? html`<p class="mono small">${card.failure}</p>` : nothing}
         ${diff && i ? html`<div class="lines" tabindex="0" role="region" aria-label="Difference to the best"><ol>${card.against.map(([sign, text]) => html`<li class=${sign === "+" ? "plus" : sign === "-" ? "minus" : ""}>${sign} ${text}</li>`)}</ol></div>` : codeLines(card.code)}</section>`)}</div>`;
   }
@@ -58,7 +53,7 @@ export class ProblemPage extends Detail {
     const asked = data.history;
     const solved = asked.filter(([, , passed]) => passed);
     const task = encodeURIComponent(this.params.task);
-    return html`<div class="stack"><h1>${data.task}</h1><dl class="facts"><div><dt>answers</dt><dd>${count(data.count)}, ${count(data.different)} different</dd></div><div><dt>asked at</dt><dd>${count(asked.length)} steps</dd></div>${solved.length ? html`<div><dt>first solved</dt><dd>step ${count(solved[0][0])}</dd></div><div><dt>last solved</dt><dd>step ${count(solved.at(-1)[0])}</dd></div>` : !data.judged ? nothing : html`<div><dt>solved</dt><dd>never in training</dd></div>`}</dl>
+    return html`<div class="stack"><h1>${data.task}</h1><dl class="facts">${fact("answers", `${count(data.count)}, ${count(data.different)} different`)}${fact("asked at", `${count(asked.length)} steps`)}${solved.length ? html`${fact("first solved", `step ${count(solved[0][0])}`)}${fact("last solved", `step ${count(solved.at(-1)[0])}`)}` : fact("solved", data.judged ? "never in training" : "")}</dl>
       <div class="bar"><a class="button" href=${this.where(`problem=${task}`)}>All its answers</a></div></div>
       ${asked.length ? html`<section class="card stack"><h2>${data.judged ? "Share of answers that passed" : "Mean reward"}</h2>${(data.judged ? historyBars : rewardBars)(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
       ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2>${table("Table", ["Step", "On", "Passed"], data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`))}</section>` : nothing}

@@ -1,27 +1,22 @@
 // The answers of a run: show me those that …
-import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg, Window, words } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, Page, percent, runLink, statusBadge, svg, Window, words } from "/static/core.js";
+import { bundled } from "/static/bundled.js";
 import { runHead } from "/static/pages/run.js";
 
 const PAGE = 60;
 const NAMES = { status: "Status", error: "Error", stop: "Ended by", task: "Problem" };
 const MORE = 8;
 
-export class RolloutsPage {
+export class RolloutsPage extends Page {
   windowed = true;
   window = new Window(45, 89);
-  loaded = false;
   at = -1;
   open = {};
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
-  same = (params) => params.id === this.params.id;
   title = "Rollouts";
   crumbs = () => html`<i>/</i><a href=${runLink(this.params.id)}>${this.run?.name ?? this.params.id}</a><i>/</i><span>Rollouts</span>`;
   up = () => runLink(this.params.id);
   unfinished = () => this.loaded && this.data.share < 1;
-  address = (query) => link(runLink(this.params.id, "rollouts"), query);
-  show = (query, replace = false) => go(this.address(query), { replace });
+  show = (query, replace = false) => go(this.where(query), { replace });
 
   async load(signal) {
     this.signal = signal;
@@ -73,18 +68,18 @@ export class RolloutsPage {
             <button class="button only-narrow" aria-expanded=${Boolean(this.facetsOpen)} @click=${() => { this.facetsOpen = !this.facetsOpen; this.update(); }}>Filters</button>
             <a class="button" href=${files("csv")} download>CSV</a><a class="button" href=${files("jsonl")} download>JSONL</a>
           </div>
-          <form class="bar" data-live @submit=${(event) => { event.preventDefault(); go(this.address(event.target.elements.where.value)); }}>
+          <form class="bar" @submit=${(event) => { event.preventDefault(); go(this.where(event.target.elements.where.value)); }}>
             <input class="field grow mono" name="where" aria-label="Conditions, as of greenward rollouts --where" title="The same text works in: greenward rollouts RUN --where '…'" placeholder="step=40-&reward>=0.5&sort=-tokens" .value=${decodeURIComponent(String(query))}>
             <button class="button">Apply</button>
           </form>
-          <p class="soft small only-bundled">This bundle has the answers behind each finding, of each status and at the ends of each order. Other conditions, search and files of answers need <code>greenward ui</code>, where the run is.</p>
+          <p class="soft small only-bundled">Search, files of answers, other orders and conditions on terms, groups or percentiles need <code>greenward ui</code>.</p>
           ${this.chips()}
           ${data.unknown.length ? html`<p class="note">Not understood: ${data.unknown.join(", ")}</p>` : nothing}
           ${data.dropped ? html`<p class="note">This run was resumed or cut: ${count(data.dropped)} answers that were here are gone.</p>` : nothing}
           ${this.unread()}
           ${data.broken ? html`<p class="note">${count(data.broken)} line(s) cannot be read and were left out.</p>` : nothing}
-          <p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
-          ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.address("")}>Show all</a></p>`}
+          ${bundled && String(query) !== this.asked ? html`<p class="empty"><a href=${this.where("")}>Show all</a></p>` : html`<p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${data.here ? " in this bundle" : ""}${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
+          ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.where("")}>Show all</a></p>`}`}
         </section>
       </div>`;
   }
@@ -95,7 +90,7 @@ export class RolloutsPage {
   chips() {
     const parts = this.query.parts.filter(({ name }) => !["sort", "fold"].includes(name));
     if (!parts.length) return nothing;
-    return html`<div class="chips" aria-label="Conditions">${parts.map((part) => html`<button class="chip" title="Remove this condition" @click=${() => { const made = this.query.copy(); made.parts = made.parts.filter((one) => !(one.name === part.name && one.operator === part.operator && one.value === part.value)); this.show(made); }}>${part.name} ${part.operator} ${words(part.value)} <span aria-hidden="true">×</span></button>`)}<a class="button" href=${this.address("")}>Clear</a></div>`;
+    return html`<div class="chips" aria-label="Conditions">${parts.map((part) => html`<button class="chip" title="Remove this condition" @click=${() => { const made = this.query.copy(); made.parts = made.parts.filter((one) => !(one.name === part.name && one.operator === part.operator && one.value === part.value)); this.show(made); }}>${part.name} ${part.operator} ${words(part.value)} <span aria-hidden="true">×</span></button>`)}<a class="button" href=${this.where("")}>Clear</a></div>`;
   }
 
   facet(name, title) {
@@ -160,7 +155,7 @@ export class RolloutsPage {
     const row = this.rows.get(place);
     if (!row) return html`<tr class="row"><td colspan="7" class="soft">…</td></tr>`;
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
-      <td class="a-step num"><a class="name" href=${this.answer(row)} title=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
+      <td class="a-step num"><a class="name" href=${row.absent ? nothing : this.answer(row)} title=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
       ${this.data.judged ? html`<td class="a-status">${statusBadge(row.status)}</td>` : nothing}
       <td class="a-task" title=${row.task}>${row.task}${row.times > 1 ? html`<span class="times">×${count(row.times)}</span>` : nothing}</td>
       <td class="a-num num">${number(row.reward)}</td>${this.data.histograms.advantage ? html`<td class="a-adv num">${number(row.advantage)}</td>` : nothing}

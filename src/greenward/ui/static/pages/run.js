@@ -1,5 +1,5 @@
 // One run: how it is, its curves with the marks of findings, and its config.
-import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, table, verdictBadge } from "/static/core.js";
+import { age, api, count, fact, getJson, go, html, link, nothing, number, Page, percent, repeat, runLink, say, stateBadge, table, verdictBadge } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
@@ -24,8 +24,6 @@ export const runHead = (run, here) => html`
     ${run.share < 1 ? html`<p class="note">Reading the log: ${percent(run.share)} so far.</p>` : nothing}
   </div>`;
 
-const fact = (name, value) => (value === "" || value === null || value === undefined ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
-
 // What another trainer's log is, what was read of it, and what it does not tell.
 function readOf(run) {
   const { read, gaps = [] } = run.verdict ?? {};
@@ -47,15 +45,10 @@ function progress(run) {
 export const marksOf = (run) =>
   (run.verdict?.causes ?? []).flatMap((cause) => [cause.finding, ...cause.consequences]).filter((one) => one.onset);
 
-export class RunPage {
-  loaded = false;
+export class RunPage extends Page {
   curves = new Map();
   visible = new Set();
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-    this.observer = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
-  }
-  same = (params) => params.id === this.params.id;
+  observer = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
   get title() {
     return this.run?.name ?? this.params.id;
   }
@@ -122,7 +115,7 @@ export class RunPage {
         <p><b class=${cause.severity === "critical" ? "bad" : "warn"}>${cause.severity}</b> ${cause.finding.title}. ${cause.finding.measured}</p>
         ${cause.consequences.length ? html`<p class="soft">Followed by: ${cause.consequences.map((one) => one.brief || one.title).join("; ")}.</p>` : nothing}
         ${cause.finding.actions.length ? html`<p><span class="soft">First:</span> ${cause.finding.actions[0]}</p>` : nothing}
-        ${cause.finding.selection ? html`<p><a href=${link(runLink(this.params.id, "rollouts"), cause.finding.selection)}>Answers behind this</a> · <a href=${runLink(this.params.id, "diagnosis")}>Diagnosis</a></p>` : nothing}
+        ${cause.finding.selection ? html`<p><a href=${this.where(cause.finding.selection)}>Answers behind this</a> · <a href=${runLink(this.params.id, "diagnosis")}>Diagnosis</a></p>` : nothing}
       </div>`)}
       ${verdict.gaps?.length ? html`<details><summary class="soft">${verdict.gaps.length} check${verdict.gaps.length > 1 ? "s" : ""} could not be made</summary><ul>${verdict.gaps.map((gap) => html`<li>${gap.subject}: ${gap.reason}. <span class="soft">${gap.enable}</span></li>`)}</ul></details>` : nothing}
     </section>`;
@@ -144,7 +137,7 @@ export class RunPage {
     return html`<article class="stack"><div class="headline"><span class="badge ${one.severity === "critical" ? "bad" : "warn"}"><span aria-hidden="true">${one.severity === "critical" ? "✕" : "!"}</span>${one.severity}</span><h3>${one.title}</h3></div>
       <p>${one.measured}</p>
       <p class="soft small">${one.onset ? `from step ${count(Math.round(one.onset.step))}, between ${count(Math.round(one.onset.low))} and ${count(Math.round(one.onset.high))}` : "of the run as a whole"}${one.p_value === null ? "" : ` · adjusted p ${number(one.p_value, 2)}`} · ${one.docs}</p>
-      ${one.selection ? html`<p><a class="button" href=${link(runLink(this.params.id, "rollouts"), one.selection)}>${number_ === undefined ? "Answers behind this" : number_ ? `${count(number_)} answers behind this` : "No kept answer shows this"}</a></p>` : nothing}
+      ${one.selection ? html`<p><a class="button" href=${this.where(one.selection)}>${number_ === undefined ? "Answers behind this" : number_ ? `${count(number_)} answers behind this` : "No kept answer shows this"}</a></p>` : nothing}
       ${known.length && isCause ? html`<div class="charts">${this.charts(known)}</div>` : nothing}
       ${isCause && one.actions.length ? html`<div><h3>What to do</h3><ol>${one.actions.map((text) => html`<li>${text}</li>`)}</ol><p class="soft small">What would confirm it: ${one.confirm}</p></div>` : nothing}</article>`;
   }
@@ -186,12 +179,12 @@ export class RunPage {
         ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${!this.run.has_answers ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
       ${unknown(query, ["q", "smooth", "log", "from", "to"])}
-      <p class="soft small only-bundled">Curves of at most 600 points are in this bundle, and files of the first ones and of those with findings.</p>
+      <p class="soft small only-bundled">This bundle has up to 600 points of a curve, and files of the first ones and of those with findings.</p>
       ${sections.map(({ title, keys }) => html`<section class="stack"><h2>${title} <span class="soft small">${keys.length}</span></h2><div class="charts">${this.charts(keys)}</div></section>`)}
       ${sections.length ? nothing : html`<p class="empty">${this.run.rows ? "No curve has such a name." : "No step is logged yet."}</p>`}`;
   }
 
-  rolloutsOfRange = () => link(runLink(this.params.id, "rollouts"), `step=${this.query.get("from") || 0}-${this.query.get("to")}`);
+  rolloutsOfRange = () => this.where(`step=${this.query.get("from") || 0}-${this.query.get("to")}`);
 
   theirs = (key) => this.run.names[key] ?? "";
 
@@ -203,7 +196,7 @@ export class RunPage {
       const file = (form) => `${api("runs", this.params.id)}/series.${form}?${query}${this.query.get("log") ? "&log=1" : ""}`;
       return html`<figure class="card chart" data-key=${key}><header><h3 title=${this.theirs(key) ? `${key}, logged as ${this.theirs(key)}` : key}>${key}${this.theirs(key) ? html` <span class="soft small">${this.theirs(key)}</span>` : nothing}</h3><span class="read" data-read></span></header>
         <div class="plot" tabindex="0" role="img" aria-label=${this.describe(key, own)} @keydown=${(event) => steer(event.currentTarget, event)}></div>
-        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? link(runLink(this.params.id, "rollouts"), mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
+        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? this.where(mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
           <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button data-live @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
           <details><summary class="soft">table</summary>${this.table(key)}</details></footer></figure>`;
     });
