@@ -17,10 +17,12 @@ from made_runs import HOSTILE, Served, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
 from greenward.ui import conversion
+from greenward.ui.beside import BesideLogs
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place
 from greenward.ui.columns import Answers
 from greenward.ui.conversion import keep_answers
+from greenward.ui.process import WorkerProcess
 
 STEPS, LATE = 120, 60
 
@@ -363,6 +365,33 @@ def test_hostile_parquet_files_are_refused(tmp_path):
     row = json.loads(line)
     assert row["answer"] == "a" and row["prompt"] == "Add." and row["problem"].startswith("Add. #")
     assert row["rewards"] == {"policy": 2.0} and row["advantage"] == "Infinity"
+
+
+class Failing(WorkerProcess):
+    """Dies of each request."""
+
+    asked = 0
+
+    def ask(self, request: Any) -> Any:
+        self.asked += 1
+        raise OSError("It was killed.")
+
+
+def test_a_worker_that_dies_of_answers_is_not_asked_again_until_there_are_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("greenward.ui.beside.SECONDS_BETWEEN", 0.0)
+    write_verl(tmp_path, range(1, 3))
+    worker = Failing()
+    beside = BesideLogs(Cache(None), worker)
+    place = Place("x", tmp_path / "train.jsonl", tmp_path, "x", logs=(tmp_path / "train.jsonl",))
+    for asked in (1, 2):
+        end = time.monotonic() + 20
+        while (found := beside.converted(place))[1] < 1 and time.monotonic() < end:
+            time.sleep(0.02)
+        for _ in range(20):
+            beside.converted(place)
+        assert worker.asked == asked and "could not be read" in found[2][0]
+        write_verl(tmp_path, range(3, 4))
+    beside.close()
 
 
 def test_what_is_too_much_is_left_out_and_said(tmp_path, monkeypatch):
