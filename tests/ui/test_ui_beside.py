@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from functools import partial
@@ -17,7 +18,7 @@ from made_runs import HOSTILE, Served, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
 from greenward.ui import conversion
-from greenward.ui.beside import BesideLogs
+from greenward.ui.beside import MAX_FAILURES, BesideLogs
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place
 from greenward.ui.columns import Answers
@@ -367,6 +368,36 @@ def test_hostile_parquet_files_are_refused(tmp_path):
     assert row["rewards"] == {"policy": 2.0} and row["advantage"] == "Infinity"
 
 
+def test_a_file_that_ends_the_process_hides_no_other(tmp_path):
+    """Some damaged parquet files end it from within the library that reads them."""
+    pytest.importorskip("pyarrow")
+    write_trl(tmp_path / "run")
+    code = """
+import os, sys
+from pathlib import Path
+from greenward.ui import conversion
+read = conversion.rows_in
+conversion.rows_in = lambda file, within: os._exit(9) if "00030" in file.name else read(file, within)
+found = conversion.keep_answers(Path(sys.argv[1]), Path(sys.argv[1]), Path(sys.argv[2]), 60.0)
+print(found["share"], *found["problems"])
+"""
+    ends = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "run"), str(tmp_path / "out")],
+            capture_output=True,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    assert [one.returncode for one in ends] == [9, 9, 0, 0]
+    for one in ends[2:]:
+        assert one.stdout.startswith(
+            "1.0 completions/completions_00030.parquet: the process that read it ended"
+        )
+    rows = [len(one.read_text().splitlines()) for one in sorted((tmp_path / "out" / "rollouts").iterdir())]
+    assert rows == [4, 4, 0, *[4] * (STEPS // 10 - 3)]
+
+
 class Failing(WorkerProcess):
     """Dies of each request."""
 
@@ -389,7 +420,7 @@ def test_a_worker_that_dies_of_answers_is_not_asked_again_until_there_are_others
             time.sleep(0.02)
         for _ in range(20):
             beside.converted(place)
-        assert worker.asked == asked and "could not be read" in found[2][0]
+        assert worker.asked == asked * MAX_FAILURES and "failed" in found[2][0]
         write_verl(tmp_path, range(3, 4))
     beside.close()
 

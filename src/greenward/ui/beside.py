@@ -22,6 +22,7 @@ from greenward.ui.process import WorkerProcess
 
 SECONDS_BETWEEN = 5.0  # looks for new files
 SECONDS_OF_INTEREST = 10.0  # after a page asked last
+MAX_FAILURES = 20  # of the worker, which leaves a file out that ends it again
 _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_state.json lies in checkpoints, too
 
 
@@ -100,6 +101,7 @@ class BesideLogs:
     def _ask(self, place: Place, state: _State, out: Path) -> None:
         """Have all of it converted, for as long as somebody looks."""
         request = {"answers": str(_folder(place)), "within": str(place.root), "out": str(out)}
+        failures = 0
         try:
             while not self._closed and time.monotonic() - state.asked < SECONDS_OF_INTEREST:
                 before = state.found
@@ -108,9 +110,14 @@ class BesideLogs:
                     if not isinstance(answer, Mapping):
                         raise ValueError
                 except (OSError, ValueError):
+                    failures += 1
+                    if failures < MAX_FAILURES:
+                        continue
                     answer = {
                         "share": 1.0,
-                        "problems": ["The answers could not be read: it failed, or took too long."],
+                        "problems": [
+                            f"Not all answers could be read: what reads them failed {failures} times."
+                        ],
                     }
                 state.share, state.problems = answer["share"], tuple(answer["problems"])
                 if state.share == 1.0:

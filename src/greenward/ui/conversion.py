@@ -2,8 +2,8 @@
 
 They are written into a folder of the cache, a file for each step, so that they are filtered, searched and
 shown like all others. The worker does this, since a parquet file is parsed by a library that was not made for
-hostile ones. What was converted is not read again until its file changes; a file of many steps that grew is
-read on from its old end.
+hostile ones; a file that ends the worker twice is left out. What was converted is not read again until its
+file changes; a file of many steps that grew is read on from its old end.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from greenward.ui.cache import Stamp
 from greenward.ui.catalog import stamp
 
 RECORD = "sources.json"
+READING = "reading.json"
+"""Names the parquet files that are being read; it is there afterwards only where that ended the process."""
+MAX_ENDS = 2  # of the process that read a file: once may be the end of the server
 MAX_ROWS = 1_000_000  # of a log
 MAX_BYTES = 1 << 30
 MAX_ROWS_OF_FILE = 100_000
@@ -99,16 +102,16 @@ class _Kept:
         self._steps: dict[int, dict[str, Any]] = {}
         self._many: dict[str, Any] = dict(_NOTHING)
         (out / ROLLOUTS).mkdir(parents=True, exist_ok=True, mode=0o700)
+        record = _read_json(out / RECORD)
         try:
-            with open_file(out / RECORD, _MAX_RECORD_BYTES) as opened:
-                record = parse_json_text(opened.read())
             if record["version"] == __version__:
                 self._steps = {int(step): one for step, one in record["steps"].items()}
                 self._many = record["many"]
-        except (OSError, *UNEXPECTED):
+        except UNEXPECTED:
             rmtree(out / ROLLOUTS)
             (out / ROLLOUTS).mkdir(mode=0o700)
             self._steps, self._many = {}, dict(_NOTHING)
+        self._ended = _read_json(out / READING)
         self._rows, self._bytes = (
             sum(one[name] for one in self._steps.values()) for name in ("rows", "bytes")
         )
@@ -155,7 +158,11 @@ class _Kept:
         if known is not None and known["stamps"] == [list(one) for one in stamps]:
             return 1
         rows, size, problem, content = 0, 0, "", []
+        has_ended = False
         try:
+            has_ended = self._begin(step, files, stamps)
+            if has_ended:
+                raise OSError(None, "the process that read it ended")
             for file in files:
                 for line in self._rows_of(file, within):
                     rows, size = rows + 1, size + len(line)
@@ -166,10 +173,24 @@ class _Kept:
         except (GreenwardError, OSError, TimeoutError, *UNEXPECTED) as error:
             said = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
             problem = visible(f"{self._name(files[0])}: {said.replace(str(files[0]), 'it')}", 300)
+        (self._out / READING).unlink(missing_ok=True)
         write_atomically(self._file(step), b"".join(content), mode=0o600, forced=False)
         self._add(*((rows, size) if known is None else (rows - known["rows"], size - known["bytes"])))
         self._steps[step] = {"stamps": stamps, "rows": rows, "bytes": size, "problem": problem}
+        if has_ended:  # which has to be known after the next one that does
+            self.write()
         return 1
+
+    def _begin(self, step: int, files: list[Path], stamps: list[Stamp]) -> bool:
+        """Whether the files of a step ended the process before; notes parquet files before they are read."""
+        if files[0].suffix != ".parquet":
+            return False
+        what = [step, [list(one) for one in stamps]]
+        ends = int(self._ended["ends"]) if self._ended.get("what") == what else 0
+        if ends < MAX_ENDS:
+            record = dump_json({"what": what, "ends": ends + 1})
+            write_atomically(self._out / READING, record.encode(), mode=0o600, forced=False)
+        return ends >= MAX_ENDS
 
     def _rows_of(self, file: Path, within: Path) -> Iterator[bytes]:
         name = self._name(file)
@@ -229,6 +250,15 @@ class _Kept:
     def write(self) -> None:
         record = {"version": __version__, "steps": self._steps, "many": self._many}
         write_atomically(self._out / RECORD, dump_json(record).encode(), mode=0o600, forced=False)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        with open_file(file, _MAX_RECORD_BYTES) as opened:
+            found = parse_json_text(opened.read())
+    except (OSError, *UNEXPECTED):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _line(row: Any, name: str, number: int | None) -> bytes:
