@@ -9,7 +9,7 @@ import pytest
 from synthetic_runs import healthy, write_run
 
 from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.readers.formats import read_rollouts
+from greenward.diagnostics.readers.answers import read_rollouts
 
 STEPS = 120
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from greenward.common.errors import DiagnosticsError, GreenwardError
 from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.readers import formats, read_run_signals
-from greenward.diagnostics.readers.formats import read_rollouts
+from greenward.diagnostics.readers import answers, read_run_signals
+from greenward.diagnostics.readers.answers import read_rollouts
 from greenward.diagnostics.readers.rows import number_in
 from greenward.diagnostics.readers.trackers import _masked_crc
 from greenward.diagnostics.signals import Reading
@@ -1083,12 +1083,12 @@ def test_damaged_files_of_every_tracker_give_signals_or_our_error(tmp_path, form
 
 
 def test_numbered_entries_are_found_among_many_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_MOST_FILES", 3)
+    monkeypatch.setattr(answers, "_MOST_FILES", 3)
     for name in (*(f"log_{i}.txt" for i in range(50)), "checkpoint-1", "checkpoint-20"):
         (tmp_path / name).touch()
     pattern = re.compile(r"checkpoint-(\d+)")
-    assert sorted(number for number, _ in formats.numbered(tmp_path, pattern)) == [1, 20]
-    assert formats.numbered(tmp_path / "none", pattern) == []
+    assert sorted(number for number, _ in answers.numbered(tmp_path, pattern)) == [1, 20]
+    assert answers.numbered(tmp_path / "none", pattern) == []
 
 
 def test_a_last_line_without_an_end_counts_where_it_is_whole(tmp_path):

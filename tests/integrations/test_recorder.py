@@ -22,8 +22,8 @@ from greenward.common.errors import RunError
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings.answers import answers_around
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.readers.formats import find_rollouts
-from greenward.diagnostics.readers.formats import read_rollouts as read_any
+from greenward.diagnostics.readers.answers import find_rollouts
+from greenward.diagnostics.readers.answers import read_rollouts as read_any
 from greenward.integrations import OpenRLHFLogger, Recorder, VerlLogger, record, recorder
 from greenward.runs.reading import read_metrics, read_rollouts
 

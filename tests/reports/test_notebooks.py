@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from synthetic_study import write_seed
@@ -116,13 +119,29 @@ def test_without_pandas_and_without_a_run_the_error_says_what_to_do(run, tmp_pat
 
 
 def page_of(bundle: dict[str, str]) -> str:
-    """The page in the frame of a bundle, which holds nothing else and lets no script run."""
+    """The page in the frame of a bundle, which lets no script run; beside it are a line and images."""
     assert bundle.keys() == {"text/plain", "text/html"}
     head, _, rest = bundle["text/html"].partition('srcdoc="')
     page, _, tail = rest.partition('"')
-    assert head.startswith("<iframe sandbox style=") and tail == "></iframe>" and "<" not in page
+    assert tail == "></iframe></details>" and "<" not in page
+    tags = re.sub(r'<img src="data:image/svg\+xml;base64,[A-Za-z0-9+/=]+" alt="[^"<>]*">', "", head)
+    assert re.fullmatch(
+        r"<p><b>[^<>]*</b> [^<>]*</p><details><summary>[\w ]+</summary><iframe sandbox style=[^<>]*", tags
+    )
     assert "\x1b" not in bundle["text/plain"] + bundle["text/html"]
     return html.unescape(page)
+
+
+def images_of(bundle: dict[str, str]) -> list[str]:
+    """The texts in each image of a bundle, which is a drawing that loads and runs nothing."""
+    found = []
+    for content in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', bundle["text/html"]):
+        drawing = ElementTree.fromstring(base64.b64decode(content))
+        inside = list(drawing.iter())
+        assert not any(one.tag.endswith(("script", "image", "foreignObject")) for one in inside)
+        assert not any(name.startswith("on") or "href" in name for one in inside for name in one.attrib)
+        found.append(" ".join(drawing.itertext()))
+    return found
 
 
 def test_a_notebook_shows_runs_evaluations_diagnoses_and_reports_without_scripts(run, evaluation):
@@ -136,6 +155,8 @@ def test_a_notebook_shows_runs_evaluations_diagnoses_and_reports_without_scripts
     for name, page in pages.items():
         assert "<script" not in page and "<img" not in page and "default-src 'none'" in page, name
     assert pages["run"] == pages["report"] and "<svg" in pages["run"]
+    images = images_of(read_run(run)._repr_mimebundle_())
+    assert 1 <= len(images) <= 4 and images == images_of(report_of(run)._repr_mimebundle_())
     assert "&lt;script&gt;" in pages["evaluation"] and "50.0 % [25.0, 75.0]" in pages["in memory"]
     assert "pass@1" in read_run(run)._repr_mimebundle_()["text/plain"]
 

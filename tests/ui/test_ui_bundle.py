@@ -8,12 +8,14 @@ import json
 import os
 import re
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
-from browsing import Watched, flaws
+from browsing import Watched, flaws, until
 from click.testing import CliRunner
 from made_runs import HOSTILE, write_hostile, write_run
 
@@ -152,9 +154,66 @@ def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):
     shown.wait_for_selector(".answers tr.row")
     number = sum(row["status"] == "failed" for _, row in answers)
     assert shown.locator("p[role=status]").inner_text().startswith(f"{number} of {len(answers)}")
-    assert not shown.locator("form").is_visible()
-    shown = page.open("#/r/good/rollouts?step=17-19", "[role=alert]")
+    shown = page.open("#/r/good/rollouts?groups=constant", "[role=alert]")
     assert "not in the bundle" in shown.locator("[role=alert]").inner_text()
+    assert not shown.locator(".answers tr.row").count()
+
+
+@pytest.mark.parametrize(
+    ("query", "holds"),
+    [
+        ("step=20-40&status=failed,timeout", lambda step, row: 20 <= step <= 40 and row["status"] in ("failed", "timeout")),
+        ("reward>=0.5&passed=0", lambda step, row: reward_of(row) >= 0.5 and row["status"] != "passed"),
+        ("tokens<30&stop=length&step=61-", lambda step, row: row["tokens"] < 30 and row["stop"] == "length" and step > 60),
+        ("task=task_3&advantage<0", lambda step, row: "task_3" in row["problem"] and row["advantage"] < 0),
+        ("problem=families/task_2&step=-50", lambda step, row: row["problem"] == "families/task_2" and step <= 50),
+        ("error=NameError&step=10", lambda step, row: row["error_class"] == "NameError" and step == 10),
+    ],
+)  # fmt: skip
+def test_other_conditions_are_answered_from_what_is_kept(bundle, page, query, holds):
+    _, _, _, answers = bundle
+    shown = page.open("#/r/good/rollouts", "form input")
+    shown.locator("form input").fill(query)
+    shown.get_by_role("button", name="Apply").click()
+    expected = [row for step, row in answers if holds(step, row)]
+    said = f"{len(expected)} of {len(answers)} answers in this bundle"
+    until(shown, f"document.querySelector('p[role=status]')?.innerText.startsWith({json.dumps(said)})")
+    assert expected and shown.locator(".answers tr.row").count() == min(len(expected), 60)
+    shown.reload()
+    until(shown, f"document.querySelector('p[role=status]')?.innerText.startsWith({json.dumps(said)})")
+
+
+def reward_of(row: dict[str, Any]) -> float:
+    return row["rewards"]["policy"]
+
+
+def test_curves_are_files_and_what_is_not_there_is_said(bundle, page):
+    folder, _, url, _ = bundle
+    shown = page.open("#/r/good", ".plot canvas")
+    figure = shown.locator("figure.chart").first
+    key = figure.get_attribute("data-key")
+    shown.wait_for_selector('figure a[download][href^="data/"]')
+    addresses = {
+        one.get_attribute("download"): one.get_attribute("href")
+        for one in figure.locator("a[download]").all()
+    }
+    name = key.replace("/", "-")
+    assert addresses.keys() == {f"{name}.csv", f"{name}.svg"}
+    rows = [line.split(",") for line in fetched(url + addresses[f"{name}.csv"]).splitlines()]
+    kept = [json.loads(line) for line in (folder / "good" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0] == ["step", key] and len(rows) == len(kept) + 1
+    for (step, value), row in zip(rows[1:], kept, strict=True):
+        assert int(step) == row["step"] and float(value) == pytest.approx(row[key], rel=1e-5)
+    drawn = ElementTree.fromstring(fetched(url + addresses[f"{name}.svg"]))
+    assert drawn.tag.endswith("svg") and key in "".join(drawn.itertext())
+    shown = page.open("#/r/good/rollouts", ".answers tr.row")
+    assert shown.locator(".only-bundled").is_visible()
+    assert not any(one.is_visible() for one in shown.locator("a[download]").all())
+
+
+def fetched(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        return answer.read().decode()
 
 
 def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):

@@ -142,11 +142,11 @@ def test_a_named_file_of_any_format_is_a_run(logs):
 
 
 def recognized(served) -> set[str]:
-    """The names in the list once no file is still to be looked at."""
+    """The names in the list once no file is still to be looked at, of logs of one training each."""
     end = time.monotonic() + 120
     while (found := get(served, "/api/v1/runs"))["waiting"] or time.monotonic() > end:
         time.sleep(0.1)
-    return {run["name"] for run in found["runs"]}
+    return {name for run in found["runs"] for name in (run["name"], *run["also"])}
 
 
 def write_foreign(folder: Path) -> set[str]:
@@ -224,11 +224,11 @@ class Answering(WorkerProcess):
 def settled(found: Recognized, folder: Path, names: tuple[str, ...]) -> list[bool | None]:
     """What is known of files once all were looked at."""
     for name in names:
-        found.is_log(folder / name, folder, catalog.stamp(folder / name))
+        found.is_log(name, folder, catalog.stamp(folder / name))
     end = time.monotonic() + 20
     while found.waiting and time.monotonic() < end:
         time.sleep(0.01)
-    return [found.is_log(folder / name, folder, catalog.stamp(folder / name)) for name in names]
+    return [found.is_log(name, folder, catalog.stamp(folder / name)) for name in names]
 
 
 def test_a_file_is_looked_at_once_and_one_that_grows_not_for_each_step(tmp_path):
@@ -420,6 +420,26 @@ def test_what_is_too_much_to_be_shown_is_said(tmp_path, monkeypatch):
     found = catalog.Catalog([tmp_path])
     assert len(found.places()) == 2 and len(found.audits) == 1
     assert [one.partition(" has ")[2].partition(";")[0] for one in found.problems] == ["3 logs", "3 audits"]
+
+
+def test_of_too_many_files_those_with_names_of_logs_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "MAX_LOOKED_AT", 20)
+    for i in range(40):
+        (tmp_path / f"a{i}.txt").write_text("notes\n")
+        (tmp_path / f"a{i}.json").write_text("{}")
+    printed = "".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60))
+    (tmp_path / "z.log").write_text(printed)
+    worker = Answering()
+    recognized_ = Recognized(Cache(None), worker)
+    found = catalog.Catalog([tmp_path], None, recognized_)
+    found.places()
+    end = time.monotonic() + 20
+    while recognized_.waiting and time.monotonic() < end:
+        time.sleep(0.01)
+    monkeypatch.setattr(catalog, "SECONDS_UNTIL_SHOWN", 0.0)
+    assert [one.name for one in found.places().values()] == ["z.log"] and len(worker.asked) == 20
+    assert "81 files that may be logs; 20 of them are looked at" in found.problems[0]
+    recognized_.close()
 
 
 def test_no_more_curves_are_kept_than_fit(tmp_path, monkeypatch):

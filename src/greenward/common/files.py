@@ -145,11 +145,15 @@ def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 
 
 def read_parquet(
-    error: type[GreenwardError], path: Path, columns: Callable[[Any], set[str]] | None = None
+    error: type[GreenwardError],
+    path: Path,
+    columns: Callable[[Any], set[str]] | None = None,
+    *,
+    within: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file, or of those of its columns that `columns` names, given the open file.
 
-    Raises an `error` without pyarrow, or for a broken file.
+    Raises an `error` without pyarrow, for a broken file, or a link that leads out of `within`.
     """
     try:
         from pyarrow import ArrowException, parquet
@@ -157,7 +161,7 @@ def read_parquet(
         raise error(f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow") from None
     try:
         with (
-            open_file(path, MAX_LOG_BYTES) as source,
+            open_file(path, MAX_LOG_BYTES, within=within) as source,
             parquet.ParquetFile(source, thrift_string_size_limit=1 << 24) as file,
         ):
             names = columns(file) if columns else None

@@ -11,19 +11,21 @@ import base64
 import hashlib
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from greenward.common.text import visible
-from greenward.reports.document import Report
+from greenward.reports.document import Chart, Charts, Report
 from greenward.reports.render import as_text
-from greenward.reports.svg import colour_key, draw, stacked_bar, style_sheet
+from greenward.reports.svg import colour_key, draw, printed, stacked_bar, style_sheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _SHAPES = {"wide": (520, 290), "small": (340, 190)}
+_NOTEBOOK_CHARTS = 4
 
 
 def render_html(report: Report) -> str:
@@ -64,8 +66,21 @@ def _environment() -> Environment:
 def mime_bundle(report: Report) -> dict[str, str]:
     """The report without its appendices as notebooks show it: `text/plain` and `text/html`.
 
-    The HTML is the page in a frame in which no script runs; its styles and the notebook's are apart.
+    The HTML is the headline, the first charts as images, and the page in a frame in which no script runs: its
+    styles and the notebook's are apart. A notebook that is not trusted drops frames and drawings, and shows
+    images.
     """
     shown = replace(report, sections=tuple(one for one in report.sections if one.level != "appendix"))
+    blocks = (block for section in shown.sections for block in section.blocks)
+    charts = (chart for block in blocks if isinstance(block, Charts) for chart in block.charts)
+    images = "".join(map(_image, islice(charts, _NOTEBOOK_CHARTS)))
     frame = '<iframe sandbox style="width:100%;height:36em;border:0" srcdoc="{}"></iframe>'
-    return {"text/plain": as_text(shown), "text/html": frame.format(escape(render_html(shown)))}
+    page = f"<details><summary>The whole report</summary>{frame.format(escape(render_html(shown)))}</details>"
+    headline = f"<p><b>{escape(visible(shown.title))}</b> {escape(visible(shown.headline))}</p>"
+    return {"text/plain": as_text(shown), "text/html": f"{headline}{images}{page}"}
+
+
+def _image(chart: Chart) -> str:
+    """A chart as an image that has all that it needs."""
+    drawn = base64.b64encode(printed(chart, *_SHAPES["small"]).encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{drawn}" alt="{escape(visible(chart.title))}">'

@@ -22,11 +22,12 @@ from urllib.parse import quote, unquote
 
 from greenward.common.errors import GreenwardError, RunError
 from greenward.common.files import UNEXPECTED
+from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json, writing
 from greenward.runs.selection import parse_query
 from greenward.ui import audits, comparing
 from greenward.ui.catalog import Place
-from greenward.ui.data import MAX_ROWS, Pages
+from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages
 from greenward.ui.security import HEADERS
 from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import findings_in
@@ -35,6 +36,9 @@ MAX_RUNS = 20
 MAX_COMPARED = 6  # runs, each pair of which is compared
 MAX_KEYS = 400
 MAX_POINTS = 600
+MAX_FILES = 24  # curves of a run that are saved as CSV and SVG
+MAX_ROWS_OF_FILE = 20_000
+MAX_LISTED = 5000  # answers of a run that are filtered in the browser
 MAX_DETAILS = 300  # answers of a run, with their groups and problems
 MAX_PROBLEMS = 200  # of the newest evaluation
 MAX_EVALUATIONS = 20
@@ -105,7 +109,10 @@ def _write(pages: Pages, places: Sequence[Place], assets: dict[str, tuple[bytes,
         key = canonical(address)
         if key in index:
             continue
-        if isinstance(content, bytes):
+        if isinstance(content, str):
+            index[key] = f"{len(index):06}{Path(address.partition('?')[0]).suffix}"
+            (out / "data" / index[key]).write_text(content, encoding="utf-8", errors="backslashreplace")
+        elif isinstance(content, bytes):
             index[key] = f"{len(index):06}.bin"
             (out / "data" / index[key]).write_bytes(content)
         else:
@@ -172,29 +179,46 @@ def _of_run(pages: Pages, place: Place) -> Iterator[tuple[str, Any]]:
     yield base, run
     whole = partial(pages.series, low=-infinite, high=infinite, points=MAX_POINTS, window=1)
     yield from _kept(f"{base}/series", whole, place, chosen)
+    marked = [key for mark in pages.marks(place) for key in mark["signals"]]
+    for key in [one for one in dict.fromkeys([*run["curated"], *marked]) if one in chosen][:MAX_FILES]:
+        asked = f"key={_part(key)}"
+        yield from _kept(f"{base}/series.svg?{asked}", _drawn, pages, place, key)
+        if run["rows"] <= MAX_ROWS_OF_FILE:
+            yield from _kept(f"{base}/series.csv?{asked}", _all_points, pages, place, key)
     for one in pages.catalog.audits_of(place):
         address = f"/api/v1/audits/{_part(one.id)}?run={_part(place.id)}"
         yield from _kept(address, audits.audit_in, pages.store, place, one)
-    if not place.logs:
+    if run["has_answers"]:
         yield from _kept_answers(pages, place, base)
+    if not place.logs:
         yield from _evaluations(place, base)
 
 
+def _all_points(pages: Pages, place: Place, key: str) -> str:
+    return "".join(pages.series_rows(place, [key], -float("inf"), float("inf")))
+
+
+def _drawn(pages: Pages, place: Place, key: str) -> str:
+    infinite = float("inf")
+    return standalone(pages.chart(place, [key], low=-infinite, high=infinite, log=False), *CHART_SIZE)
+
+
 def _kept_answers(pages: Pages, place: Place, base: str) -> Iterator[tuple[str, Any]]:
+    until = time.monotonic() + SECONDS_FOR_DIAGNOSIS
     try:
-        while pages.store.answers(place).share < 1:
-            pass  # each look reads on for a while
+        while pages.store.answers(place).share < 1 and time.monotonic() < until:
+            if place.logs:
+                time.sleep(0.1)  # the worker converts them; of a run's own, each look reads on for a while
     except OSError:  # the folder is a link
         return
     columns = pages.store.answers(place).columns
-    findings = [one["selection"] for one in findings_in(pages.verdict(place) or {}) if one["selection"]]
+    findings = [one["selection"] for one in findings_in(pages.linked(place) or {}) if one["selection"]]
     statuses = [f"status={_part(name)}" for name in columns.codes["status"].names[:20]]
     shown: dict[tuple[int, int], dict[str, Any]] = {}
     for selection in dict.fromkeys([*findings, *SELECTIONS, *statuses]):
         conditions = "" if selection == FOLDED else selection
-        found = pages.answers(
-            place, parse_query(conditions), first=0, count=MAX_ROWS, fold=selection == FOLDED
-        )
+        count = MAX_ROWS if selection else MAX_LISTED
+        found = pages.answers(place, parse_query(conditions), first=0, count=count, fold=selection == FOLDED)
         yield f"{base}/rollouts?{selection}", found
         for row in found["rows"][: MAX_DETAILS - len(shown)]:
             shown.setdefault((row["step"], row["row"]), row)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from shutil import rmtree
 from typing import BinaryIO
 
 MAX_CACHE_BYTES = 2 << 30
@@ -43,20 +44,31 @@ class Cache:
 
     def _drop_oldest(self, folder: Path) -> None:
         found = [
-            one for one in os.scandir(folder) if _KEPT.match(one.name) and one.is_file(follow_symlinks=False)
+            (_age_and_size(one), one)
+            for one in os.scandir(folder)
+            if _KEPT.match(one.name) and not one.is_symlink()
         ]
-        newest_first = sorted(((one.stat(follow_symlinks=False), one.path) for one in found), key=_age)
         total = 0
-        for status, path in newest_first:
-            total += status.st_size
+        for (_, size), one in sorted(found, key=lambda one: one[0]):
+            total += size
             if total > MAX_CACHE_BYTES:
-                os.unlink(path)
+                rmtree(one.path) if one.is_dir() else os.unlink(one.path)
 
     def file(self, run: Path, what: str) -> Path | None:
         """The file for what is kept of a run."""
         if self.folder is None:
             return None
         return self.folder / f"{digest_of(run, 16)}.{what}"
+
+    def folder_of(self, run: Path, what: str) -> Path | None:
+        """The folder for what is kept of a run in several files."""
+        found = self.file(run, what)
+        if found is not None:
+            try:
+                found.mkdir(mode=0o700, exist_ok=True)
+            except OSError:
+                return None
+        return found
 
     def write(self, file: Path | None, content: bytes | Callable[[BinaryIO], object]) -> None:
         """Write a file whole or not at all; a full disk or missing rights cost only time."""
@@ -87,5 +99,14 @@ def _is_private(folder: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _age(found: tuple[os.stat_result, str]) -> float:
-    return -found[0].st_mtime
+def _age_and_size(entry: os.DirEntry[str]) -> tuple[float, int]:
+    """Minus the time of change of a file, or of the newest one in a folder; and their size in bytes."""
+    if entry.is_dir(follow_symlinks=False):
+        every = [
+            os.stat(os.path.join(inside, name), follow_symlinks=False)
+            for inside, _, names in os.walk(entry.path)
+            for name in names
+        ]
+    else:
+        every = [entry.stat(follow_symlinks=False)]
+    return -max((one.st_mtime for one in every), default=0.0), sum(one.st_size for one in every)

@@ -52,6 +52,7 @@ MAX_DEPTH = 4
 NO_FILE: Stamp = (0, 0, 0)
 MAX_ENTRIES = 20_000
 MAX_LOGS = 1000  # of other trainers, in a folder
+MAX_LOOKED_AT = 4000  # files below a folder that may be logs
 MAX_AUDITS = 100
 MAX_INNER = 200  # runs in one log
 SECONDS_BETWEEN_SCANS = 3.0
@@ -62,6 +63,7 @@ _MAX_SMALL = 4 << 20
 _TAIL_BYTES = 16 << 10
 _INSIDE = frozenset({ROLLOUTS, TOKENS, EVALUATIONS, CHECKPOINTS})
 _AUDIT = re.compile(r".*audit.*\.json", re.IGNORECASE)
+_OF_LOGS = ("", ".log", ".out", ".jsonl", ".csv", ".tsv")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -124,6 +126,7 @@ class Catalog:
         self._places: dict[str, Place] = {}
         self._listings: dict[Path, tuple[Stamp, _Listing]] = {}
         self._listings_before: dict[Path, tuple[Stamp, _Listing]] = {}
+        self._candidates: dict[Path, tuple[Any, list[tuple[Path, str]]]] = {}
         self._cards: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._configs: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._scanned = float("-inf")
@@ -187,10 +190,7 @@ class Catalog:
                 path = one.files[0] if not one.format.whole_folder else folder / one.name
                 path = path if path.exists() else one.files[0].parent
                 self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=one.files))
-            others = sorted(
-                (path for path, is_tracker in logs if not is_tracker), key=lambda one: _natural(str(one))
-            )
-            for files in self._recognized_in(folder, others, [one.files for one in trackers]):
+            for files in self._recognized_in(folder, logs, [one.files for one in trackers]):
                 path = files[0] if len(files) == 1 else files[0].parent
                 self._add_log(add, Place("", path, folder, _name_in(path, folder), logs=files))
             for path in audit_files[:MAX_AUDITS]:
@@ -200,19 +200,44 @@ class Catalog:
                 audits[identifier] = Place(identifier, path, folder, visible(name))
         self._places, self.audits = found, audits
 
+    def _candidates_in(
+        self, folder: Path, logs: list[tuple[Path, bool]], of_trackers: Sequence[tuple[Path, ...]]
+    ) -> list[tuple[Path, str]]:
+        """Files that may be logs, and their names in `folder`: those with the names of logs before others.
+
+        What repeats a tracker's log is left out. They are put in order again once there are others.
+        """
+        known = self._candidates.get(folder)
+        if known is not None and known[0] == (
+            logs,
+            of_trackers,
+        ):  # of the same objects, which is told at once
+            return known[1]
+        repeated = repeats(file for files in of_trackers for file in files)
+        others = [path for path, is_tracker in logs if not is_tracker and not repeated(path)]
+        others.sort(key=lambda one: (one.suffix not in _OF_LOGS, _natural(str(one))))
+        found = [(path, path.relative_to(folder).as_posix()) for path in others]
+        self._candidates[folder] = ((logs, of_trackers), found)
+        return found
+
     def _recognized_in(
-        self, folder: Path, paths: Sequence[Path], of_trackers: Sequence[tuple[Path, ...]]
+        self, folder: Path, logs: list[tuple[Path, bool]], of_trackers: Sequence[tuple[Path, ...]]
     ) -> list[tuple[Path, ...]]:
         """The files of each log that was recognized among some below `folder`, in their order.
 
-        Curves that were exported one by one are of one log, and what repeats a tracker's is none.
+        Curves that were exported one by one are of one log.
         """
         if self._recognized is None:
             return []
-        repeated = repeats(file for files in of_trackers for file in files)
+        candidates = self._candidates_in(folder, logs, of_trackers)
+        if len(candidates) > MAX_LOOKED_AT:
+            self.problems.append(
+                f"{folder} has {len(candidates):,} files that may be logs; {MAX_LOOKED_AT:,} of them are "
+                "looked at. Name a folder in it, or a log."
+            )
         found: dict[Path, list[Path]] = {}
-        for path in paths:
-            if not repeated(path) and self._recognized.is_log(path, folder, stamp(path)):
+        for path, name in candidates[:MAX_LOOKED_AT]:
+            if self._recognized.is_log(name, folder, stamp(path)):
                 found.setdefault(path.parent if is_exported_curve(path.name) else path, []).append(path)
         if len(found) > MAX_LOGS:
             self.problems.append(f"{folder} has {len(found):,} other logs; the first {MAX_LOGS:,} are shown.")

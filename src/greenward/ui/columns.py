@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -26,7 +26,16 @@ import numpy as np
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
 from greenward.diagnostics.readers.names import translated
-from greenward.runs.answers import NAMES, AnswerColumns, Codes, FileRows, modified, parsed_row, rows_of_file
+from greenward.runs.answers import (
+    NAMES,
+    AnswerColumns,
+    Codes,
+    FileRows,
+    modified,
+    parsed_row,
+    read_rows_at,
+    rows_of_file,
+)
 from greenward.runs.files import from_json_number
 from greenward.runs.prompts import Prompts
 from greenward.runs.reading import CONFIG, METRICS, ROLLOUTS, is_step, step_name, steps_in
@@ -175,9 +184,15 @@ class Metrics:
 
 
 class Answers:
-    """The columns of the answers of a run, and which files they were read from."""
+    """The columns of the answers of a run, and which files they were read from.
+
+    `converted` is the share of another trainer's answers that are in those files.
+    """
 
     def __init__(self) -> None:
+        self.path = self.root = Path()
+        self.converted = 1.0
+        self.problems: tuple[str, ...] = ()
         self.columns = AnswerColumns()
         self.files: dict[int, tuple[int, int, int]] = {}  # by step
         self.waiting: list[tuple[int, Path]] = []
@@ -190,7 +205,18 @@ class Answers:
     @property
     def share(self) -> float:
         every = len(self.files) + len(self.waiting)
-        return len(self.files) / every if every else 1.0
+        return self.converted * (len(self.files) / every if every else 1.0)
+
+    @property
+    def whys(self) -> list[str]:
+        """Why some answers cannot be read."""
+        return [*self.problems, *self.unread.values()]
+
+    def read(
+        self, places: Sequence[int] | np.ndarray, texts: Sequence[str] = ()
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(place, row) of answers, as `read_rows_at` gives them."""
+        return read_rows_at(self.path, self.columns, places, within=self.root, texts=texts)
 
     @property
     def nbytes(self) -> int:
@@ -203,6 +229,7 @@ class Answers:
 
         A file that cannot be read is named in `unread`, and hides no other.
         """
+        self.path, self.root = place.path, place.root
         folder = place.path / ROLLOUTS
         if leads_out(folder, place.root):
             raise OSError(None, "it is a link that leads out of its folder", str(folder))

@@ -10,7 +10,7 @@ import numpy as np
 
 from greenward.common.errors import GreenwardError, RunError
 from greenward.common.text import visible
-from greenward.runs.answers import numbers_in, read_rows_at
+from greenward.runs.answers import numbers_in
 from greenward.runs.files import to_json
 from greenward.runs.reading import (
     WITHOUT_EFFECT,
@@ -21,7 +21,16 @@ from greenward.runs.reading import (
     read_sessions,
 )
 from greenward.ui.catalog import Place
-from greenward.ui.data import MAX_TEXT, Pages, evaluation_record, highlighted, history, listed, shown_number
+from greenward.ui.data import (
+    MAX_TEXT,
+    Pages,
+    are_judged,
+    evaluation_record,
+    highlighted,
+    history,
+    listed,
+    shown_number,
+)
 
 MAX_RUNS = 20
 MAX_GROUP = 16
@@ -167,12 +176,13 @@ def _evaluated(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def group(pages: Pages, place: Place, step: int, name: str) -> dict[str, Any]:
     """The answers that were compared with each other at a step, the best first, with what differs from it."""
-    columns = pages.store.answers(place).columns
+    found = pages.store.answers(place)
+    columns = found.columns
     number = columns.codes["group"].get(name)
     places = np.flatnonzero((columns.steps == step) & (columns.names["group"] == number))
     if number is None or not len(places):
         raise RunError("There is no such group, or its answers are still being read.")
-    contents = dict(read_rows_at(place.path, columns, places[:64], within=place.root))
+    contents = dict(found.read(places[:64]))
     rewards = columns.numbers["reward"][places]
     order = places[np.argsort(-np.nan_to_num(rewards, nan=-np.inf), kind="stable")]
     best = str(contents.get(int(order[0]), {}).get("answer", ""))
@@ -194,18 +204,21 @@ def group(pages: Pages, place: Place, step: int, name: str) -> dict[str, Any]:
         "passed": passed,
         "mean": shown_number(known.mean()) if len(known) else None,
         "spread": shown_number(known.std()) if len(known) else None,
-        "reason": _no_signal(known, passed, len(places)),
+        "judged": are_judged(columns),
+        "reason": _no_signal(known, passed if are_judged(columns) else None, len(places)),
         "cards": cards,
     }
 
 
-def _no_signal(rewards: np.ndarray, passed: int, size: int) -> str:
-    """Why a group taught nothing; empty where its rewards differ."""
+def _no_signal(rewards: np.ndarray, passed: int | None, size: int) -> str:
+    """Why a group taught nothing; empty where its rewards differ. `passed` is None where none was judged."""
     if len(rewards) < 2:
         return "It has fewer than two rewards: there is nothing to compare with."
     if float(rewards.max() - rewards.min()) > 1e-6:
         return ""
-    said = {size: "All answers passed", 0: "No answer passed"}.get(passed, "All rewards are equal")
+    said = "All rewards are equal"
+    if passed is not None:
+        said = {size: "All answers passed", 0: "No answer passed"}.get(passed, said)
     return f"{said}, so each answer's advantage is 0 and the group taught nothing."
 
 
@@ -232,7 +245,7 @@ def problem(pages: Pages, place: Place, task: str) -> dict[str, Any]:
     hashes, firsts, counts = np.unique(columns.same[places], return_index=True, return_counts=True)
     order = sorted(range(len(hashes)), key=lambda one: (-counts[one], firsts[one]))[:MAX_CLUSTERS]
     heads = places[firsts[order]] if len(order) else places[:0]
-    contents = dict(read_rows_at(place.path, columns, np.sort(heads), within=place.root))
+    contents = dict(found.read(np.sort(heads)))
     clusters = []
     for one, at in zip(order, map(int, heads), strict=True):
         inside = places[columns.same[places] == hashes[one]]
@@ -255,6 +268,7 @@ def problem(pages: Pages, place: Place, task: str) -> dict[str, Any]:
     return {
         "task": visible(task, 300),
         "count": len(places),
+        "judged": are_judged(columns),
         "history": history(columns, places),
         "clusters": clusters,
         "different": len(hashes),

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,6 @@ from greenward.runs.answers import (
     is_number,
     numbers_in,
     prompt_number,
-    read_rows_at,
 )
 from greenward.runs.files import read_json, to_json
 from greenward.runs.prompts import Prompts, holding
@@ -35,8 +35,9 @@ from greenward.runs.reading import evaluation_files, flattened
 from greenward.runs.selection import Selection, group_numbers, text_and_task
 from greenward.ui import audits
 from greenward.ui.catalog import Catalog, Place, plain_value, stamp
-from greenward.ui.columns import Metrics
+from greenward.ui.columns import Answers, Metrics
 from greenward.ui.logs import LogStore
+from greenward.ui.repeated import Repeated, folder_of
 from greenward.ui.series import MAX_POINTS, curve, smoothed
 from greenward.ui.tokens import has_tokens
 from greenward.ui.verdicts import Verdicts, findings_in
@@ -47,6 +48,7 @@ MAX_COMPARED = 1500  # characters of a failure, since comparing takes time that 
 PREVIEW_CHARS = 240
 FACETS = ("status", "error", "stop", "task")
 MAX_FACET_VALUES = 60
+CHART_SIZE = 640, 360  # of a file
 HISTOGRAMS = ("reward", "advantage", "tokens")
 BINS, STEP_BINS = 28, 80
 SECONDS_OF_SEARCH = 1.5
@@ -82,6 +84,7 @@ class Pages:
     ) -> None:
         """`others` are closed with the pages."""
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
+        self._repeated = Repeated(store)
         self._closed = (verdicts, *others, store)
 
     def close(self) -> None:
@@ -94,6 +97,16 @@ class Pages:
         found = self.verdicts.get(place, first=first)
         if place.logs and place.inner is None:
             self.catalog.inner[place.id] = (found or {}).get("inner", [])
+        return found
+
+    def linked(self, place: Place) -> dict[str, Any] | None:
+        """The diagnosis, made before all others; its findings lead to answers only where there are any."""
+        found = self.verdict(place, first=True)
+        if found is None or not place.logs or self.store.revision(place):
+            return found
+        found = deepcopy(found)
+        for one in findings_in(found):
+            one["selection"] = ""
         return found
 
     def runs(self) -> dict[str, Any]:
@@ -111,6 +124,13 @@ class Pages:
             found = None if card["parent"] else self.verdict(places[card["id"]])
             card["verdict"] = None if found is None else _brief(found)
             card |= _of_log(found)
+        also = self.repeated()
+        hidden = {one.id for others in also.values() for one in others}
+        rows = [
+            {**card, "also": [one.name for one in also.get(card["id"], ())]}
+            for card in rows
+            if card["id"] not in hidden
+        ]
         return {
             "folders": [visible(str(folder)) for folder in self.catalog.folders],
             "problems": [visible(one) for one in self.catalog.problems],
@@ -122,10 +142,20 @@ class Pages:
             and all(card["parent"] or card["verdict"] for card in rows),
         }
 
+    def repeated(self) -> dict[str, list[Place]]:
+        """The logs that the list does not show, by the identifier of the one of the same training."""
+        places = self.catalog.places()
+        signals = {}
+        for place in places.values():
+            read = (self.verdict(place) or {}).get("read") if place.logs and place.inner is None else None
+            if read:
+                signals[place.id] = read["signals"]
+        return self._repeated.others(places.values(), signals)
+
     def changes(self, place: Place | None) -> dict[str, Any]:
         """A text that changes with all that is shown, and whether anything is being written."""
         if place is not None:
-            found: Any = self.catalog.revision(place)
+            found: Any = (self.store.revision(place), *self.catalog.revision(place))
             running = bool(found[-1])
             exists = place.path.exists()
         else:
@@ -152,7 +182,7 @@ class Pages:
             notes.append(f"This run was resumed or cut: {metrics.dropped} row(s) that were here are gone.")
         if metrics.non_finite:
             notes.append(f"{metrics.non_finite} value(s) are NaN or infinite; they are gaps in the curves.")
-        verdict = self.verdict(place, first=True)
+        verdict = self.linked(place)
         if place.logs and verdict is not None and verdict.get("error"):
             notes.append(verdict["headline"])
         if left_out := (verdict or {}).get("read", {}).get("left_out"):
@@ -168,6 +198,7 @@ class Pages:
             "names": {**(verdict or {}).get("read", {}).get("names", {}), **_shown(metrics.theirs)},
             "rows": len(metrics.steps),
             "share": metrics.share,
+            "has_answers": not place.logs or bool(self.store.revision(place)),
             "first_step": int(metrics.steps[0]) if len(metrics.steps) else None,
             "last_step": int(metrics.steps[-1]) if len(metrics.steps) else None,
             "config": {key: plain_value(value) for key, value in self.settings(place, verdict)},
@@ -178,6 +209,7 @@ class Pages:
                 for one in self.catalog.places().values()
                 if one.inner is not None and place.inner is None and one.path == place.path
             ],
+            "also": [[one.id, one.name] for one in self.repeated().get(place.id, ())] if place.logs else [],
             "audits": [
                 [one.id, one.name]
                 for one in self.catalog.audits_of(place)
@@ -269,7 +301,7 @@ class Pages:
 
     def marks(self, place: Place) -> list[dict[str, Any]]:
         """The findings with an onset: where they stand in the curves of their signals."""
-        found = findings_in(self.verdict(place, first=True) or {})
+        found = findings_in(self.linked(place) or {})
         return [{**one["onset"], **one} for one in found if one["onset"]]
 
     def series_rows(self, place: Place, keys: Sequence[str], low: float, high: float) -> Iterator[str]:
@@ -291,7 +323,7 @@ class Pages:
         matching = np.flatnonzero(mask)
         searched = 1.0
         if selection.text:
-            matching, searched = self._with_text(place, columns, matching, selection.text)
+            matching, searched = self._with_text(place, found, matching, selection.text)
             mask = np.zeros(len(columns), bool)
             mask[matching] = True
         number = len(matching)
@@ -305,7 +337,7 @@ class Pages:
             shown = matching
         ordered = selection.order(columns, shown, first + count)[first:]
         ordered = ordered[:count]
-        contents = dict(read_rows_at(place.path, columns, np.sort(ordered), within=place.root))
+        contents = dict(found.read(np.sort(ordered)))
         missing = [name for name in _own_fields(selection) if name not in columns.numbers]
         return {
             "total": len(columns),
@@ -317,9 +349,11 @@ class Pages:
             "query": str(selection),
             "unknown": [*selection.unknown, *(f"no answer has {name}" for name in missing)],
             "broken": columns.broken,
-            "unread": list(found.unread.values())[:3],
+            "unread": [_text(why, 500) for why in [*self._other_logs(place), *found.whys][:4]],
             "dropped": found.dropped,
             "columns": {"terms": columns.terms, "roles": columns.roles},
+            "judged": are_judged(columns),
+            "counted": bool(np.isfinite(columns.numbers["tokens"]).any()),
             "rows": [
                 {**listed(columns, int(one), contents.get(int(one), {})), "times": times.get(int(one), 1)}
                 for one in ordered
@@ -329,12 +363,33 @@ class Pages:
             "steps": _step_bars(columns, mask),
         }
 
+    def _other_logs(self, place: Place) -> list[str]:
+        """That other trainings have their logs in the folder of a log whose answers are shown, if any."""
+        if not place.logs or not self.store.revision(place):
+            return []
+        same = next(
+            (one for one in self.repeated().items() if place.id in (one[0], *(other.id for other in one[1]))),
+            (place.id, []),
+        )
+        of_one = {same[0], *(other.id for other in same[1])}
+        others = [
+            one.name
+            for one in self.catalog.places().values()
+            if one.logs and one.inner is None and one.id not in of_one and folder_of(one) == folder_of(place)
+        ]
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        named = f"{', '.join(others[:3])}{more}"
+        return [f"The folder has other logs ({named}): of which one these answers are, is not told."] * bool(
+            others
+        )
+
     def answer_rows(self, place: Place, selection: Selection, form: str) -> Iterator[str]:
         """All answers that a selection holds, in its order: JSON Lines as they were written, or CSV."""
-        columns = self.store.answers(place).columns
+        found = self.store.answers(place)
+        columns = found.columns
         matching = np.flatnonzero(selection.mask(columns))
         if selection.text:
-            matching, _ = self._with_text(place, columns, matching, selection.text, seconds=float("inf"))
+            matching, _ = self._with_text(place, found, matching, selection.text, seconds=float("inf"))
         ordered = selection.order(columns, matching)
         fields = ["step", "row", "status", "task", "reward", "advantage", "tokens", "stop", "error", "group"]
         own = [*columns.terms, *columns.roles]
@@ -342,7 +397,7 @@ class Pages:
             yield _csv_line([*fields, *own, "answer"])
         for begin in range(0, len(ordered), 256):
             block = ordered[begin : begin + 256]
-            contents = dict(read_rows_at(place.path, columns, np.sort(block), within=place.root))
+            contents = dict(found.read(np.sort(block)))
             for one in map(int, block):
                 row = contents.get(one, {})
                 if form == "csv":
@@ -356,7 +411,7 @@ class Pages:
     def _with_text(
         self,
         place: Place,
-        columns: AnswerColumns,
+        answers: Answers,
         places: np.ndarray,
         texts: Sequence[str],
         seconds: float = SECONDS_OF_SEARCH,
@@ -366,7 +421,7 @@ class Pages:
         """
         until = time.monotonic() + seconds
         prompts = Prompts()
-        if columns.prompts.any():
+        if answers.columns.prompts.any():
             with suppress(RunError):  # the page of an answer says why its prompt cannot be read
                 while (prompts := self.store.prompts(place)).share < 1 and time.monotonic() < until:
                     pass  # each look reads on for a while
@@ -374,7 +429,7 @@ class Pages:
         done = 0
         while done < len(places) and (done == 0 or time.monotonic() < until):
             block = places[done : done + _SEARCHED_AT_ONCE]
-            found += holding(place.path, columns, block, texts, prompts, place.root)
+            found += holding(answers.path, answers.columns, block, texts, prompts, answers.root)
             done += len(block)
         share = done / len(places) if len(places) else 1.0
         return np.array(found, np.int64), share * prompts.share
@@ -414,7 +469,7 @@ class Pages:
                 raise RunError(f"The answers of this run are being read: {found.share:.0%} so far.")
             return None
         at = int(places[0])
-        content = next((one for _, one in read_rows_at(place.path, columns, [at], within=place.root)), {})
+        content = next((one for _, one in found.read([at])), {})
         answer = str(content.get("answer", ""))
         turns = found_turns if isinstance(found_turns := content.get("transcript"), list) else []
         numbers, _ = group_numbers(columns)
@@ -453,7 +508,10 @@ class Pages:
             "same_count": int(same.sum()),
             "same_steps": [int(columns.steps[same].min()), int(columns.steps[same].max())],
             "history": history(columns, order),
-            "has_tokens": has_tokens(place, step),
+            "judged": are_judged(columns),
+            "has_tokens": not place.logs and has_tokens(place, step),
+            "source": _text(str(content.get("source") or ""), 300) if place.logs else "",
+            "fields": _fields(content),
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
         }
@@ -617,8 +675,24 @@ def history(columns: AnswerColumns, places: np.ndarray) -> list[list[Any]]:
     return found
 
 
+def are_judged(columns: AnswerColumns) -> bool:
+    """Whether any answer says how it fared: other trainers keep rewards only."""
+    unknown = [columns.codes["status"].get(name, -1) for name in ("unknown", "")]
+    return not bool(np.isin(columns.names["status"], unknown).all())
+
+
 def _neighbour(columns: AnswerColumns, at: int) -> list[int] | None:
     return [int(columns.steps[at]), int(columns.rows[at])] if 0 <= at < len(columns) else None
+
+
+def _fields(content: Mapping[str, Any]) -> list[list[str]]:
+    """The further texts that another trainer wrote into a row, by name."""
+    fields = content.get("fields")
+    return (
+        [[_text(name, 200), _text(str(text))] for name, text in fields.items()]
+        if isinstance(fields, dict)
+        else []
+    )
 
 
 _EXPECTED = re.compile(r"(?P<call>.*?): expected (?P<expected>.*), got (?P<got>.*)", re.DOTALL)

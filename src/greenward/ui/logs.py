@@ -19,6 +19,7 @@ from greenward.common.errors import DiagnosticsError
 from greenward.common.files import UNEXPECTED
 from greenward.diagnostics.readers import read_run_signals, run_names
 from greenward.diagnostics.signals import RunSignals
+from greenward.ui.beside import BesideLogs
 from greenward.ui.cache import Cache, Stamp
 from greenward.ui.catalog import MAX_INNER, Place, stamp
 from greenward.ui.columns import MAX_HELD_BYTES, MAX_KEYS, Answers, Metrics, Store
@@ -67,8 +68,10 @@ def as_metrics(run: RunSignals) -> tuple[Metrics, int]:
 class LogStore(Store):
     """The arrays of all runs; those of logs come from files that the worker wrote."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, beside: BesideLogs | None = None) -> None:
+        """Without `beside`, no log has answers."""
         super().__init__(cache)
+        self._beside = beside
         self._kept = cache
         self._temporary: TemporaryDirectory[str] | None = None
         self._read: OrderedDict[str, tuple[Stamp, Metrics]] = OrderedDict()
@@ -102,7 +105,18 @@ class LogStore(Store):
         return found
 
     def answers(self, place: Place) -> Answers:
-        return Answers() if place.logs else super().answers(place)
+        if not place.logs:
+            return super().answers(place)
+        if self._beside is None or not self._beside.revision(place):
+            return Answers()
+        kept, share, problems = self._beside.converted(place)
+        found = super().answers(kept)
+        found.converted, found.problems = share, problems
+        return found
+
+    def revision(self, place: Place) -> tuple[int, ...]:
+        """What changes when there are other answers beside a log; false where there are none."""
+        return () if self._beside is None else self._beside.revision(place)
 
     def close(self) -> None:
         """Delete what is kept for this server only."""

@@ -45,6 +45,10 @@ class WorkerProcess:
                 process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
                 return json.loads(process.stdout.readline())
+            except (OSError, ValueError):  # it ended, or is about to: the next request is for another one
+                process.kill()
+                process.wait()
+                raise
             finally:
                 late.cancel()
 

@@ -22,7 +22,7 @@ from greenward.ui.process import WorkerProcess
 MAX_WAITING = 2000  # files
 SECONDS_BETWEEN = 30.0  # looks at a file that changes
 _MAX_RECORD = 16 << 20
-_WORTH_KEEPING = 64  # files between two writings of what is kept
+_WORTH_KEEPING = 500  # files between two writings of what is kept
 
 
 class _Seen(NamedTuple):
@@ -37,7 +37,7 @@ class Recognized:
     def __init__(self, cache: Cache, worker: WorkerProcess) -> None:
         self._cache, self._worker = cache, worker
         self._seen: dict[Path, dict[str, _Seen]] = {}
-        self._waiting: dict[Path, tuple[Path, Stamp]] = {}
+        self._waiting: dict[tuple[Path, str], Stamp] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -48,9 +48,9 @@ class Recognized:
         """How many files are still to be looked at."""
         return len(self._waiting)
 
-    def is_log(self, path: Path, folder: Path, stamp: Stamp) -> bool | None:
-        """Whether the file at `path`, below `folder`, is the log of a training; None while not known."""
-        seen = self._of(folder).get(path.relative_to(folder).as_posix())
+    def is_log(self, name: str, folder: Path, stamp: Stamp) -> bool | None:
+        """Whether the file `name`, below `folder`, is the log of a training; None while not known."""
+        seen = self._of(folder).get(name)
         if seen is not None:
             grew = seen.stamp[0] == stamp[0] and seen.stamp[1] <= stamp[1]
             if seen.stamp == stamp or (grew and seen.is_log):
@@ -59,7 +59,7 @@ class Recognized:
                 return seen.is_log
         with self._changed:
             if len(self._waiting) < MAX_WAITING and not self._closed:
-                self._waiting.setdefault(path, (folder, stamp))
+                self._waiting.setdefault((folder, name), stamp)
                 self._changed.notify()
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, daemon=True)
@@ -96,14 +96,14 @@ class Recognized:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
-                path, (folder, stamp) = next(iter(self._waiting.items()))
-            found = self._ask(path, folder)
-            self._of(folder)[path.relative_to(folder).as_posix()] = _Seen(stamp, found, time.monotonic())
+                (folder, name), stamp = next(iter(self._waiting.items()))
+            found = self._ask(folder / name, folder)
+            self._of(folder)[name] = _Seen(stamp, found, time.monotonic())
             unwritten[folder] = unwritten.get(folder, 0) + 1
             with self._changed:
                 is_last = len(self._waiting) == 1
                 self.revision += found or is_last
-                del self._waiting[path]
+                del self._waiting[folder, name]
             for one in [one for one, count in unwritten.items() if is_last or count >= _WORTH_KEEPING]:
                 self._write(one)
                 del unwritten[one]

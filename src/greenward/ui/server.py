@@ -34,10 +34,11 @@ from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import audits, comparing
+from greenward.ui.beside import BesideLogs
 from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.data import MAX_ROWS, Pages
+from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages
 from greenward.ui.logs import LogStore
 from greenward.ui.process import WorkerProcess
 from greenward.ui.recognized import Recognized
@@ -169,7 +170,7 @@ def make_app(
         place, chosen = place_of(request), _Chosen(request)
         log = request.query_params.get("log") == "1"
         drawn = standalone(
-            pages.chart(place, chosen.keys, low=chosen.low, high=chosen.high, log=log), 640, 360
+            pages.chart(place, chosen.keys, low=chosen.low, high=chosen.high, log=log), *CHART_SIZE
         )
         return _download(iter([drawn]), "image/svg+xml", f"{place.id}.svg")
 
@@ -270,9 +271,10 @@ def make_app(
 
 def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
     kept, worker = Cache(cache), WorkerProcess()
-    store, recognized = LogStore(kept), Recognized(kept, worker)
+    beside, recognized = BesideLogs(kept, worker), Recognized(kept, worker)
+    store = LogStore(kept, beside)
     catalog = Catalog(folders, kept, recognized)
-    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, worker))
+    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, beside, worker))
 
 
 def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:

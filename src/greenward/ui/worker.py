@@ -1,8 +1,9 @@
 """Diagnoses runs in a process of its own: a request comes in, a record goes out, a line each.
 
 A request is the path of a run, or a mapping: the path of another trainer's log, the name of the run in it,
-and the file into which its curves are to be written; or a file that may be the log of a training, and the
-folder that no link may lead out of.
+and the file into which its curves are to be written; a file that may be the log of a training, and the
+folder that no link may lead out of; or the folder of a log whose answers are to be converted, that folder,
+and the one into which they are to be written.
 
 It runs at low priority, so that a training on the same machine is not slowed, and with bounded memory.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from greenward.common.errors import GreenwardError
+from greenward.common.files import UNEXPECTED
 from greenward.common.text import visible
 from greenward.diagnostics.diagnose import diagnose_run, diagnose_signals
 from greenward.diagnostics.finding import Diagnosis, Thresholds
@@ -31,13 +33,14 @@ from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import Occurrence
 from greenward.runs.files import to_json
 from greenward.ui.columns import Metrics
+from greenward.ui.conversion import keep_answers
 from greenward.ui.logs import SeveralRunsError, as_metrics, read_log
 from greenward.ui.series import curve
-from greenward.ui.verdicts import findings_in
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60
 CPU_SECONDS_OF_A_LOOK = 10  # at a file that may be a log
+SECONDS_OF_ANSWERS = 2.0  # after which others are asked for
 SPARK_POINTS = 60
 MAX_SETTINGS = 1000  # of the config in a log
 SPARK = ("reward/mean", "pass_rate", "reward", "loss")
@@ -57,6 +60,9 @@ def main() -> None:
         if isinstance(asked, dict) and "log" in asked:
             signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_OF_A_LOOK)
             found = is_training_log(Path(asked["log"]), Path(asked["within"]))  # False where it takes longer
+        elif isinstance(asked, dict) and "answers" in asked:
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+            found = converted(**asked)
         else:
             signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
             found = diagnosed_log(**asked) if isinstance(asked, dict) else diagnosed(Path(asked))
@@ -91,11 +97,20 @@ def diagnosed_log(path: str, inner: str | None, out: str) -> dict[str, Any]:
             curves.save(opened)
         os.replace(temporary, out)
         record = record_of(diagnose_signals(run, Thresholds()))
-        for one in findings_in(record):
-            one["selection"] = ""  # its answers are not among those that the pages read
         return {**record, "read": _read(run, curves, left_out)}
 
     return _bounded(found)
+
+
+def converted(answers: str, within: str, out: str) -> dict[str, Any]:
+    """What `keep_answers` says after some seconds of work, or why there is nothing."""
+    try:
+        return keep_answers(Path(answers), Path(within), Path(out), SECONDS_OF_ANSWERS)
+    except GreenwardError as error:
+        said = str(error).partition("\n")[0]
+    except (OSError, *UNEXPECTED) as error:
+        said = str(getattr(error, "strerror", None) or error) or type(error).__name__
+    return {"share": 1.0, "problems": [f"The answers beside the log cannot be read: {visible(said, 300)}"]}
 
 
 def _read(run: RunSignals, curves: Metrics, left_out: int) -> dict[str, Any]:

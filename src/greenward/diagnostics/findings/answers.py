@@ -28,7 +28,7 @@ from greenward.diagnostics.finding import (
     Watched,
     not_made,
 )
-from greenward.diagnostics.readers.formats import Rollout, read_rollouts
+from greenward.diagnostics.readers.answers import Rollout, read_rollouts
 from greenward.diagnostics.signal_tests import find_signal_change, lasting_change, late_mean
 from greenward.diagnostics.signals import LENGTH, PASS_RATE, UNIQUE, RunSignals
 from greenward.reports.document import AnsweredTask, Answers, Fact, ShownAnswer, value_text

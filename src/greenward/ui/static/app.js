@@ -1,5 +1,5 @@
 // The frame around all pages: which page an address means, polling for what is new, keys, and the head.
-import { age, api, connection, getJson, go, html, link, nothing, render, Query, Refused, runLink } from "/static/core.js";
+import { api, connection, getJson, go, html, link, nothing, render, Query, Refused, runLink } from "/static/core.js";
 import { addressed, bundled, here, mend } from "/static/bundled.js";
 import { redraw } from "/static/chart.js";
 import { RunsPage } from "/static/pages/runs.js";

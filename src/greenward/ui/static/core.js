@@ -68,11 +68,6 @@ export class Query {
     if (value !== "" && value !== null && value !== undefined) made.parts.push({ name, operator, value: String(value) });
     return made;
   }
-  adding(name, value) {
-    const made = this.copy();
-    made.parts.push({ name, operator: "=", value: String(value) });
-    return made;
-  }
   toString() {
     const safe = (text) => encodeURIComponent(text).replace(/%2F/g, "/").replace(/%2C/g, ",").replace(/%3A/g, ":");
     return this.parts.map((part) => safe(part.name) + part.operator + safe(part.value)).join("&");
@@ -160,6 +155,20 @@ export function rangeBar(after, before) {
   return html`<svg class="range" viewBox="0 0 88 12" aria-hidden="true">${svg`<line x1="4" x2="84" y1="6" y2="6"></line><line class="of" x1=${x(after.low)} x2=${x(after.high)} y1="6" y2="6"></line><circle cx=${x(after.value)} cy="6" r="3.5"></circle>${before ? svg`<circle class="was" cx=${x(before.value)} cy="6" r="3"></circle>` : nothing}`}</svg>`;
 }
 
+// What all pages have: what the address names, and a way to draw anew.
+export class Page {
+  loaded = false;
+  constructor(params, query, update) {
+    Object.assign(this, { params, query, update });
+  }
+  same = (params) => params.id === this.params.id;
+  where = (query) => link(runLink(this.params.id, "rollouts"), query);
+}
+
+// A fact in a list of them; none where nothing is known.
+export const fact = (name, value) => (value === "" || value === null || value === undefined ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
+export const table = (label, heads, rows) => html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>${heads.length ? html`<thead><tr>${heads.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>` : nothing}<tbody>${rows}</tbody></table></div>`;
+
 // Rows of one height: only those in sight are in the page.
 export class Window {
   constructor(height, narrowHeight) {
@@ -181,5 +190,3 @@ export class Window {
     return html`${space(begin, "above")}${repeat(places, (place) => place, row)}${space(total - end, "below")}`;
   }
 }
-
-export const download = (address, name) => html`<a href=${address} download=${name ?? ""}>${name}</a>`;

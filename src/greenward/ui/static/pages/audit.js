@@ -1,5 +1,5 @@
 // What an audit of a reward found: the kind of grader, the cheats that it accepted, and pairs in the wrong order.
-import { api, count, getJson, go, html, link, nothing, number, runLink } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, Page, runLink } from "/static/core.js";
 import { runHead } from "/static/pages/run.js";
 
 export const auditLine = (one) => {
@@ -12,11 +12,7 @@ export const auditBadge = (one) => {
   return html`<span class="badge ${kind}"><span aria-hidden="true">${glyph}</span>${text}</span>`;
 };
 
-export class AuditPage {
-  loaded = false;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
+export class AuditPage extends Page {
   same = (params) => params.id === this.params.id && params.audit === this.params.audit;
   title = "Audit";
   up = () => (this.params.id ? runLink(this.params.id) : "/");

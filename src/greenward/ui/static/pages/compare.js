@@ -1,5 +1,5 @@
 // Runs side by side: what differs between them, and whether it mattered.
-import { count, getJson, go, html, link, nothing, number, percent, repeat, runLink, stateBadge, statusBadge, verdictBadge, api } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, Page, percent, repeat, runLink, stateBadge, statusBadge, table } from "/static/core.js";
 import { colour, dash, draw, readCurves, steer } from "/static/chart.js";
 
 const PREFERRED = ["reward/mean", "pass_rate", "completion/mean_length", "entropy", "grad_norm", "groups/with_signal"];
@@ -7,13 +7,9 @@ const MORE = 12;
 
 export const codeLines = (lines, marked) => html`<div class="lines" tabindex="0" role="region" aria-label="Code"><ol>${lines.map((line, i) => html`<li class=${i + 1 === marked ? "at" : ""}>${line.map(([kind, text]) => (kind ? html`<span class="t-${kind}">${text}</span>` : text))}</li>`)}</ol></div>`;
 
-export class ComparePage {
-  loaded = false;
+export class ComparePage extends Page {
   curves = new Map();
   answers = null;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
   same = () => true;
   title = "Compare";
   crumbs = () => html`<i>/</i><span>Compare</span>`;
@@ -55,8 +51,7 @@ export class ComparePage {
     const { runs, pairs, settings, surroundings, missing } = this.data;
     return html`<div class="stack"><h1>${runs.length} run${runs.length === 1 ? "" : "s"} compared</h1>
         ${missing.length ? html`<p class="note">Not here: ${missing.join(", ")}</p>` : nothing}
-        <div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Run</th><th scope="col">State</th><th scope="col">Held-out</th><th scope="col">Step</th></tr></thead>
-        <tbody>${runs.map((run, i) => html`<tr><td>${this.swatch(i)} <a class="name" href=${runLink(run.id)}>${run.name}</a>${i ? nothing : html` <span class="soft small">the others are compared with it</span>`}</td><td>${stateBadge(run.state)}</td><td class="num">${run.after ? percent(run.after.value) : "–"}</td><td class="num">${count(run.step)}</td></tr>`)}</tbody></table></div>
+        ${table("Table", ["Run", "State", "Held-out", "Step"], runs.map((run, i) => html`<tr><td>${this.swatch(i)} <a class="name" href=${runLink(run.id)}>${run.name}</a>${i ? nothing : html` <span class="soft small">the others are compared with it</span>`}</td><td>${stateBadge(run.state)}</td><td class="num">${run.after ? percent(run.after.value) : "–"}</td><td class="num">${count(run.step)}</td></tr>`))}
         ${runs.length < 2 ? html`<p class="soft">Tick further runs in the <a href=${this.up()}>list</a>.</p>` : nothing}</div>
       ${pairs.length ? html`<section class="stack"><h2>Did it matter?</h2>${pairs.map((pair) => this.pair(pair))}</section>` : nothing}
       ${this.answersOf()}
@@ -89,7 +84,7 @@ export class ComparePage {
       <div class="side-by-side">${found.map((side, i) => html`<div class="stack"><h3>${names[i]} <span class="soft small">step ${count(side.step)}</span></h3>${side.answers.slice(0, 3).map((one) => html`<div class="card stack"><p>${statusBadge(one.status)}</p>${codeLines(one.code)}${one.failure ? html`<pre>${one.failure}</pre>` : nothing}</div>`)}${side.answers.length ? nothing : html`<p class="soft">No answer is kept.</p>`}</div>`)}</div></section>`;
   }
 
-  table = (title, rows) => (rows.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">${title}</th>${this.data.runs.map((run) => html`<th scope="col">${run.name}</th>`)}</tr></thead><tbody>${rows.map(([key, ...values]) => html`<tr><th scope="row" class="mono">${key}</th>${values.map((value) => html`<td class="mono">${value ?? html`<span class="soft">–</span>`}</td>`)}</tr>`)}</tbody></table></div>` : nothing);
+  table = (title, rows) => (rows.length ? table("Table", [title, ...this.data.runs.map((run) => run.name)], rows.map(([key, ...values]) => html`<tr><th scope="row" class="mono">${key}</th>${values.map((value) => html`<td class="mono">${value ?? html`<span class="soft">–</span>`}</td>`)}</tr>`)) : nothing);
 
   after(root) {
     for (const figure of root.querySelectorAll("figure.chart")) {

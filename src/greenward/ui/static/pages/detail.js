@@ -1,16 +1,11 @@
 // A group that was compared, a problem over the run, and an evaluation by problem.
-import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg } from "/static/core.js";
+import { api, count, fact, getJson, go, html, link, nothing, number, Page, runLink, statusBadge, svg, table } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { codeLines } from "/static/pages/compare.js";
 import { estimate, runHead } from "/static/pages/run.js";
 
-class Detail {
-  loaded = false;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
+class Detail extends Page {
   same = (params) => JSON.stringify(params) === JSON.stringify(this.params);
-  where = (query) => link(runLink(this.params.id, "rollouts"), query);
   up = () => runLink(this.params.id, "rollouts");
   trail = (name) => html`<i>/</i><a href=${runLink(this.params.id)}>${this.params.id.replaceAll("~", "/")}</a><i>/</i><span>${name}</span>`;
 }
@@ -28,11 +23,11 @@ export class GroupPage extends Detail {
     const { data } = this;
     const diff = this.query.get("diff") === "1";
     return html`<div class="stack"><h1>${data.cards[0].task || `Group ${data.group}`}</h1>
-      <dl class="facts"><div><dt>step</dt><dd>${count(data.step)}</dd></div><div><dt>passed</dt><dd>${data.passed} of ${data.size}</dd></div><div><dt>mean reward</dt><dd>${number(data.mean)}</dd></div><div><dt>spread</dt><dd>${number(data.spread)}</dd></div></dl>
+      <dl class="facts">${fact("step", count(data.step))}${fact(data.judged ? "passed" : "answers", (data.judged ? `${data.passed} of ` : "") + data.size)}${fact("mean reward", number(data.mean))}${fact("spread", number(data.spread))}</dl>
       ${data.reason ? html`<p class="note">${data.reason}</p>` : nothing}
       <div class="bar"><button class="button" aria-pressed=${diff} @click=${() => this.key({ key: "d" })}>Difference to the best</button><a class="button" href=${runLink(this.params.id, "problems", data.cards[0].task)}>This problem over the run</a></div></div>
-      <div class="side-by-side">${data.cards.map((card, i) => html`<section class="card stack"><div class="headline"><h2><a href=${runLink(this.params.id, "rollouts", card.step, card.row)}>${number(card.reward, 4)}</a></h2>${statusBadge(card.status)}${i ? nothing : html`<span class="soft small">the best</span>`}</div>
-        <dl class="facts">${card.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(card.advantage)}</dd></div>`}<div><dt>tokens</dt><dd>${number(card.tokens, 6)}</dd></div>${card.terms.map(([name, value]) => html`<div><dt>${name}</dt><dd>${number(value)}</dd></div>`)}</dl>
+      <div class="side-by-side">${data.cards.map((card, i) => html`<section class="card stack"><div class="headline"><h2><a href=${runLink(this.params.id, "rollouts", card.step, card.row)}>${number(card.reward, 4)}</a></h2>${data.judged ? statusBadge(card.status) : nothing}${i ? nothing : html`<span class="soft small">the best</span>`}</div>
+        <dl class="facts">${fact("advantage", card.advantage && number(card.advantage))}${fact("tokens", card.tokens && number(card.tokens, 6))}${card.terms.map(([name, value]) => fact(name, number(value)))}</dl>
         ${card.failure ? html`<p class="mono small">${card.failure}</p>` : nothing}
         ${diff && i ? html`<div class="lines" tabindex="0" role="region" aria-label="Difference to the best"><ol>${card.against.map(([sign, text]) => html`<li class=${sign === "+" ? "plus" : sign === "-" ? "minus" : ""}>${sign} ${text}</li>`)}</ol></div>` : codeLines(card.code)}</section>`)}</div>`;
   }
@@ -58,18 +53,28 @@ export class ProblemPage extends Detail {
     const asked = data.history;
     const solved = asked.filter(([, , passed]) => passed);
     const task = encodeURIComponent(this.params.task);
-    return html`<div class="stack"><h1>${data.task}</h1><dl class="facts"><div><dt>answers</dt><dd>${count(data.count)}, ${count(data.different)} different</dd></div><div><dt>asked at</dt><dd>${count(asked.length)} steps</dd></div>${solved.length ? html`<div><dt>first solved</dt><dd>step ${count(solved[0][0])}</dd></div><div><dt>last solved</dt><dd>step ${count(solved.at(-1)[0])}</dd></div>` : html`<div><dt>solved</dt><dd>never in training</dd></div>`}</dl>
+    return html`<div class="stack"><h1>${data.task}</h1><dl class="facts">${fact("answers", `${count(data.count)}, ${count(data.different)} different`)}${fact("asked at", `${count(asked.length)} steps`)}${solved.length ? html`${fact("first solved", `step ${count(solved[0][0])}`)}${fact("last solved", `step ${count(solved.at(-1)[0])}`)}` : fact("solved", data.judged ? "never in training" : "")}</dl>
       <div class="bar"><a class="button" href=${this.where(`problem=${task}`)}>All its answers</a></div></div>
-      ${asked.length ? html`<section class="card stack"><h2>Share of answers that passed</h2>${historyBars(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
-      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th><th scope="col">Passed</th></tr></thead><tbody>${data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`)}</tbody></table></div></section>` : nothing}
-      ${data.clusters.length ? html`<section class="stack"><h2>What was written, the most frequent first</h2><div class="side-by-side">${data.clusters.map((one) => html`<section class="card stack"><div class="headline"><h3><a href=${this.where(`same=${one.same}&problem=${task}`)}>×${count(one.times)}</a></h3>${statusBadge(one.status)}<span class="soft small">steps ${count(one.steps[0])} to ${count(one.steps[1])}, reward ${number(one.reward)}${one.passed && one.passed < one.times ? `, passed ${one.passed} times` : ""}</span></div>${codeLines(one.code)}${one.failure ? html`<p class="mono small">${one.failure}</p>` : nothing}</section>`)}</div></section>` : nothing}`;
+      ${asked.length ? html`<section class="card stack"><h2>${data.judged ? "Share of answers that passed" : "Mean reward"}</h2>${(data.judged ? historyBars : rewardBars)(asked, (step) => go(this.where(`step=${step}&problem=${task}`)))}</section>` : html`<p class="empty">The run kept no answer to this problem.</p>`}
+      ${data.evaluations.length ? html`<section class="stack"><h2>In evaluations</h2>${table("Table", ["Step", "On", "Passed"], data.evaluations.map(([step, suite, samples, passed]) => html`<tr><td class="num">${count(step)}</td><td>${suite ?? "held-out"}</td><td class="num">${passed} of ${samples}</td></tr>`))}</section>` : nothing}
+      ${data.clusters.length ? html`<section class="stack"><h2>What was written, the most frequent first</h2><div class="side-by-side">${data.clusters.map((one) => html`<section class="card stack"><div class="headline"><h3><a href=${this.where(`same=${one.same}&problem=${task}`)}>×${count(one.times)}</a></h3>${data.judged ? statusBadge(one.status) : nothing}<span class="soft small">step${one.steps[0] === one.steps[1] ? "" : `s ${count(one.steps[0])} to`} ${count(one.steps[1])}, reward ${number(one.reward)}${one.passed && one.passed < one.times ? `, passed ${one.passed} times` : ""}</span></div>${codeLines(one.code)}${one.failure ? html`<p class="mono small">${one.failure}</p>` : nothing}</section>`)}</div></section>` : nothing}`;
   }
 }
 
-export function historyBars(asked, choose) {
-  const width = 100 / asked.length;
-  return html`<svg class="bars" viewBox="0 0 100 52" preserveAspectRatio="none" role="img" aria-label="Share of answers that passed, by step">${asked.map(([step, answers, passed], i) => svg`<rect class="ground" x=${i * width + 0.2} width=${Math.max(width - 0.4, 0.3)} y="2" height="48"></rect><rect class="passed" x=${i * width + 0.2} width=${Math.max(width - 0.4, 0.3)} y=${50 - (48 * passed) / answers} height=${(48 * passed) / answers}></rect><rect class="hit" x=${i * width} width=${width} y="0" height="52" @click=${() => choose(step)}><title>step ${step}: ${passed} of ${answers} passed</title></rect>`)}</svg>
-    <div class="axis"><span>step ${count(asked[0][0])}</span><span>${count(asked.at(-1)[0])}</span></div>`;
+export const historyBars = (asked, choose, chosen) => bars("Share of answers that passed", asked.map(([step, answers, passed]) => [step, passed / answers, `${passed} of ${answers} passed`]), "passed", choose, chosen);
+
+// From 0, or the least reward below it, to the largest.
+export function rewardBars(asked, choose, chosen) {
+  const means = asked.map(([, , , mean]) => mean ?? 0);
+  const low = Math.min(0, ...means), high = Math.max(0, ...means);
+  return html`${bars("Mean reward", asked.map(([step, answers, , mean]) => [step, ((mean ?? low) - low) / (high - low || 1), `mean reward ${number(mean)} of ${answers}`]), "", choose, chosen)}<p class="small soft">Mean reward, from ${number(low)} to ${number(high)}, at ${count(asked.length)} steps.</p>`;
+}
+
+function bars(what, shares, kind, choose, chosen) {
+  const width = 100 / shares.length;
+  const bar = (of, i, height) => svg`<rect class=${of} x=${i * width + 0.2} width=${Math.max(width - 0.4, 0.3)} y=${50 - height} height=${height}></rect>`;
+  return html`<svg class="bars" viewBox="0 0 100 52" preserveAspectRatio="none" role="img" aria-label=${`${what}, by step`}>${shares.map(([step, share, said], i) => svg`${bar(step === chosen ? "chosen" : "ground", i, 48)}${bar(step === chosen ? "at" : kind, i, 48 * share)}<rect class="hit" x=${i * width} width=${width} y="0" height="52" @click=${() => choose(step)}><title>step ${step}: ${said}</title></rect>`)}</svg>
+    <div class="axis"><span>step ${count(shares[0][0])}</span><span>${count(shares.at(-1)[0])}</span></div>`;
 }
 
 export class EvaluationPage extends Detail {

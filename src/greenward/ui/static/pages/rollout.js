@@ -1,21 +1,18 @@
 // One answer: why did it get this reward.
 import { here } from "/static/bundled.js";
-import { api, count, getJson, go, html, link, nothing, number, repeat, runLink, statusBadge, svg } from "/static/core.js";
+import { historyBars, rewardBars } from "/static/pages/detail.js";
+import { api, count, fact, getJson, go, html, link, nothing, number, Page, runLink, statusBadge } from "/static/core.js";
 
-export class RolloutPage {
-  loaded = false;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update, tokens: null });
-  }
+export class RolloutPage extends Page {
+  tokens = null;
   same = (params) => ["id", "step", "row"].every((name) => params[name] === this.params[name]);
   get title() {
     return `Answer ${this.params.step}/${this.params.row}`;
   }
-  list = () => link(runLink(this.params.id, "rollouts"), this.query.without("colour"));
+  list = () => this.where(this.query.without("colour"));
   up = () => this.list();
   crumbs = () => html`<i>/</i><a href=${runLink(this.params.id)}>${this.params.id.replaceAll("~", "/")}</a><i>/</i><a href=${this.list()}>Rollouts</a><i>/</i><span>step ${this.params.step}, answer ${this.params.row}</span>`;
   at = ([step, row]) => link(runLink(this.params.id, "rollouts", step, row), this.query);
-  where = (query) => link(runLink(this.params.id, "rollouts"), query);
 
   async load(signal) {
     this.answer = await getJson(api("runs", this.params.id, "rollouts", this.params.step, this.params.row), signal);
@@ -30,8 +27,8 @@ export class RolloutPage {
   view() {
     const one = this.answer;
     return html`
-      <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${statusBadge(one.status)}</div>
-        <dl class="facts"><div><dt>reward</dt><dd>${number(one.reward, 4)}</dd></div>${one.advantage === null ? nothing : html`<div><dt>advantage</dt><dd>${number(one.advantage, 4)}</dd></div>`}<div><dt>step</dt><dd>${count(one.step)}</dd></div>${one.tokens === null ? nothing : html`<div><dt>tokens</dt><dd>${number(one.tokens, 6)}</dd></div>`}${one.stop ? html`<div><dt>ended by</dt><dd>${one.stop}</dd></div>` : nothing}${one.masked ? html`<div><dt>not trained on</dt><dd>${one.masked.replaceAll("_", " ")}</dd></div>` : nothing}</dl>
+      <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${one.judged ? statusBadge(one.status) : nothing}</div>
+        <dl class="facts">${fact("reward", number(one.reward, 4))}${fact("advantage", one.advantage && number(one.advantage, 4))}${fact("step", count(one.step))}${fact("tokens", one.tokens && number(one.tokens, 6))}${fact("ended by", one.stop)}${fact("not trained on", one.masked.replaceAll("_", " "))}</dl>
         <div class="bar">${one.previous ? html`<a class="button" href=${this.at(one.previous)}><span aria-hidden="true">←</span> Previous</a>` : nothing}${one.next ? html`<a class="button" href=${this.at(one.next)}>Next <span aria-hidden="true">→</span></a>` : nothing}
           <a class="button" href=${runLink(this.params.id, "problems", one.task)}>This problem over the run</a>
           ${one.same_count > 1 ? html`<a class="button" href=${this.where(`same=${one.same_hash}`)}>The same text ×${count(one.same_count)}</a>` : nothing}</div></div>
@@ -48,9 +45,10 @@ export class RolloutPage {
         </div>
         <aside class="stack">
           ${this.reward(one)}
-          ${one.group_size > 1 ? html`<section class="card stack"><h2><a href=${runLink(this.params.id, "groups", one.step, one.group)}>Its group</a> <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}><span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span> ${number(other.reward)}<span class="unseen"> ${other.status}</span></a>`)}</div></section>` : nothing}
+          ${one.group_size > 1 ? html`<section class="card stack"><h2><a href=${runLink(this.params.id, "groups", one.step, one.group)}>Its group</a> <span class="soft small">${count(one.group_size)} answers, by reward</span></h2><div class="group">${[...one.siblings].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map((other) => html`<a href=${this.at([other.step, other.row])} aria-current=${other.row === one.row ? "true" : nothing} title=${other.status}>${one.judged ? html`<span class=${other.status === "passed" ? "good" : "bad"} aria-hidden="true">${other.status === "passed" ? "✓" : "✕"}</span><span class="unseen">${other.status}</span> ` : nothing}${number(other.reward)}</a>`)}</div></section>` : nothing}
           ${this.history(one)}
-          <section class="card stack"><h2>In files</h2><p class="small soft">Line ${one.row + 1} of <code>rollouts/step_${String(one.step).padStart(6, "0")}.jsonl</code>. The same on the command line:</p><pre>greenward rollouts RUN --where 'step=${one.step}&amp;same=${one.same_hash}'</pre></section>
+          ${one.fields.length ? html`<section class="card stack"><h2>Also in its row</h2><dl class="pair">${one.fields.map(([name, text]) => html`<dt>${name}</dt><dd>${text}</dd>`)}</dl></section>` : nothing}
+          ${one.source ? html`<p class="small soft">From <code>${one.source}</code>.</p>` : html`<section class="card stack"><h2>In files</h2><p class="small soft">Line ${one.row + 1} of <code>rollouts/step_${String(one.step).padStart(6, "0")}.jsonl</code>. The same on the command line:</p><pre>greenward rollouts RUN --where 'step=${one.step}&amp;same=${one.same_hash}'</pre></section>`}
         </aside>
       </div>`;
   }
@@ -74,19 +72,17 @@ export class RolloutPage {
     return html`<section class="card stack"><h2>Reward ${number(one.reward, 4)}</h2>${one.terms.length ? html`<table><thead><tr><th scope="col">Term</th><th scope="col" class="right">Value</th>${weighed ? html`<th scope="col" class="right">× weight</th><th scope="col" class="right">= part</th>` : nothing}</tr></thead>
       <tbody>${one.terms.map((term) => html`<tr><td><a href=${this.where(`term.${encodeURIComponent(term.name)}<=${term.value}&sort=-reward`)} title="Answers with this value or less">${term.name}</a></td><td class="num right">${number(term.value)}</td>${weighed ? html`<td class="num right">${number(term.weight)}</td><td class="num right">${number(term.value * term.weight)}</td>` : nothing}</tr>`)}</tbody>
       ${weighed ? html`<tfoot><tr><td colspan="3">Sum</td><td class="num right">${number(sum, 4)}</td></tr></tfoot>` : nothing}</table>` : nothing}
-      ${roles.length > 1 ? html`<dl class="facts">${roles.map(([role, value]) => html`<div><dt>${role}</dt><dd>${number(value, 4)}</dd></div>`)}</dl>` : nothing}
+      ${roles.length > 1 ? html`<dl class="facts">${roles.map(([role, value]) => fact(role, number(value, 4)))}</dl>` : nothing}
       ${weighed && roles.length === 1 && one.terms.length && Math.abs(sum - one.reward) > 1e-3 ? html`<p class="soft small">The reward is not the sum of its terms: a scheduled weight, a penalty for length, or a bonus has changed it.</p>` : nothing}</section>`;
   }
 
   history(one) {
     if (one.history.length < 2) return nothing;
-    const width = 100 / one.history.length;
-    const most = Math.max(...one.history.map(([, answers]) => answers), 1);
+    const choose = (step) => go(this.where(`step=${step}&problem=${encodeURIComponent(one.task)}`));
+    if (!one.judged) return html`<section class="card stack"><h2>Its reward over the run</h2>${rewardBars(one.history, choose, one.step)}</section>`;
     const solved = one.history.filter(([, , passed]) => passed);
-    return html`<section class="card stack"><h2>This problem over the run</h2>
-      <svg class="bars" viewBox="0 0 100 52" preserveAspectRatio="none" role="img" aria-label="Answers and passed answers by step">${one.history.map(([step, answers, passed], i) => svg`<rect x=${i * width + 0.4} width=${Math.max(width - 0.8, 0.4)} y=${50 - (48 * answers) / most} height=${(48 * answers) / most}></rect><rect class="passed" x=${i * width + 0.4} width=${Math.max(width - 0.8, 0.4)} y=${50 - (48 * passed) / most} height=${(48 * passed) / most}></rect>${step === one.step ? svg`<rect class="chosen" x=${i * width} width=${width} y="0" height="52"></rect>` : nothing}<rect class="hit" x=${i * width} width=${width} y="0" height="52" @click=${() => go(this.where(`step=${step}&problem=${encodeURIComponent(one.task)}`))}><title>step ${step}: ${passed} of ${answers} passed</title></rect>`)}</svg>
-      <div class="axis"><span>step ${count(one.history[0][0])}</span><span>${count(one.history.at(-1)[0])}</span></div>
-      <p class="small soft">Asked at ${one.history.length} steps${solved.length ? `; first solved at step ${count(solved[0][0])}, last at ${count(solved.at(-1)[0])}` : "; never solved"}.</p></section>`;
+    return html`<section class="card stack"><h2>This problem over the run</h2>${historyBars(one.history, choose, one.step)}
+      <p class="small soft">Share that passed, at ${count(one.history.length)} steps${solved.length ? `; first solved at step ${count(solved[0][0])}, last at ${count(solved.at(-1)[0])}` : "; never solved"}.</p></section>`;
   }
 
   key(event) {

@@ -1,27 +1,22 @@
 // The answers of a run: show me those that …
-import { api, count, getJson, go, html, link, nothing, number, percent, runLink, statusBadge, svg, Window, words } from "/static/core.js";
+import { api, count, getJson, go, html, link, nothing, number, Page, percent, runLink, statusBadge, svg, Window, words } from "/static/core.js";
+import { bundled } from "/static/bundled.js";
 import { runHead } from "/static/pages/run.js";
 
 const PAGE = 60;
 const NAMES = { status: "Status", error: "Error", stop: "Ended by", task: "Problem" };
 const MORE = 8;
 
-export class RolloutsPage {
+export class RolloutsPage extends Page {
   windowed = true;
   window = new Window(45, 89);
-  loaded = false;
   at = -1;
   open = {};
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
-  same = (params) => params.id === this.params.id;
   title = "Rollouts";
   crumbs = () => html`<i>/</i><a href=${runLink(this.params.id)}>${this.run?.name ?? this.params.id}</a><i>/</i><span>Rollouts</span>`;
   up = () => runLink(this.params.id);
   unfinished = () => this.loaded && this.data.share < 1;
-  address = (query) => link(runLink(this.params.id, "rollouts"), query);
-  show = (query, replace = false) => go(this.address(query), { replace });
+  show = (query, replace = false) => go(this.where(query), { replace });
 
   async load(signal) {
     this.signal = signal;
@@ -55,45 +50,47 @@ export class RolloutsPage {
   view() {
     const { data, query } = this;
     if (!data.total && data.share === 1)
-      return html`${runHead(this.run, "rollouts")}<p class="empty">This run kept no rollouts. Reinforcement learning keeps the answers that it trains on; other training has none.</p>`;
+      return html`${runHead(this.run, "rollouts")}${this.unread()}<p class="empty">${data.unread.length ? "No answer could be read." : "This run kept no rollouts. Reinforcement learning keeps the answers that it trains on; other training has none."}</p>`;
     const total = data.rows_in_all;
     const range = this.window.range(document.querySelector(".answers tbody"), total);
     for (let place = range[0]; place < range[1]; place += 1) if (!this.rows.has(place)) this.fetchRows(place);
     const files = (form) => `${api("runs", this.params.id)}/rollouts.${form}?${query}`;
     return html`${runHead(this.run, "rollouts")}
       <div class="split">
-        <aside class="stack facets ${this.facetsOpen ? "open" : ""}" aria-label="Filters">${Object.entries(NAMES).map(([name, title]) => this.facet(name, title))}${Object.entries(data.histograms).map(([name, bins]) => this.histogram(name, bins))}</aside>
+        <aside class="stack facets ${this.facetsOpen ? "open" : ""}" aria-label="Filters">${Object.entries(NAMES).map(([name, title]) => (name === "status" && !data.judged ? nothing : this.facet(name, title)))}${Object.entries(data.histograms).map(([name, bins]) => this.histogram(name, bins))}</aside>
         <section class="stack" aria-label="Answers">
           ${this.steps(data.steps)}
           <div class="bar">
             <input class="field grow" data-live data-search type="search" placeholder="Search in answers, prompts and failures" aria-label="Search in answers" .value=${query.get("text")} @change=${(event) => this.show(query.with("text", event.target.value))}>
-            <button class="button" aria-pressed=${query.get("passed") === "0"} @click=${() => this.toggle("passed", "0")}>Failing only</button>
+            ${data.judged ? html`<button class="button" aria-pressed=${query.get("passed") === "0"} @click=${() => this.toggle("passed", "0")}>Failing only</button>` : nothing}
             <button class="button" aria-pressed=${query.get("fold") === "1"} @click=${() => this.toggle("fold", "1")}>Fold identical</button>
-            <label class="small only-narrow">Sort <select class="field" aria-label="Sort" @change=${(event) => this.show(query.with("sort", event.target.value))}>${[["", "as trained"], ["-reward", "reward ↓"], ["reward", "reward ↑"], ["-tokens", "longest"]].map(([value, title]) => html`<option value=${value} ?selected=${query.get("sort") === value}>${title}</option>`)}</select></label>
+            <label class="small only-narrow">Sort <select class="field" aria-label="Sort" @change=${(event) => this.show(query.with("sort", event.target.value))}>${[["", "as trained"], ["-reward", "reward ↓"], ["reward", "reward ↑"], ["-length", "longest"]].map(([value, title]) => html`<option value=${value} ?selected=${query.get("sort") === value}>${title}</option>`)}</select></label>
             <button class="button only-narrow" aria-expanded=${Boolean(this.facetsOpen)} @click=${() => { this.facetsOpen = !this.facetsOpen; this.update(); }}>Filters</button>
             <a class="button" href=${files("csv")} download>CSV</a><a class="button" href=${files("jsonl")} download>JSONL</a>
           </div>
-          <form class="bar" data-live @submit=${(event) => { event.preventDefault(); go(this.address(event.target.elements.where.value)); }}>
+          <form class="bar" @submit=${(event) => { event.preventDefault(); go(this.where(event.target.elements.where.value)); }}>
             <input class="field grow mono" name="where" aria-label="Conditions, as of greenward rollouts --where" title="The same text works in: greenward rollouts RUN --where '…'" placeholder="step=40-&reward>=0.5&sort=-tokens" .value=${decodeURIComponent(String(query))}>
             <button class="button">Apply</button>
           </form>
+          <p class="soft small only-bundled">Search, files of answers, other orders and conditions on terms, groups or percentiles need <code>greenward ui</code>.</p>
           ${this.chips()}
           ${data.unknown.length ? html`<p class="note">Not understood: ${data.unknown.join(", ")}</p>` : nothing}
           ${data.dropped ? html`<p class="note">This run was resumed or cut: ${count(data.dropped)} answers that were here are gone.</p>` : nothing}
-          ${data.unread.map((why) => html`<p class="note">${why}</p>`)}
+          ${this.unread()}
           ${data.broken ? html`<p class="note">${count(data.broken)} line(s) cannot be read and were left out.</p>` : nothing}
-          <p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
-          ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.address("")}>Show all</a></p>`}
+          ${bundled && String(query) !== this.asked ? html`<p class="empty"><a href=${this.where("")}>Show all</a></p>` : html`<p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${data.here ? " in this bundle" : ""}${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
+          ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.where("")}>Show all</a></p>`}`}
         </section>
       </div>`;
   }
 
+  unread = () => this.data.unread.map((why) => html`<p class="note">${why}</p>`);
   toggle = (name, value) => this.show(this.query.get(name) === value ? this.query.without(name) : this.query.without(name).with(name, value));
 
   chips() {
     const parts = this.query.parts.filter(({ name }) => !["sort", "fold"].includes(name));
     if (!parts.length) return nothing;
-    return html`<div class="chips" aria-label="Conditions">${parts.map((part) => html`<button class="chip" title="Remove this condition" @click=${() => { const made = this.query.copy(); made.parts = made.parts.filter((one) => !(one.name === part.name && one.operator === part.operator && one.value === part.value)); this.show(made); }}>${part.name} ${part.operator} ${words(part.value)} <span aria-hidden="true">×</span></button>`)}<a class="button" href=${this.address("")}>Clear</a></div>`;
+    return html`<div class="chips" aria-label="Conditions">${parts.map((part) => html`<button class="chip" title="Remove this condition" @click=${() => { const made = this.query.copy(); made.parts = made.parts.filter((one) => !(one.name === part.name && one.operator === part.operator && one.value === part.value)); this.show(made); }}>${part.name} ${part.operator} ${words(part.value)} <span aria-hidden="true">×</span></button>`)}<a class="button" href=${this.where("")}>Clear</a></div>`;
   }
 
   facet(name, title) {
@@ -134,7 +131,7 @@ export class RolloutsPage {
         ${counts.map((value, i) => svg`<rect x=${i * width + 0.1} width=${width - 0.2} y=${50 - (48 * value) / most} height=${(48 * value) / most}></rect><rect class="passed" x=${i * width + 0.1} width=${width - 0.2} y=${50 - (48 * passed[i]) / most} height=${(48 * passed[i]) / most}></rect>`)}
         ${low === null ? nothing : svg`<rect class="chosen" x=${x(low)} width=${Math.max(0.5, x(Math.min(high + 1, edges.at(-1))) - x(low))} y="0" height="52"></rect>`}
         ${counts.map((value, i) => svg`<rect class="hit" x=${i * width} width=${width} y="0" height="52" @pointerdown=${() => { this.from = i; }} @pointerup=${() => this.brush(i, edges)}><title>steps ${edges[i]} to ${edges[i + 1] - 1}: ${count(value)} answers, ${count(passed[i])} passed</title></rect>`)}</svg>
-      <div class="axis"><span>step ${count(edges[0])}</span><span class="only-wide">answers by step, passed ones in green; drag to choose steps</span><span>${count(edges.at(-1) - 1)}</span></div>
+      <div class="axis"><span>step ${count(edges[0])}</span><span class="only-wide">answers by step${this.data.judged ? ", passed ones in green" : ""}; drag to choose steps</span><span>${count(edges.at(-1) - 1)}</span></div>
       <div class="bar only-narrow"><label class="grow small">Up to step <input type="range" .min=${edges[0]} .max=${edges.at(-1) - 1} .value=${Number.isFinite(high ?? NaN) ? high : edges.at(-1) - 1} @change=${(event) => this.show(this.query.with("step", `-${event.target.value}`))}></label></div></div>`;
   }
   brush(to, edges) {
@@ -144,7 +141,8 @@ export class RolloutsPage {
   }
 
   table(total, range) {
-    const head = [["step", "Step", "a-step"], ["", "Status", "a-status"], ["", "Problem", "a-task"], ["reward", "Reward", "a-num"], ...(this.data.histograms.advantage ? [["advantage", "Advantage", "a-adv a-num"]] : []), ["tokens", "Tokens", "a-tokens a-num"], ["", "Answer, or what failed", "a-text"]];
+    const { judged, counted, histograms } = this.data;
+    const head = [["step", "Step", "a-step"], judged && ["", "Status", "a-status"], ["", "Problem", "a-task"], ["reward", "Reward", "a-num"], histograms.advantage && ["advantage", "Advantage", "a-adv a-num"], counted ? ["tokens", "Tokens", "a-tokens a-num"] : ["length", "Characters", "a-tokens a-num"], ["", judged ? "Answer, or what failed" : "Answer", "a-text"]].filter(Boolean);
     const sort = this.query.get("sort");
     return html`<div><table class="grid-table answers" aria-rowcount=${total + 1}><thead><tr>${head.map(([name, title, kind]) => {
       const order = name && sort === name ? "ascending" : name && sort === "-" + name ? "descending" : "none";
@@ -157,11 +155,11 @@ export class RolloutsPage {
     const row = this.rows.get(place);
     if (!row) return html`<tr class="row"><td colspan="7" class="soft">…</td></tr>`;
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
-      <td class="a-step num"><a class="name" href=${this.answer(row)} title=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
-      <td class="a-status">${statusBadge(row.status)}</td>
+      <td class="a-step num"><a class="name" href=${row.absent ? nothing : this.answer(row)} title=${`Step ${row.step}, answer ${row.row}`}>${count(row.step)}<span class="soft">/${row.row}</span></a></td>
+      ${this.data.judged ? html`<td class="a-status">${statusBadge(row.status)}</td>` : nothing}
       <td class="a-task" title=${row.task}>${row.task}${row.times > 1 ? html`<span class="times">×${count(row.times)}</span>` : nothing}</td>
       <td class="a-num num">${number(row.reward)}</td>${this.data.histograms.advantage ? html`<td class="a-adv num">${number(row.advantage)}</td>` : nothing}
-      <td class="a-tokens num">${number(row.tokens)}${row.stop === "length" ? html` <span class="warn" title="cut off at the token limit">✂</span>` : nothing}</td>
+      <td class="a-tokens num">${number(this.data.counted ? row.tokens : row.length)}${row.stop === "length" ? html` <span class="warn" title="cut off at the token limit">✂</span>` : nothing}</td>
       <td class="a-text peek" title=${row.failure || row.preview}>${row.failure || row.preview}</td></tr>`;
   }
   answer = (row) => link(runLink(this.params.id, "rollouts", row.step, row.row), this.query);

@@ -1,11 +1,11 @@
 // One run: how it is, its curves with the marks of findings, and its config.
-import { age, api, count, getJson, go, html, link, nothing, number, percent, repeat, runLink, say, stateBadge, verdictBadge } from "/static/core.js";
+import { age, api, count, fact, getJson, go, html, link, nothing, number, Page, percent, repeat, runLink, say, stateBadge, table, verdictBadge } from "/static/core.js";
 import { here } from "/static/bundled.js";
 import { draw, readCurves, savePng, steer } from "/static/chart.js";
 
 const ALL_TABS = [["", "Overview"], ["curves", "Curves"], ["diagnosis", "Diagnosis"], ["rollouts", "Rollouts"], ["evaluation", "Evaluation"], ["audit", "Audit"], ["config", "Config"]];
-const OWN_TABS = ["rollouts", "evaluation"];
-const tabs = ({ id, is_log, audits }, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => (name === "audit" ? audits.length : !is_log || !OWN_TABS.includes(name))).map(([name, title]) => html`<a href=${name ? runLink(id, name) : runLink(id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
+const hasTab = (run, name) => ({ rollouts: run.has_answers, evaluation: !run.is_log, audit: run.audits.length })[name] ?? true;
+const tabs = (run, here) => html`<nav class="tabs" aria-label="Views of the run">${ALL_TABS.filter(([name]) => hasTab(run, name)).map(([name, title]) => html`<a href=${name ? runLink(run.id, name) : runLink(run.id)} aria-current=${here === name ? "page" : nothing}>${title}</a>`)}</nav>`;
 
 export const runHead = (run, here) => html`
   <div class="stack">
@@ -24,15 +24,14 @@ export const runHead = (run, here) => html`
     ${run.share < 1 ? html`<p class="note">Reading the log: ${percent(run.share)} so far.</p>` : nothing}
   </div>`;
 
-const fact = (name, value) => (value === "" || value === null || value === undefined ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
-
 // What another trainer's log is, what was read of it, and what it does not tell.
 function readOf(run) {
   const { read, gaps = [] } = run.verdict ?? {};
   const inner = run.inner.length ? html`<p>${count(run.inner.length)} runs are in it: ${run.inner.map(([id, name]) => html`<a class="chip" href=${runLink(id)}>${name}</a> `)}</p>` : nothing;
   if (!read) return inner;
+  const also = run.also.length ? html`<p class="small">Also of this training: ${run.also.map(([id, name]) => html`<a class="chip" href=${runLink(id)}>${name}</a> `)}</p>` : nothing;
   const lacks = [...new Set(gaps.map((gap) => gap.subject))];
-  return html`${inner}<p class="small">Read: <b>${read.format}</b> <span class="mono">${read.file}</span>, ${read.rows}; ${count(read.signals)} signals at ${count(read.steps)} steps, ${count(read.first)} to ${count(read.last)}${read.counted_by ? html`, counted by <span class="mono">${read.counted_by}</span>` : nothing}.</p>
+  return html`${inner}${also}<p class="small">Read: <b>${read.format}</b> <span class="mono">${read.file}</span>, ${read.rows}; ${count(read.signals)} signals at ${count(read.steps)} steps, ${count(read.first)} to ${count(read.last)}${read.counted_by ? html`, counted by <span class="mono">${read.counted_by}</span>` : nothing}.</p>
     ${lacks.length ? html`<p class="small soft">Not in it: ${lacks.slice(0, 12).join(", ")}${lacks.length > 12 ? ` and ${lacks.length - 12} more` : ""} (<a href=${runLink(run.id, "diagnosis")}>what would enable these checks</a>)</p>` : nothing}`;
 }
 
@@ -46,15 +45,10 @@ function progress(run) {
 export const marksOf = (run) =>
   (run.verdict?.causes ?? []).flatMap((cause) => [cause.finding, ...cause.consequences]).filter((one) => one.onset);
 
-export class RunPage {
-  loaded = false;
+export class RunPage extends Page {
   curves = new Map();
   visible = new Set();
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-    this.observer = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
-  }
-  same = (params) => params.id === this.params.id;
+  observer = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "200px" });
   get title() {
     return this.run?.name ?? this.params.id;
   }
@@ -121,7 +115,7 @@ export class RunPage {
         <p><b class=${cause.severity === "critical" ? "bad" : "warn"}>${cause.severity}</b> ${cause.finding.title}. ${cause.finding.measured}</p>
         ${cause.consequences.length ? html`<p class="soft">Followed by: ${cause.consequences.map((one) => one.brief || one.title).join("; ")}.</p>` : nothing}
         ${cause.finding.actions.length ? html`<p><span class="soft">First:</span> ${cause.finding.actions[0]}</p>` : nothing}
-        ${cause.finding.selection ? html`<p><a href=${link(runLink(this.params.id, "rollouts"), cause.finding.selection)}>Answers behind this</a> · <a href=${runLink(this.params.id, "diagnosis")}>Diagnosis</a></p>` : nothing}
+        ${cause.finding.selection ? html`<p><a href=${this.where(cause.finding.selection)}>Answers behind this</a> · <a href=${runLink(this.params.id, "diagnosis")}>Diagnosis</a></p>` : nothing}
       </div>`)}
       ${verdict.gaps?.length ? html`<details><summary class="soft">${verdict.gaps.length} check${verdict.gaps.length > 1 ? "s" : ""} could not be made</summary><ul>${verdict.gaps.map((gap) => html`<li>${gap.subject}: ${gap.reason}. <span class="soft">${gap.enable}</span></li>`)}</ul></details>` : nothing}
     </section>`;
@@ -134,7 +128,7 @@ export class RunPage {
     return html`<section class="stack"><h2>${verdict.headline}</h2><p class="soft">${verdict.checks ? `${count(verdict.checks)} checks were made.` : ""} ${(verdict.notes ?? []).join(" ")}</p></section>
       ${(verdict.causes ?? []).map((cause) => html`<section class="card stack">${this.finding(cause.finding, true)}${cause.consequences.length ? html`<h3 class="soft">What followed from it</h3>${cause.consequences.map((one) => this.finding(one, false))}` : nothing}</section>`)}
       ${verdict.remarks?.length ? html`<section class="stack"><h2>Remarks</h2>${verdict.remarks.map((one) => html`<p>${one.title}. <span class="soft">${one.measured}</span></p>`)}</section>` : nothing}
-      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Check</th><th scope="col">Why</th><th scope="col">What would allow it</th></tr></thead><tbody>${verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`)}</tbody></table></div></section>` : nothing}`;
+      ${verdict.gaps?.length ? html`<section class="stack"><h2>What could not be checked</h2>${table("Table", ["Check", "Why", "What would allow it"], verdict.gaps.map((gap) => html`<tr><td>${gap.subject}</td><td>${gap.reason}</td><td>${gap.enable}</td></tr>`))}</section>` : nothing}`;
   }
 
   finding(one, isCause) {
@@ -143,7 +137,7 @@ export class RunPage {
     return html`<article class="stack"><div class="headline"><span class="badge ${one.severity === "critical" ? "bad" : "warn"}"><span aria-hidden="true">${one.severity === "critical" ? "✕" : "!"}</span>${one.severity}</span><h3>${one.title}</h3></div>
       <p>${one.measured}</p>
       <p class="soft small">${one.onset ? `from step ${count(Math.round(one.onset.step))}, between ${count(Math.round(one.onset.low))} and ${count(Math.round(one.onset.high))}` : "of the run as a whole"}${one.p_value === null ? "" : ` · adjusted p ${number(one.p_value, 2)}`} · ${one.docs}</p>
-      ${one.selection ? html`<p><a class="button" href=${link(runLink(this.params.id, "rollouts"), one.selection)}>${number_ === undefined ? "Answers behind this" : number_ ? `${count(number_)} answers behind this` : "No kept answer shows this"}</a></p>` : nothing}
+      ${one.selection ? html`<p><a class="button" href=${this.where(one.selection)}>${number_ === undefined ? "Answers behind this" : number_ ? `${count(number_)} answers behind this` : "No kept answer shows this"}</a></p>` : nothing}
       ${known.length && isCause ? html`<div class="charts">${this.charts(known)}</div>` : nothing}
       ${isCause && one.actions.length ? html`<div><h3>What to do</h3><ol>${one.actions.map((text) => html`<li>${text}</li>`)}</ol><p class="soft small">What would confirm it: ${one.confirm}</p></div>` : nothing}</article>`;
   }
@@ -168,8 +162,7 @@ export class RunPage {
   evaluations() {
     const last = [...this.run.evaluations].reverse();
     const names = [...new Set(last.flatMap((one) => Object.keys(one.metrics)))].slice(0, 6);
-    return html`<section class="stack"><h2>Held-out evaluations</h2><div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th scope="col">Step</th><th scope="col">On</th>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${last.slice(0, 30).map((one) => html`<tr><td class="num">${count(one.step)}</td><td>${one.suite ?? "held-out"}</td>${names.map((name) => html`<td class="num">${estimate(one.metrics[name])}</td>`)}</tr>`)}</tbody></table></div></section>`;
+    return html`<section class="stack"><h2>Held-out evaluations</h2>${table("Table", ["Step", "On", ...names], last.slice(0, 30).map((one) => html`<tr><td class="num">${count(one.step)}</td><td>${one.suite ?? "held-out"}</td>${names.map((name) => html`<td class="num">${estimate(one.metrics[name])}</td>`)}</tr>`))}</section>`;
   }
 
   allCurves() {
@@ -183,14 +176,15 @@ export class RunPage {
         <input class="field grow" type="search" data-search placeholder="Find a curve" aria-label="Find a curve" .value=${query.get("q")} @input=${(event) => set("q", event.target.value)}>
         <label class="small" data-live>Smooth <select class="field" @change=${(event) => set("smooth", event.target.value)} aria-label="Smoothing window">${["", "5", "20", "100", "500"].map((size) => html`<option value=${size} ?selected=${query.get("smooth") === size}>${size ? `over ${size}` : "off"}</option>`)}</select></label>
         <button class="button" aria-pressed=${query.get("log") === "1"} @click=${() => set("log", query.get("log") ? "" : "1")}>Log axis</button>
-        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${this.run.is_log ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
+        ${range ? html`<button class="button" @click=${() => go(link(this.base, query.without("from", "to")))}>All steps</button>${!this.run.has_answers ? nothing : html`<a class="button" href=${this.rolloutsOfRange()}>Rollouts of steps ${from || "0"} to ${to || "the end"}</a>`}` : html`<span class="soft small only-wide">Drag over a curve to zoom</span>`}
       </div>
       ${unknown(query, ["q", "smooth", "log", "from", "to"])}
+      <p class="soft small only-bundled">This bundle has up to 600 points of a curve, and files of the first ones and of those with findings.</p>
       ${sections.map(({ title, keys }) => html`<section class="stack"><h2>${title} <span class="soft small">${keys.length}</span></h2><div class="charts">${this.charts(keys)}</div></section>`)}
       ${sections.length ? nothing : html`<p class="empty">${this.run.rows ? "No curve has such a name." : "No step is logged yet."}</p>`}`;
   }
 
-  rolloutsOfRange = () => link(runLink(this.params.id, "rollouts"), `step=${this.query.get("from") || 0}-${this.query.get("to")}`);
+  rolloutsOfRange = () => this.where(`step=${this.query.get("from") || 0}-${this.query.get("to")}`);
 
   theirs = (key) => this.run.names[key] ?? "";
 
@@ -202,7 +196,7 @@ export class RunPage {
       const file = (form) => `${api("runs", this.params.id)}/series.${form}?${query}${this.query.get("log") ? "&log=1" : ""}`;
       return html`<figure class="card chart" data-key=${key}><header><h3 title=${this.theirs(key) ? `${key}, logged as ${this.theirs(key)}` : key}>${key}${this.theirs(key) ? html` <span class="soft small">${this.theirs(key)}</span>` : nothing}</h3><span class="read" data-read></span></header>
         <div class="plot" tabindex="0" role="img" aria-label=${this.describe(key, own)} @keydown=${(event) => steer(event.currentTarget, event)}></div>
-        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? link(runLink(this.params.id, "rollouts"), mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
+        <footer>${own.length ? html`<span class="marks">${own.map((mark) => html`<a class=${mark.severity === "critical" ? "" : "warn"} href=${mark.selection ? this.where(mark.selection) : runLink(this.params.id, "diagnosis")} title=${mark.measured}>${mark.severity === "critical" ? "✕" : "!"} ${mark.title}, from step ${count(mark.onset.step)}</a>`)}</span>` : nothing}
           <a href=${file("csv")} download>CSV</a><a href=${file("svg")} download>SVG</a><button data-live @click=${() => savePng(file("svg"), `${key.replaceAll("/", "-")}.png`)}>PNG</button>
           <details><summary class="soft">table</summary>${this.table(key)}</details></footer></figure>`;
     });
@@ -232,7 +226,7 @@ export class RunPage {
     const rows = Object.entries(this.run.config).filter(([key, value]) => `${key} ${JSON.stringify(value)}`.toLowerCase().includes(wanted));
     return html`<div class="bar"><input class="field grow" type="search" data-search placeholder="Find a setting" aria-label="Find a setting" .value=${this.query.get("q")} @input=${(event) => go(link(this.base, this.query.with("q", event.target.value)), { replace: true })}></div>
       <dl class="facts"><div><dt>folder</dt><dd class="mono">${this.run.path}</dd></div></dl>
-      <div class="scroll" tabindex="0" role="region" aria-label="Table"><table><tbody>${rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`)}</tbody></table></div>
+      ${table("Table", [], rows.map(([key, value]) => html`<tr><th scope="row" class="mono">${key}</th><td class="mono">${typeof value === "string" ? value : JSON.stringify(value)}</td></tr>`))}
       ${rows.length ? nothing : html`<p class="empty">No setting is known.</p>`}`;
   }
 
@@ -262,7 +256,7 @@ export class RunPage {
   }
 
   key(event) {
-    if (event.key === "r" && !this.run.is_log && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
+    if (event.key === "r" && this.run.has_answers && this.query.get("from") !== "") return go(this.rolloutsOfRange()), true;
     if (this.tab !== "curves") return false;
     const { query } = this;
     if (event.key === "l") return go(link(this.base, query.with("log", query.get("log") ? "" : "1")), { replace: true }), true;

@@ -1,5 +1,5 @@
 // All runs of the folders: which is best, which has findings, which runs.
-import { age, count, getJson, go, html, link, nothing, number, percent, rangeBar, runLink, spark, stateBadge, verdictBadge, Window } from "/static/core.js";
+import { age, count, getJson, go, html, link, nothing, number, Page, percent, rangeBar, runLink, spark, stateBadge, table, verdictBadge, Window } from "/static/core.js";
 import { auditBadge, auditLine } from "/static/pages/audit.js";
 
 const COLUMNS = [
@@ -12,14 +12,10 @@ const VALUES = {
   verdict: (run) => -severity(run), step: (run) => -(run.step ?? -1), changed: (run) => -run.changed,
 };
 
-export class RunsPage {
+export class RunsPage extends Page {
   windowed = true;
   window = new Window(57, 125);
-  loaded = false;
   at = -1;
-  constructor(params, query, update) {
-    Object.assign(this, { params, query, update });
-  }
   same = () => true;
   title = "Runs";
   crumbs = () => html`<span class="soft">${(this.data?.folders ?? []).join(" · ")}</span>`;
@@ -77,8 +73,7 @@ export class RunsPage {
 
   audits() {
     if (!this.data.audits.length) return nothing;
-    return html`<section class="stack"><h2>Audits of rewards</h2><div class="scroll" tabindex="0" role="region" aria-label="Audits"><table><thead><tr><th scope="col">Audit</th><th scope="col">Verdict</th><th scope="col">Kind of grader</th></tr></thead>
-      <tbody>${this.data.audits.map((one) => html`<tr><td>${one.error ? one.name : html`<a class="name" href=${"/audit/" + encodeURIComponent(one.id)}>${one.name}</a>`}<span class="soft small cut">${one.function ?? ""}</span></td><td>${auditBadge(one)}</td><td>${one.error ? html`<span class="warn">${one.error}</span>` : html`${one.kinds.join(", ")} <span class="soft">${auditLine(one)}</span>`}</td></tr>`)}</tbody></table></div></section>`;
+    return html`<section class="stack"><h2>Audits of rewards</h2>${table("Audits", ["Audit", "Verdict", "Kind of grader"], this.data.audits.map((one) => html`<tr><td>${one.error ? one.name : html`<a class="name" href=${"/audit/" + encodeURIComponent(one.id)}>${one.name}</a>`}<span class="soft small cut">${one.function ?? ""}</span></td><td>${auditBadge(one)}</td><td>${one.error ? html`<span class="warn">${one.error}</span>` : html`${one.kinds.join(", ")} <span class="soft">${auditLine(one)}</span>`}</td></tr>`))}</section>`;
   }
 
   sorted(name) {
@@ -120,7 +115,7 @@ export class RunsPage {
 
   row(run, place, ticked) {
     const folder = run.name.slice(0, run.name.lastIndexOf("/") + 1);
-    const facts = [run.recipe, run.algorithm, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`].filter((one, i, all) => one && all.indexOf(one) === i);
+    const facts = [run.also.length ? `also ${run.also.join(", ")}` : "", run.recipe, run.algorithm, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`].filter((one, i, all) => one && all.indexOf(one) === i);
     const share = run.step && run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
     const active = run.state === "running" || run.state === "waiting";
     return html`<tr class="row ${place === this.at ? "here" : ""}" aria-rowindex=${place + 2}>
