@@ -514,6 +514,7 @@ def test_shipped_recipes_pass_the_check(name, tmp_path, monkeypatch):
     smaller = {
         "sft": ("warm_start.data=corpus",),
         "grpo_spec": ("problems.families.limit=200",),
+        "dqn_code_generation": ("problems.compositions=20",),
     }
     fewer = ["problems.families.limit=40"] if "families" in load_recipe(name).problems.train else []
     lines, _ = checked(load_recipe(name, [*fewer, *smaller.get(name, ())]))
