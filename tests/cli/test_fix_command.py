@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from greenward.cli.main import cli
 from greenward.common.errors import ConfigError, ProblemError
+from greenward.common.http import RetryPolicy
 from greenward.tasks.repair.fix import FixOptions, find_repair, repair_problem
 from openai_server import OpenAIServer
 
@@ -838,6 +840,8 @@ def test_what_was_reached_is_shown_when_a_later_round_ends_early(
         return read(self, problem, text)
 
     monkeypatch.setattr("greenward.tasks.repair.fix._AskedServer._extracted", extracted)
+    impatient = functools.partial(RetryPolicy, first_wait=0.01, longest_wait=0.02)
+    monkeypatch.setattr("greenward.common.http.RetryPolicy", impatient)
 
     def answer(prompt: str) -> str:
         return "interrupted" if "test_the_dearest: " in prompt else TAXED

@@ -511,9 +511,13 @@ def test_public_suites_may_hold_a_problem_twice(mbpp):
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_shipped_recipes_pass_the_check(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    smaller = {
+        "sft": ("warm_start.data=corpus",),
+        "grpo_spec": ("problems.families.limit=200",),
+        "dqn_code_generation": ("problems.compositions=20",),
+    }
     fewer = ["problems.families.limit=40"] if "families" in load_recipe(name).problems.train else []
-    pairs = ["warm_start.data=corpus"] if name == "sft" else []
-    lines, _ = checked(load_recipe(name, [*fewer, *pairs]))
+    lines, _ = checked(load_recipe(name, [*fewer, *smaller.get(name, ())]))
     assert lines
 
 

@@ -162,11 +162,12 @@ def test_what_a_model_wrote_is_text_in_every_place(watched, served):
     assert page.evaluate("window.owned") is None and "onerror" in page.locator(".chip").inner_text()
 
 
-def test_a_running_run_is_followed_and_a_deleted_one_stays_on_the_page(watched, served):
+def test_a_running_run_is_followed_and_a_deleted_one_stays_on_the_page(watched, served, monkeypatch):
+    monkeypatch.setattr("greenward.ui.catalog.SECONDS_BETWEEN_SCANS", 0.2)
     path = served.folder / "growing"
     write_run(path, 20, seed=3)
     try:
-        time.sleep(3.2)  # until the folder is looked through again
+        time.sleep(0.3)  # until the folder is looked through again
         page = watched.open("/r/growing", ".plot canvas")
         (path / "summary.json").unlink()
         from greenward.runs.directory import RunDirectory
