@@ -753,7 +753,8 @@ class _AskedPolicy(_Asked):
 
     def rounds(self, problem: Problem, suspicious: Callable[[], list[int]]) -> Iterator[_Answers]:
         if self._infills:
-            tried, lines = {problem.buggy_code}, suspicious()
+            with self._progress.during("tracing the tests"):
+                tried, lines = {problem.buggy_code}, suspicious()
             starts = range(0, len(lines), LINES_AT_ONCE)
             for shows_line, start in product((False, True), starts):
                 batch = lines[start : start + LINES_AT_ONCE]
