@@ -1,9 +1,10 @@
-"""Writes docs/reference from the source of rewards and audit: .venv/bin/python docs/make_reference.py"""
+"""Writes docs/reference from the source: .venv/bin/python docs/make_reference.py"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import greenward
@@ -14,7 +15,10 @@ from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
 from greenward.grading import edits
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.models import gguf
+from greenward.runs import directory, output
 from greenward.tasks import TASKS, find_task
+from greenward.training.collector import collection_metrics
+from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
 
 FOLDER = Path(__file__).parent / "reference"
@@ -28,28 +32,10 @@ AUDIT = """# What the audit says and tries
 `docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
 function](../audit.md) says how to use it.
 """
-EDITS = """# Edits in answers
-
-`docs/make_reference.py` writes this page from `greenward.grading.edits`. [Repair by edits](../repair.md) says
-what happens when edits cannot be applied.
-"""
-
-
 API = """# Names of the Python API
 
 `docs/make_reference.py` writes this page from the names that `from greenward import …` gives. They are
 stable. [Python API](../python.md) has examples.
-"""
-GGUF = """# Files of llama.cpp
-
-`docs/make_reference.py` writes this page from `greenward.models.gguf`. [Models](../models.md#gguf-files) says
-where a file may be named.
-"""
-METRICS = """# Metrics of an update
-
-`docs/make_reference.py` writes this page from `greenward.training.trainer`. [Algorithms](../algorithms.md)
-has the formulas; w and r are those of [a sampler that is not the
-trainer](../algorithms.md#when-the-sampler-is-not-the-trainer).
 """
 
 
@@ -96,20 +82,21 @@ def audit() -> str:
     return "\n".join(lines)
 
 
-def forms_of_edits() -> str:
-    """The text of `greenward.grading.edits` without its first line."""
-    return f"{EDITS}\n{(edits.__doc__ or '').partition(chr(10) * 2)[2]}"
+def written(title: str, about: str, parts: Mapping[str, object]) -> str:
+    """A page of texts by their headings: docstrings, each without its first line, and what is text already.
+
+    What stands under the heading "" comes first, without one.
+    """
+    lines = [f"# {title}", "", f"`docs/make_reference.py` writes this page from docstrings. {about}", ""]
+    for heading, part in parts.items():
+        text = part if isinstance(part, str) else (inspect.getdoc(part) or "").partition("\n\n")[2]
+        lines += [*([f"## {heading}", ""] if heading else []), text, ""]
+    return "\n".join(lines)
 
 
-def files_of_llama_cpp() -> str:
-    """The text of `greenward.models.gguf` without its first line."""
-    return f"{GGUF}\n{(gguf.__doc__ or '').partition(chr(10) * 2)[2]}"
-
-
-def metrics() -> str:
-    """The list in the text of the method that trains on one batch."""
-    listed = (inspect.getdoc(RLTrainer.update) or "").rpartition("\n\n")[2]
-    return f"{METRICS}\n{listed}\n"
+def keys(names: Iterable[str]) -> str:
+    """Names of keys, listed."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def api() -> str:
@@ -132,13 +119,45 @@ def arguments(function: Callable[..., object]) -> str:
     return str(found.replace(parameters=plain, return_annotation=found.empty))
 
 
-PAGES = {
+TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    "edits.md": (
+        "Edits in answers",
+        "[Repair by edits](../repair.md) says what happens when edits cannot be applied.",
+        {"": edits},
+    ),
+    "gguf.md": (
+        "Files of llama.cpp",
+        "[Models](../models.md#gguf-files) says where a file may be named.",
+        {"": gguf},
+    ),
+    "metrics.md": (
+        "Metrics of a step",
+        "[Algorithms](../algorithms.md) has the formulas; w and r are those of [a sampler that is not the "
+        "trainer](../algorithms.md#when-the-sampler-is-not-the-trainer).",
+        {"Answers": collection_metrics, "The update": RLTrainer.update},
+    ),
+    "own_functions.md": (
+        "Arguments of own functions",
+        "[Your own loss and advantage](../own_algorithm.md) has examples.",
+        {"A loss": OwnLoss, "An advantage": OwnAdvantage},
+    ),
+    "runs.md": (
+        "Files of runs",
+        "[Runs](../runs.md) says how to read them.",
+        {
+            "Files of a run": directory,
+            "Where greenward writes": output,
+            "Keys that may change on resume": f"{keys(directory.MAY_CHANGE_ON_RESUME)}.\n\n"
+            "With others of the following, sums are rounded in another order, and `provenance.json` records "
+            f"`inexact_resume`: {keys(directory.INEXACT_ON_RESUME)}, the number of processes, the kernels.",
+        },
+    ),
+}
+PAGES: Mapping[str, Callable[[], str]] = {
     "rewards.md": rewards,
     "audit.md": audit,
-    "edits.md": forms_of_edits,
-    "metrics.md": metrics,
     "python.md": api,
-    "gguf.md": files_of_llama_cpp,
+    **{name: partial(written, *text) for name, text in TEXTS.items()},
 }
 
 if __name__ == "__main__":
