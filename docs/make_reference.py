@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import greenward
+from greenward.diagnostics import calibration, change_points, diff, readers
+from greenward.diagnostics.readers import formats
 from greenward.evaluation import audit_calls
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
@@ -120,6 +122,17 @@ def arguments(function: Callable[..., object]) -> str:
 
 
 TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    "diagnostics.md": (
+        "What diagnostics read and test",
+        "[Diagnostics](../diagnostics.md) says how to use them.",
+        {
+            "Formats of logs": readers,
+            "Formats of answers": formats,
+            "Verdicts of diff": diff,
+            "Tests of changes": change_points,
+            "Calibration": calibration,
+        },
+    ),
     "edits.md": (
         "Edits in answers",
         "[Repair by edits](../repair.md) says what happens when edits cannot be applied.",
