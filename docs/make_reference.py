@@ -14,10 +14,15 @@ from greenward.evaluation import audit_calls
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
-from greenward.grading import edits
+from greenward.grading import compare, edits
 from greenward.grading.reward_terms import SHIPPED_REWARDS
+from greenward.grading.testcases import program_changes
+from greenward.grading.verdict import Status
 from greenward.models import gguf
+from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.runs import directory, output
+from greenward.sandbox.inside import codec
+from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
 from greenward.training.collector import collection_metrics
 from greenward.training.own import OwnAdvantage, OwnLoss
@@ -142,6 +147,19 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "Files of llama.cpp",
         "[Models](../models.md#gguf-files) says where a file may be named.",
         {"": gguf},
+    ),
+    "grading.md": (
+        "Grading",
+        "[Sandbox and grading](../sandbox.md) says how an answer is judged.",
+        {
+            "Statuses": Status,
+            "Limits": Limits,
+            "Kinds of test": "\n\n".join(f"`{one.__name__}`: {inspect.getdoc(one)}" for one in TEST_KINDS),
+            "Comparison of values": compare,
+            "Rules of a comparison": Comparison,
+            "Values that come back": codec,
+            "Files that an answer changes": program_changes,
+        },
     ),
     "metrics.md": (
         "Metrics of a step",
