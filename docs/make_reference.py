@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import greenward
+from greenward.common import files
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
 from greenward.evaluation import audit_calls
@@ -22,6 +23,7 @@ from greenward.models import gguf
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.runs import directory, output
 from greenward.sandbox.inside import codec
+from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
 from greenward.training.collector import collection_metrics
@@ -160,6 +162,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Values that come back": codec,
             "Files that an answer changes": program_changes,
         },
+    ),
+    "isolation.md": (
+        "Isolation",
+        "[Security](../security.md) says what is promised and how it is tested.",
+        {"Layers": Layer, "What holds at which level": Level, "Files of others": files},
     ),
     "metrics.md": (
         "Metrics of a step",
