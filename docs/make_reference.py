@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import greenward
-from greenward.common import files
+from greenward.common import files, statistics
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
-from greenward.evaluation import audit_calls
+from greenward.evaluation import audit_calls, store, suites
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
-from greenward.grading import compare, edits
+from greenward.grading import answers, compare, edits, judge
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.models import gguf
+from greenward.problems import catalog, contests
+from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
+from greenward.rollouts import endpoint
 from greenward.runs import directory, output
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
@@ -99,6 +103,9 @@ def written(title: str, about: str, parts: Mapping[str, object]) -> str:
     lines = [f"# {title}", "", f"`docs/make_reference.py` writes this page from docstrings. {about}", ""]
     for heading, part in parts.items():
         text = part if isinstance(part, str) else (inspect.getdoc(part) or "").partition("\n\n")[2]
+        # In Markdown, a block of code begins and ends with an empty line.
+        text = re.sub(r"(?m)^(?! {4})(.+)\n(?= {4}\S)", r"\1\n\n", text)
+        text = re.sub(r"(?m)^( {4}.+)\n(?=\S)", r"\1\n\n", text)
         lines += [*([f"## {heading}", ""] if heading else []), text, ""]
     return "\n".join(lines)
 
@@ -145,6 +152,18 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Repair by edits](../repair.md) says what happens when edits cannot be applied.",
         {"": edits},
     ),
+    "evaluation.md": (
+        "Rules of evaluations",
+        "[Evaluating a model](../evaluation.md) says how to use them.",
+        {
+            "Prompts": suites,
+            "How programs are found": answers,
+            "Times": judge,
+            "Servers": endpoint,
+            "Files": store,
+            "Intervals": statistics,
+        },
+    ),
     "gguf.md": (
         "Files of llama.cpp",
         "[Models](../models.md#gguf-files) says where a file may be named.",
@@ -178,6 +197,16 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "Arguments of own functions",
         "[Your own loss and advantage](../own_algorithm.md) has examples.",
         {"A loss": OwnLoss, "An advantage": OwnAdvantage},
+    ),
+    "problems.md": (
+        "How files of problems are read",
+        "[Formats of files](../keys/formats.md) has the fields of each; [Problems](../problems.md) says "
+        "where they are named.",
+        {
+            "Suites and files of functions": problem_formats,
+            "Contests and verifiable rewards": contests,
+            "QuixBugs": catalog,
+        },
     ),
     "runs.md": (
         "Files of runs",
