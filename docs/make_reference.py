@@ -30,6 +30,7 @@ from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
+from greenward.tasks.token_mdp import dqn, grammar, gym_env, mdp
 from greenward.training.collector import collection_metrics
 from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
@@ -218,6 +219,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "With others of the following, sums are rounded in another order, and `provenance.json` records "
             f"`inexact_resume`: {keys(directory.INEXACT_ON_RESUME)}, the number of processes, the kernels.",
         },
+    ),
+    "token_mdp.md": (
+        "The token MDP and Q-learning",
+        "[Programs token by token](../dqn.md) says how to train by it and what it reaches.",
+        {"The environment": mdp, "The grammar": grammar, "In gymnasium": gym_env, "Q-learning": dqn},
     ),
 }
 PAGES: Mapping[str, Callable[[], str]] = {
