@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import greenward
+from greenward.cli.rldk_names import ALIASES, OPTIONS, VERBS, Theirs
 from greenward.common import files, statistics
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
@@ -45,6 +46,11 @@ AUDIT = """# What the audit says and tries
 
 `docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
 function](../audit.md) says how to use it.
+"""
+RLDK = """# Commands and options of RLDK
+
+`docs/make_reference.py` writes this page from `greenward.cli.rldk_names`. What is spelt alike is not listed.
+[Coming from another system](../migration.md#ppo-code-fix-with-planted-bugs-rldk) has examples.
 """
 API = """# Names of the Python API
 
@@ -134,6 +140,29 @@ def arguments(function: Callable[..., object]) -> str:
     found = inspect.signature(function)
     plain = [one.replace(annotation=one.empty) for one in found.parameters.values()]
     return str(found.replace(parameters=plain, return_annotation=found.empty))
+
+
+def rldk() -> str:
+    """The commands and the options of RLDK, with what each is here."""
+    lines = [RLDK, "## Commands", "", "| RLDK | here |", "|---|---|"]
+    lines += [f"| `rldk {' '.join(theirs)}` | `rldk {' '.join(ours)}` |" for theirs, ours in ALIASES.items()]
+    lines += [f"| `rldk {' '.join(theirs)}` | {answer} |" for theirs, answer in VERBS.items()]
+    for command, options in OPTIONS.items():
+        if options:
+            lines += ["", f"## Options of `{command}`", "", "| RLDK | here |", "|---|---|"]
+        lines += [f"| `{name}` | {option_here(theirs)} |" for name, theirs in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+def option_here(theirs: Theirs) -> str:
+    """What an option of RLDK becomes."""
+    if theirs.refused:
+        return f"refused: {theirs.why}"
+    if theirs.ours is None:
+        return f"left out: {theirs.why}"
+    return (
+        f"`{theirs.ours}{f' …{theirs.suffix}' if theirs.suffix else ''}`" if theirs.ours else "the argument"
+    )
 
 
 TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
@@ -230,6 +259,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "rewards.md": rewards,
     "audit.md": audit,
     "python.md": api,
+    "rldk.md": rldk,
     **{name: partial(written, *text) for name, text in TEXTS.items()},
 }
 
