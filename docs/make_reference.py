@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from greenward.evaluation import audit_calls, store, suites
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
-from greenward.grading import answers, compare, edits, judge
+from greenward.grading import answers, compare, edits, judge, user_rewards
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
@@ -37,6 +38,7 @@ from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
 
 FOLDER = Path(__file__).parent / "reference"
+SOURCE = Path(greenward.__file__).parent
 REWARDS = """# Reward terms
 
 `docs/make_reference.py` writes this page from the functions themselves. [Rewards](../rewards.md) says how a
@@ -46,6 +48,11 @@ AUDIT = """# What the audit says and tries
 
 `docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
 function](../audit.md) says how to use it.
+"""
+PACKAGES = """# Packages
+
+`docs/make_reference.py` writes this page from the docstrings of the packages.
+[Architecture](../architecture.md) says how they work together.
 """
 RLDK = """# Commands and options of RLDK
 
@@ -165,6 +172,17 @@ def option_here(theirs: Theirs) -> str:
     )
 
 
+def packages() -> str:
+    """The packages of the source with the first lines of their docstrings."""
+    lines = [PACKAGES, "| package | what it holds |", "|---|---|"]
+    for file in sorted(SOURCE.glob("**/__init__.py")):
+        name = file.parent.relative_to(SOURCE).as_posix()
+        text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+        if name != "." and text:
+            lines.append(f"| `{name}` | {text.partition(chr(10))[0]} |")
+    return "\n".join(lines) + "\n"
+
+
 TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "diagnostics.md": (
         "What diagnostics read and test",
@@ -238,6 +256,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "QuixBugs": catalog,
         },
     ),
+    "reward_functions.md": (
+        "Reward functions of users",
+        "[Rewards](../rewards.md#your-own-function) has both signatures.",
+        {"": user_rewards},
+    ),
     "runs.md": (
         "Files of runs",
         "[Runs](../runs.md) says how to read them.",
@@ -259,6 +282,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "rewards.md": rewards,
     "audit.md": audit,
     "python.md": api,
+    "packages.md": packages,
     "rldk.md": rldk,
     **{name: partial(written, *text) for name, text in TEXTS.items()},
 }

@@ -26,10 +26,10 @@ class Status(str, Enum):
     - `error`: an exception, while loading or in a test.
     - `syntax_error`: the answer is no Python.
     - `no_code`: there is nothing to run, or the entry point is not defined.
-    - `edit_malformed`: edits that cannot be read.
+    - `edit_malformed`: no edit, or one that cannot be read.
     - `edit_not_found`: lines to replace that are not in the file.
     - `edit_ambiguous`: lines to replace that occur more than once, or two readings of one edit.
-    - `edit_overlap`: edits of the same lines.
+    - `edit_overlap`: edits that change the same lines twice.
     - `edit_no_op`: edits that change nothing.
     - `no_label`: an answer to a problem to classify that gives none.
     - `abstained`: an answer to a problem to classify that declines to give a label.
@@ -39,7 +39,8 @@ class Status(str, Enum):
     - `timeout`, `memory`, `output_limit`: it exceeded a limit.
     - `cheating`: a malformed message on the result channel, or a lost worker that a harmless program did not
       lose.
-    - `edit_outside`: an edit of a file outside the problem's folder.
+    - `edit_outside`: an edit of a path outside of the problem's folder (absolute, `..`), or one of git
+      (`.git`).
 
     The grading failed:
 
