@@ -14,7 +14,8 @@ from greenward.cli.rldk_names import ALIASES, OPTIONS, VERBS, Theirs
 from greenward.common import files, statistics
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
-from greenward.evaluation import audit_calls, store, suites
+from greenward.evaluation import audit as audited
+from greenward.evaluation import audit_calls, audit_repository, store, suites
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
@@ -22,12 +23,14 @@ from greenward.grading import answers, compare, edits, judge, user_rewards
 from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
+from greenward.integrations.recorder import Recorder
 from greenward.models import gguf
 from greenward.problems import catalog, contests
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
-from greenward.runs import directory, output
+from greenward.runs import directory, output, trackers
+from greenward.sandbox import http, remote
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
@@ -102,7 +105,8 @@ def audit() -> str:
         "Right answers in text": HONEST_FAMILIES,
     }
     lines = [AUDIT, "## How a function is called", "", (audit_calls.__doc__ or "").partition("\n\n")[2]]
-    lines += ["## Kinds", "", inspect.getdoc(Kind).partition("\n\n")[2], ""]
+    lines += ["## What is tried", "", explained(audited), "", "## The grader of a repository", ""]
+    lines += [explained(audit_repository), "", "## Kinds", "", inspect.getdoc(Kind).partition("\n\n")[2], ""]
     for title, meanings in families.items():
         lines += [f"## {title}", "", "| family | what it means when it is judged wrongly |", "|---|---|"]
         lines += [*(f"| {name} | {meaning} |" for name, meaning in meanings.items()), ""]
@@ -116,12 +120,24 @@ def written(title: str, about: str, parts: Mapping[str, object]) -> str:
     """
     lines = [f"# {title}", "", f"`docs/make_reference.py` writes this page from docstrings. {about}", ""]
     for heading, part in parts.items():
-        text = part if isinstance(part, str) else (inspect.getdoc(part) or "").partition("\n\n")[2]
+        text = part if isinstance(part, str) else explained(part)
         # In Markdown, a block of code begins and ends with an empty line.
         text = re.sub(r"(?m)^(?! {4})(.+)\n(?= {4}\S)", r"\1\n\n", text)
         text = re.sub(r"(?m)^( {4}.+)\n(?=\S)", r"\1\n\n", text)
         lines += [*([f"## {heading}", ""] if heading else []), text, ""]
     return "\n".join(lines)
+
+
+def explained(described: object) -> str:
+    """A docstring without its first line."""
+    return (inspect.getdoc(described) or "").partition("\n\n")[2]
+
+
+def actions_of(name: str) -> str:
+    """The docstring of a class of `integrations.openenv`, which needs a package that may lack here."""
+    tree = ast.parse((SOURCE / "integrations" / "openenv.py").read_text("utf-8"))
+    (found,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
+    return (ast.get_docstring(found) or "").partition("\n\n")[2]
 
 
 def keys(names: Iterable[str]) -> str:
@@ -230,6 +246,15 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Files that an answer changes": program_changes,
         },
     ),
+    "integrations.md": (
+        "Other trainers",
+        "[Recorder](../recorder.md) and [other trainers and environments](../integrations.md) have examples.",
+        {
+            "A recorder": Recorder,
+            "Problems in OpenEnv": actions_of("ProblemEnvironment"),
+            "Games in OpenEnv": actions_of("PositionEnvironment"),
+        },
+    ),
     "isolation.md": (
         "Isolation",
         "[Security](../security.md) says what is promised and how it is tested.",
@@ -256,6 +281,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "QuixBugs": catalog,
         },
     ),
+    "remote_sandbox.md": (
+        "Sandbox on other machines",
+        "[Sandbox on other machines](../remote_sandbox.md) has examples.",
+        {"Servers": http, "What both sides say": remote, "Lost hosts": remote.RemoteExecutor},
+    ),
     "reward_functions.md": (
         "Reward functions of users",
         "[Rewards](../rewards.md#your-own-function) has both signatures.",
@@ -271,6 +301,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "With others of the following, sums are rounded in another order, and `provenance.json` records "
             f"`inexact_resume`: {keys(directory.INEXACT_ON_RESUME)}, the number of processes, the kernels.",
         },
+    ),
+    "trackers.md": (
+        "What trackers get",
+        "[Trackers](../trackers.md) says how to switch them on.",
+        {"": trackers},
     ),
     "token_mdp.md": (
         "The token MDP and Q-learning",
