@@ -25,7 +25,7 @@ from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
 from greenward.models import gguf
-from greenward.problems import catalog, contests
+from greenward.problems import catalog, contests, mining
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
@@ -35,8 +35,14 @@ from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
+from greenward.tasks.spec import verify
 from greenward.tasks.token_mdp import dqn, grammar, gym_env, mdp
+from greenward.tasks.vulnerability import data as vulnerabilities
+from greenward.tasks.vulnerability import labels
+from greenward.training import advantages
+from greenward.training import losses as losses_module
 from greenward.training.collector import collection_metrics
+from greenward.training.losses import LOSSES, ImportanceCorrection
 from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
 
@@ -165,6 +171,20 @@ def arguments(function: Callable[..., object]) -> str:
     return str(found.replace(parameters=plain, return_annotation=found.empty))
 
 
+def losses() -> str:
+    """A table with the level of the ratio, the surrogate and the average of each loss."""
+    lines = ["| name | ratio = p / p_old | minimised at each token | average |", "|---|---|---|---|"]
+    for name, one in LOSSES.items():
+        cells = (f"`{name}`", *map(first_line, (one.log_ratio, one.surrogate, one.average)))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def first_line(described: object) -> str:
+    """The first line of a docstring without its full stop."""
+    return (inspect.getdoc(described) or "").partition("\n")[0].rstrip(".")
+
+
 def rldk() -> str:
     """The commands and the options of RLDK, with what each is here."""
     lines = [RLDK, "## Commands", "", "| RLDK | here |", "|---|---|"]
@@ -200,6 +220,16 @@ def packages() -> str:
 
 
 TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    "algorithms.md": (
+        "Losses and advantages",
+        "[Algorithms](../algorithms.md) says which to take.",
+        {
+            "Advantages": advantages,
+            "Losses": losses(),
+            "Weights for another sampler": ImportanceCorrection,
+            "Divergence from a reference": losses_module,
+        },
+    ),
     "diagnostics.md": (
         "What diagnostics read and test",
         "[Diagnostics](../diagnostics.md) says how to use them.",
@@ -266,6 +296,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "trainer](../algorithms.md#when-the-sampler-is-not-the-trainer).",
         {"Answers": collection_metrics, "The update": RLTrainer.update},
     ),
+    "mining.md": (
+        "Problems from source",
+        "[Your own repository](../own_repository.md) has the commands.",
+        {"What is kept": verify, "What a problem shows": mining},
+    ),
     "own_functions.md": (
         "Arguments of own functions",
         "[Your own loss and advantage](../own_algorithm.md) has examples.",
@@ -306,6 +341,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "What trackers get",
         "[Trackers](../trackers.md) says how to switch them on.",
         {"": trackers},
+    ),
+    "vulnerability.md": (
+        "Answers and figures of vulnerable functions",
+        "[Vulnerable functions](../vulnerability.md) has the commands and what was measured.",
+        {"Answers": labels, "Figures": labels.classification_figures, "Data": vulnerabilities},
     ),
     "token_mdp.md": (
         "The token MDP and Q-learning",
