@@ -25,7 +25,7 @@ from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
 from greenward.models import gguf
-from greenward.problems import catalog, contests, mining
+from greenward.problems import catalog, contests, mining, repositories
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
@@ -35,11 +35,13 @@ from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
+from greenward.tasks.self_play import environment, games
+from greenward.tasks.self_play import evaluation as measures
 from greenward.tasks.spec import verify
 from greenward.tasks.token_mdp import dqn, grammar, gym_env, mdp
 from greenward.tasks.vulnerability import data as vulnerabilities
 from greenward.tasks.vulnerability import labels
-from greenward.training import advantages
+from greenward.training import advantages, distributed
 from greenward.training import losses as losses_module
 from greenward.training.collector import collection_metrics
 from greenward.training.losses import LOSSES, ImportanceCorrection
@@ -258,6 +260,20 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Intervals": statistics,
         },
     ),
+    "games.md": (
+        "Games of two players",
+        "[Self-play](../self_play.md) trains by them, and [`greenward play`](../playing.md) plays them.",
+        {
+            "Games": games,
+            "Kuhn Poker": games.KuhnPoker,
+            "Negotiation": games.SimpleNegotiation,
+            "Games of TextArena": games.TextArenaGame,
+            "A game of your own": games.Game,
+            "Opponents and illegal moves": environment.GameEnvironment,
+            "Baselines": advantages.RoleBaselineEstimator,
+            "Measures": measures,
+        },
+    ),
     "gguf.md": (
         "Files of llama.cpp",
         "[Models](../models.md#gguf-files) says where a file may be named.",
@@ -316,10 +332,20 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "QuixBugs": catalog,
         },
     ),
+    "processes.md": (
+        "Several processes",
+        "[Several processes](../several_gpus.md) has the commands.",
+        {"": distributed},
+    ),
     "remote_sandbox.md": (
         "Sandbox on other machines",
         "[Sandbox on other machines](../remote_sandbox.md) has examples.",
         {"Servers": http, "What both sides say": remote, "Lost hosts": remote.RemoteExecutor},
+    ),
+    "repositories.md": (
+        "Repositories to repair",
+        "[Agents](../agents.md) has the commands.",
+        {"": repositories},
     ),
     "reward_functions.md": (
         "Reward functions of users",
