@@ -60,6 +60,11 @@ AUDIT = """# What the audit says and tries
 `docs/make_reference.py` writes this page from `greenward.evaluation`. [Auditing a reward
 function](../audit.md) says how to use it.
 """
+INDEX = """# Reference
+
+`docs/make_reference.py` writes these pages from the source. [Keys of recipes](../keys/README.md) and
+[findings](../findings/README.md) have folders of their own.
+"""
 PACKAGES = """# Packages
 
 `docs/make_reference.py` writes this page from the docstrings of the packages.
@@ -379,7 +384,19 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         {"The environment": mdp, "The grammar": grammar, "In gymnasium": gym_env, "Q-learning": dqn},
     ),
 }
+
+
+def index() -> str:
+    """The table of all pages."""
+    lines = [INDEX]
+    for name, made in PAGES.items():
+        if made is not index:
+            lines.append(f"- [{made().partition(chr(10))[0].removeprefix('# ')}]({name})")
+    return "\n".join(lines) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "README.md": index,
     "rewards.md": rewards,
     "audit.md": audit,
     "python.md": api,
