@@ -24,12 +24,12 @@ from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
-from greenward.models import gguf
+from greenward.models import gguf, lora
 from greenward.problems import catalog, contests, mining, repositories
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
-from greenward.runs import directory, output, trackers
+from greenward.runs import directory, output, publish, trackers
 from greenward.sandbox import http, remote
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
@@ -316,6 +316,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Algorithms](../algorithms.md) has the formulas; w and r are those of [a sampler that is not the "
         "trainer](../algorithms.md#when-the-sampler-is-not-the-trainer).",
         {"Answers": collection_metrics, "The update": RLTrainer.update},
+    ),
+    "models.md": (
+        "Adapters and published models",
+        "[Models](../models.md) has the commands.",
+        {"Adapters": lora, "Publishing": publish.push},
     ),
     "mining.md": (
         "Problems from source",
