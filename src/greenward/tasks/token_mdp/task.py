@@ -90,7 +90,7 @@ class DQNAlgorithmConfig(AlgorithmConfig):
     learning_rate: PositiveFloat = Field(1e-4, description="of Adam; usual are 1e-4 to 1e-3")
     gamma: Fraction = Field(
         0.99,
-        description="discount of what comes one step later, usually 0.95 to 0.99; 0 = the next reward alone counts",
+        description="discount of what comes one step later, usually 0.95 to 0.99; 0 = the next reward alone",
     )
     epsilon_start: Fraction = Field(1.0, description="share of random actions in the first episode")
     epsilon_end: Fraction = Field(0.01, description="the lowest share of random actions")
@@ -135,7 +135,7 @@ class DQNAlgorithmConfig(AlgorithmConfig):
     )
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="share of the rows of an update in which the words of the docstring are hidden; usually 0.2 to 0.4",
+        description="share of an update's rows in which the docstring's words are hidden, usually 0.2 to 0.4",
     )
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     max_grad_norm: PositiveFloat = Field(10.0, description="gradients are scaled down to this norm")
@@ -186,7 +186,7 @@ class TokenProblemsConfig(ProblemsConfig):
     )
     compositions: NonNegativeInt = Field(
         0,
-        description="further generated functions, composed at random of the parts of the others; usually 500 to 3,000",
+        description="further generated functions, composed at random of parts of the others, usually 500 to 3,000",
     )
 
 
