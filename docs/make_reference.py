@@ -24,12 +24,12 @@ from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
-from greenward.models import gguf, lora
+from greenward.models import chat_template, checkpoint, gguf, lora
 from greenward.problems import catalog, contests, mining, repositories
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
-from greenward.runs import directory, output, publish, trackers
+from greenward.runs import directory, output, publish, repository, trackers
 from greenward.sandbox import http, remote
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
@@ -309,7 +309,14 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "isolation.md": (
         "Isolation",
         "[Security](../security.md) says what is promised and how it is tested.",
-        {"Layers": Layer, "What holds at which level": Level, "Files of others": files},
+        {
+            "Layers": Layer,
+            "What holds at which level": Level,
+            "Files of others": files,
+            "Repositories": repository,
+            "Weights": checkpoint,
+            "Chat templates": chat_template,
+        },
     ),
     "metrics.md": (
         "Metrics of a step",

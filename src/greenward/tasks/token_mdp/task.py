@@ -186,7 +186,7 @@ class TokenProblemsConfig(ProblemsConfig):
     )
     compositions: NonNegativeInt = Field(
         0,
-        description="further generated functions, composed at random of parts of the others, usually 500 to 3,000",
+        description="further generated functions, composed at random of others, usually 500 to 3,000",
     )
 
 
