@@ -24,7 +24,7 @@ from greenward.grading.reward_terms import SHIPPED_REWARDS
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
-from greenward.models import chat_template, checkpoint, gguf, lora
+from greenward.models import chat_template, checkpoint, gguf, lora, vllm
 from greenward.problems import catalog, contests, mining, repositories
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
@@ -384,6 +384,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "What trackers get",
         "[Trackers](../trackers.md) says how to switch them on.",
         {"": trackers},
+    ),
+    "vllm.md": (
+        "vLLM",
+        "[Rollouts by vLLM](../vllm.md) has the commands.",
+        {"": vllm, "Completions": vllm.VLLMEngine},
     ),
     "vulnerability.md": (
         "Answers and figures of vulnerable functions",
