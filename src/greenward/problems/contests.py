@@ -6,7 +6,8 @@
 - LiveCodeBench (arXiv:2403.07974): rows with `question_content`, `public_test_cases`, `private_test_cases`
   (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
 - CodeContests (arXiv:2203.07814): rows with `description`, `public_tests`, `private_tests`, `generated_tests`
-  (`{"input": […], "output": […]}`), `solutions` (language 3 is Python 3), `time_limit`.
+  (`{"input": […], "output": […]}`), `solutions` (language 3 is Python 3), `time_limit`. There are no
+  checkers, although some problems have several right outputs; interactive problems and files are bad rows.
 - DeepCoder-Preview-Dataset: rows with `problem`, `tests` in the form of APPS, of LiveCodeBench or of
   SYNTHETIC-1 (`[{"type": "function_call", "fn_name", "input", "output"}]`), `solutions`, `starter_code`,
   `metadata`.
