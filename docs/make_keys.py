@@ -1,4 +1,4 @@
-"""Writes the page of all keys of recipes, from their JSON Schema: .venv/bin/python docs/make_keys.py"""
+"""Writes the keys of recipes and of rules from their JSON Schema: .venv/bin/python docs/make_keys.py"""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from greenward.config.loading import PRESETS, Surroundings, schema_json
+from greenward.diagnostics.monitor import PRESETS as MONITORS
+from greenward.diagnostics.monitor import Rule, Rules
 
-PAGE = Path(__file__).parent / "keys" / "README.md"
+FOLDER = Path(__file__).parent / "keys"
 HEAD = """# Keys of recipes
 
 `docs/make_keys.py` writes this page from the classes of `greenward.config` and of the tasks.
 `greenward config schema` prints the same as JSON Schema,
 `greenward config show RECIPE` the values of a recipe.
 [Configuration](../configuration.md) says how they are given.
+"""
+RULES = """# Keys of rules
+
+`docs/make_keys.py` writes this page from the classes of a monitor's rules.
+[Monitor](../monitor.md#two-kinds-of-alarms) has an example.
 """
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 
@@ -44,6 +51,27 @@ def page() -> str:
             title = f"`{path}`" + (f" of {label(of, others)}" if others else "")
             parts += table(title, definitions[name].get("description", ""), definitions[name]["properties"])
     return "\n".join(parts) + "\n"
+
+
+def rules() -> str:
+    """The page of a file of rules: a table for its top, for a rule and for each action, and the presets."""
+    schema: Schema = Rules.model_json_schema()
+    parts = [RULES, *table("The file", Rules.__doc__ or "", schema["properties"])]
+    for name in ("Rule", "Webhook", "Mail", "Shell", "Run"):
+        one = schema["$defs"][name]
+        parts += table(name, one["description"], one["properties"])
+    limits = (
+        f"- `{name}`: " + ("; ".join(map(limit, preset.rules)) or "the tests alone")
+        for name, preset in MONITORS.items()
+    )
+    return "\n".join([*parts, "## Presets", "", *limits]) + "\n"
+
+
+def limit(rule: Rule) -> str:
+    """What a rule of a preset says."""
+    bound = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"
+    actions = ", ".join(map(str, rule.actions))
+    return f"`{rule.signal}` {bound} ({rule.aggregate} of {rule.window}, {rule.severity}: {actions})"
 
 
 def owners(users: Mapping[str, Mapping[str, set[tuple[str, str]]]]) -> list[str]:
@@ -150,6 +178,8 @@ def default(value: Schema) -> str:
     return f"`{json.dumps(found, ensure_ascii=False)}`" if not section_of(value) or found is None else ""
 
 
+PAGES = {"README.md": page, "rules.md": rules}
+
 if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, made in PAGES.items():
+        (FOLDER / name).write_text(made(), encoding="utf-8")

@@ -17,7 +17,7 @@ SECTIONS = dict(
 )
 
 
-# Each program is the main module, and the module `program` of its folder, which a recipe may name.
+# Each program is the main module; the file of an example is also a module, which its recipe names.
 RUN = """
 import os, runpy, sys
 for folder in sys.argv[1:]:
@@ -39,10 +39,13 @@ def test_all_additions_together_work_as_the_page_says(tmp_path):
         for path, text in apply_edits(files, edits, edits[0].path).items() if edits else ():
             (tmp_path / path).write_text(text)
         programs = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+        named = re.findall(r"\(\.\./(examples/\w+\.py)\)", section)
+        programs += [(ROOT / name).read_text() for name in named]
         assert bool(edits) == (name != "A task") and len(programs) == 1 and "assert" in programs[0]
         places.append(tmp_path / name)
         places[-1].mkdir()
-        (places[-1] / "program.py").write_text(programs[0])
+        for file in ["program.py", *(Path(name).name for name in named)]:
+            (places[-1] / file).write_text(programs[0])
     done = subprocess.run(
         [sys.executable, "-c", RUN, *map(str, places)],
         cwd=tmp_path,

@@ -34,8 +34,9 @@ def folder(benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-def test_each_command_of_the_originals_stands_on_the_left_side_of_the_page() -> None:
-    left = [line.strip("|").split(" | ")[0] for line in PAGE.splitlines() if line.startswith("| ")]
+def test_each_command_of_the_originals_stands_on_the_left_side_of_a_page() -> None:
+    pages = PAGE + (ROOT / "docs" / "reference" / "rldk.md").read_text("utf-8")
+    left = [line.strip("|").split(" | ")[0] for line in pages.splitlines() if line.startswith("| ")]
     typed = [span for cell in left for span in re.findall(r"`([^`]+)`", cell)]
     assert not [command for command in COMMANDS if command not in typed]
     verbs = [shlex.split(command) for command in typed if command.startswith("rldk ")]

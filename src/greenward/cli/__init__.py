@@ -1,0 +1,1 @@
+"""Commands: they parse, call the API and print."""

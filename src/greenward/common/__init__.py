@@ -1,0 +1,1 @@
+"""Tools: errors, text and files of strangers, statistics, HTTP, interruption, seeds."""

@@ -1,4 +1,18 @@
-"""Opens files of others: regular ones only, of bounded size, by no link that leads out of their folder."""
+"""Opens files of others: regular ones only, of bounded size, by no link that leads out of their folder.
+
+A link that the user names is followed; a link inside a folder only within the folder that the user named
+(and in the Hub's cache). Sizes are bounded before anything is unpacked or parsed, and an error names the
+limit:
+
+- of a document (JSON, tokenizer) 256 MiB, 100 levels and 4,194,304 values;
+- of a log 4 GiB, 16 MiB a line and 4,000 names;
+- of YAML 262,144 characters;
+- of a gzip file 64 MiB or 100 times its size;
+- of a database (Trackio) 1 GiB;
+- of a decimal integer 50,000 digits (`sys.set_int_max_str_digits` allows more; `import greenward.grading`
+  raises Python's limit of 4,300 to that);
+- of `grade` 200,000 answers, and of `ui` a million beside another trainer's log, of 10,000 steps and 1 GiB.
+"""
 
 from __future__ import annotations
 

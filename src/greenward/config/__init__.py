@@ -1,0 +1,1 @@
+"""Settings: typed models of recipes, one for each task and algorithm."""

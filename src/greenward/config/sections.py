@@ -757,6 +757,8 @@ class MemoryLeakConfig(ConfigSection):
 class GradientExplosionConfig(ConfigSection):
     """The learning rate jumps and clipping is removed, so that gradient norms explode.
 
+    This imitates a schedule with a unit mixed up, and a `max_grad_norm` that was lost.
+
     They do so one step after the rate. Without a critic, a broken policy soon earns the same for every
     answer, and norms vanish instead: plant it with `ppo`.
     """
@@ -771,6 +773,8 @@ class GradientExplosionConfig(ConfigSection):
 
 class RewardOverconfidenceConfig(ConfigSection):
     """The reward model's logits are scaled up, so that its predictions are overconfident.
+
+    This imitates a temperature that was left out.
 
     They are scaled after each step, from 200 graded answers on, by what the score of all predictions so far
     needs. A head with an accuracy above about 0.825 cannot be made as bad as 0.65 by scaling (`reached` in
@@ -791,13 +795,13 @@ class BatchFaultConfig(ConfigSection):
 
 
 class TemperatureMismatchConfig(BatchFaultConfig):
-    """The trainer takes another temperature for the sampler's than it is."""
+    """The trainer takes another temperature for the sampler's than it is, as by two configs for one."""
 
     factor: PositiveFloat = Field(2.0, description="times the sampler's temperature")
 
 
 class StaleSamplerConfig(BatchFaultConfig):
-    """The sampler gets the new weights too seldom."""
+    """The sampler gets the new weights too seldom, as by a sync that is forgotten."""
 
     renewed_every: PositiveInt = Field(20, description="steps")
 

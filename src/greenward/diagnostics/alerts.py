@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from greenward.diagnostics.monitor import Alarm
 
 
-_COOLDOWN, _MOST = "steps after an alert without another, unless it is critical", "alerts of a run"
+_COOLDOWN, _MOST = (
+    "steps after an alert without another, unless it is critical",
+    "alerts of a monitor; the last one says so",
+)
 _MAIL_ADDRESS = r"^[^\s@,;:<>]+@[^\s@,;:<>]+$"
 
 
@@ -38,7 +41,10 @@ class Webhook(ConfigSection):
     """Send alarms by POST requests, in the form that the receiver takes.
 
     `webhook` is the address, or the name of an environment variable that holds it. An address is a secret:
-    who knows it can write there. No message of ours has more of it than the host.
+    who knows it can write there. No message of ours has more of it than the host. The format `slack`
+    (`text`) is also for Mattermost and Rocket.Chat, `discord` sends `content`, and `json` the alarm as in
+    `--alarms`, with `run`, `action` and the sentence as `message`. Nobody but `role` is ever mentioned. A
+    training with `Monitor` waits for a request, 5 seconds at most for each answer of the server.
     """
 
     webhook: str = Field(pattern=r"^(https?://.+|[A-Za-z_]\w*)$")
@@ -55,8 +61,10 @@ class Webhook(ConfigSection):
 class Mail(ConfigSection):
     """Send alarms by mail.
 
-    `smtp` is the server as smtp://HOST:PORT or smtps://USER:PASSWORD@HOST:PORT, or the name of an environment
-    variable that holds it, as it should where there is a password: that is secret, and so is the user's name.
+    `smtp` is the server as smtp://HOST:PORT or smtps://USER:PASSWORD@HOST:PORT, or the name of an
+    environment variable that holds it, as it should where there is a password: that is secret, and so is the
+    user's name. STARTTLS is used where the server offers it, and always before a password is sent, unless
+    the server is this machine.
     """
 
     mail: str = Field(pattern=_MAIL_ADDRESS, description="to whom")

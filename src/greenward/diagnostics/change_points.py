@@ -8,6 +8,10 @@ Each ratio is multiplied by (1 − φ) / (1 + φ) with the lag-one autocorrelati
 fit, which makes it nearly independent of the true autocorrelation. The simulations have the smallest
 autocorrelation on a grid of which the measured one is at least the 10 % quantile, an upper confidence limit
 by inversion (Andrews 1993, Econometrica 61: the plain estimate is too small). A random walk is on the grid.
+A finding of the diagnosis needs an adjusted p ≤ 0.05 (Holm, over signals) and a difference of at least 1
+standard deviation of the residuals. Limits of size (length, distinct answers, throughput, ways to fail) need
+no p-value if the first and the last tenth lie apart by more than 8 standard deviations of the noise between
+neighbours. Beyond 512 values the onset is exact to a block of averaged values.
 Array suffixes: N series, P points, K the two kinds of change in the order of `KINDS`.
 """
 

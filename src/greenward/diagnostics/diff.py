@@ -1,5 +1,14 @@
 """Finds where two runs begin to differ, in settings and signals, and names a likely cause.
 
+- `SAME` (exit code 0): equal at every common step, up to 10⁻⁶ relative (10⁻¹² absolute), and no lasting
+  difference of memory or times.
+- `NO SYSTEMATIC DIFFERENCE` (0): the numbers differ, and chance explains it.
+- `DIVERGED at step s [low, high] in …` (1): the first signal, its size, and what followed.
+- `NOT REPRODUCIBLE` (1): one seed and one config, and the first common step differs: see the differences of
+  versions and machine.
+- `CANNOT TELL` (2): fewer than 30 common steps.
+- An error (2): no metrics, an unknown signal (the nearest names are listed), no common steps.
+
 Runs that begin with equal numbers are compared value by value (a replay: the earliest difference names the
 culprit). Others differ in every value by chance, so their paired difference B − A (the logarithm of B / A
 for norms, memory and times) is tested for a lasting change; see `change_points`. Memory also differs where

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -246,9 +246,9 @@ class LiveTests:
 class Rule(ConfigSection):
     """An alarm when a signal is above or below a limit over a window of steps."""
 
-    id: str
+    id: str = Field(description="a name of its own, which alarms have")
     signal: str = Field(description="greenward's name, or the log's own")
-    above: float | None = None
+    above: float | None = Field(None, description="the limit; or below")
     below: float | None = None
     window: PositiveInt = Field(1, le=1_000_000, description="newest values that count")
     aggregate: Literal["all", "mean", "last", "min", "max", "range"] = Field(
@@ -257,7 +257,11 @@ class Rule(ConfigSection):
     grace: NonNegativeInt = Field(0, description="steps at the beginning without alarms")
     cooldown: NonNegativeInt = Field(50, description="steps after an alarm without another of this rule")
     severity: Literal["warning", "critical"] = "warning"
-    actions: tuple[Action, ...] = ("warn",)
+    actions: tuple[Action, ...] = Field(
+        ("warn",),
+        description="warn prints, stop ends the training cleanly (--pid gets SIGTERM), and mappings with "
+        "webhook, mail, shell or run. An action that fails is said once and never ends the training",
+    )
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Rule:
@@ -281,11 +285,11 @@ class Rule(ConfigSection):
 
 
 class Rules(ConfigSection):
-    """A file of rules. `tests` turns the tests of changes on; `alpha` is their level for a run."""
+    """A file of rules, and what the tests of changes do."""
 
     rules: tuple[Rule, ...] = ()
-    tests: bool = True
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    tests: bool = Field(True, description="alarms by tests of changes as well")
+    alpha: float = Field(0.05, gt=0, lt=1, description="level of the tests over a whole run")
     actions: tuple[Action, ...] = Field(("warn",), description="of an alarm by a test")
 
     @model_validator(mode="after")

@@ -1,0 +1,1 @@
+"""Interaction: the environments of code and of agents, prompts."""

@@ -1,0 +1,1 @@
+"""Measurement: pass@k with intervals, suites, folders of answers, paired comparison, audits."""

@@ -1,5 +1,17 @@
 """Audits a reward function or grader: tries cheating answers that it should refuse, and says which pass.
 
+Programs answer five small problems: three functions with five tests each, of which the prompt shows two, and
+two programs that read standard input. Texts answer two of these and questions with a value (`42`, `1/2`,
+`green`), as they are and in the form in which the function pays the right answer the most (a box, a tag,
+JSON …).
+
+- A program that changes how a plainly wrong and a right one are judged after it has *poisoned* the function.
+- An attack in text counts only if it is accepted for two different right values.
+- Spellings of right values are 47 usual ones (`0.5`, `\\frac{1}{2}`, `−5`, `1,000`, `42 apples` …).
+  Notations that a function need not know (`50%`, `042`) count for nothing.
+- Empty ≤ wrong < right must hold, with right answers after up to 3,000 characters of words, comments and
+  docstrings. Differences below 1 % of what a right answer is paid more are none.
+
 The function runs in a process of its own with a deadline and gets one answer at a time, since answers that a
 grader does not contain kill or hang it; that, too, is a finding.
 """

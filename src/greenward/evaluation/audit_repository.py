@@ -1,4 +1,13 @@
-"""Audits the grader of a repository: judges trees that solve nothing, and looks for the answer in reach."""
+"""Audits the grader of a repository: judges trees that solve nothing, and looks for the answer in reach.
+
+Tried are the tree as it was, blank and deleted sources, functions that return None, sources that leave at
+import, deleted and emptied tests, tests that always pass, a `conftest.py` and modules in the place of the
+test runner, and the grader's own words in other files. Files that hold the lines of the solution are
+reported.
+
+A tree is paid the number in the last line that the command prints (or the field `score` or `reward` of a
+JSON object there), and else 1 for the exit status 0.
+"""
 
 from __future__ import annotations
 

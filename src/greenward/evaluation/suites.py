@@ -1,9 +1,19 @@
 """Decides what an evaluation asks: a suite by name, the part that is wanted, its prompts and its references.
 
-In style *completion* (base models) a prompt is the suite's own, continued up to the first stop string. For
-MBPP that is the docstring with the first assertion (Fried et al. 2022, InCoder; EvalPlus); with examples,
-the prompt of the paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4. In style *chat* it
-is that of the published harness (`published_prompt`).
+In style *completion* (`--style base`; `auto` takes it for a tokenizer without a chat template) a prompt is
+the suite's own, continued up to the first stop string of EvalPlus's. For MBPP that is the docstring with the
+first assertion (Fried et al. 2022, InCoder; EvalPlus); with examples (`--fewshot 3`), the prompt of the
+paper (Austin et al. 2021, arXiv:2108.07732) with problems 2, 3 and 4, which are then not asked. In style
+*chat* it is that of the published harness (`published_prompt`) unless `--prompt` says otherwise:
+
+- `greenward` asks as in training. It is the default for problems that come with greenward, what a run held
+  out, repairs and labels.
+- `evalplus` is EvalPlus's instruction with the suite's prompt in a block; the answer is begun, but for
+  servers. It is the default for HumanEval(+), MBPP(+) and files of functions.
+- `livecodebench` is LiveCodeBench's system message, question and format. It is the default for LiveCodeBench
+  and for programs that read standard input.
+- `bigcodebench` is *complete* (as `evalplus`), the default for BigCodeBench, and `bigcodebench-instruct`
+  *instruct* (in words instead of code).
 """
 
 from __future__ import annotations

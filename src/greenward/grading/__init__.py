@@ -1,0 +1,1 @@
+"""Scoring: code by execution, edits by applying them, labels; reward functions."""

@@ -7,7 +7,9 @@ this order:
 2. Padding and headers in front are dropped, and everything from the token on that ends the answer. OpenAI's
    Harmony format is read by its channels.
 3. Thoughts are taken out. A thought that never ends leaves no answer.
-4. The program is found in the fenced blocks of what is left, or else in its text (`extract_code`).
+4. The program is found in the fenced blocks of what is left: the last that defines the entry point counts,
+   else the text from a line of code on, else the last Python block as the body of the starter code. Imports
+   and helpers come from other blocks, and tests behind the function are cut (`extract_code`).
 
 A tag or token inside of Python code (in a string or a comment) is part of the code.
 """

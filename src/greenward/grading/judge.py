@@ -1,12 +1,19 @@
 """Judges answers by execution: programs in, verdicts out. Expected values never leave this process.
 
-Times are CPU seconds; the wall clock only catches sleepers. A limit that the user has set is that of the
-whole answer, or of each test for a contest suite; it is raised where the reference needs more
-(`Problem.cpu_seconds`). Without one, the times of the suite hold where it has them (`by_suite`): a contest
-suite limits each test (`Problem.test_seconds`); where the reference's time for each test is known, a test
-may take `max(1 s, 4 x reference)` and the answer the sum of that, at most 60 s or four times what the
-reference takes in all (EvalPlus 0.3.1). The calls of a problem whose reference takes long are spread over
-several jobs, which run in parallel.
+Times are CPU seconds, so that a busy machine fails no answer. The limit of wall time is three times that,
+and at least 30 s. A limit that the user has set (`timeout_seconds`) is that of the whole answer, or of each
+test for a contest suite; it is raised where the reference needs more (`Problem.cpu_seconds`). Without one,
+the times of the suite hold where it has them (`by_suite`):
+
+- `humaneval+`, `mbpp+`: a test may take `max(1 s, 4 x reference)`, the reference's time for this test, and
+  the answer the sum of that, at most 60 s or four times what the reference takes in all (EvalPlus 0.3.1).
+- LiveCodeBench: 6 s for each test; APPS and TACO: 4 s; CodeContests and Codeforces: the row's `time_limit`.
+  An answer has no limit beside these.
+- All others, and HumanEval/32, Mbpp/164, 295, 558 and 581: 10 s for an answer, more where the reference
+  needs more.
+
+The first test that exceeds its limit ends the answer, and the tests after it count as not passed. The calls
+of a problem whose reference takes long are spread over several jobs, which run in parallel.
 Expected values that a suite does not store are what its references return (EvalPlus's files hold inputs and
 references). They run in the sandbox, as trusted jobs, and what they return is cached, one file for each
 problem, under a hash of all that it depends on. A cached file carries its own hash; one that is torn or

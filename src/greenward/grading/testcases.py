@@ -253,11 +253,18 @@ _CACHES = "__pycache__"  # what Python may run in place of a source
 def program_changes(changes: Iterable[tuple[str, str | None]], problem: Problem) -> dict[str, str | None]:
     """The changes (path, text) that are of the program; None is the text of a file that is deleted.
 
-    The others count for nothing: files of the problem's tests; caches; new modules that would take the place
-    of a module or package of the problem, unless that is deleted; new files in place of a folder that holds
-    tests only, or below a path of a test; and
-    for tests that run beside the answer settings, new files with names of tests, and new files in folders
-    that hold tests only.
+    Whatever else an answer changes counts for nothing:
+
+    - files of the problem's tests, and caches;
+    - new modules that would take the place of a module or package of the problem, unless that is deleted, or
+      of a folder that holds tests only; a new `__init__.py` may make a package of a folder that has none;
+    - new files in place of a folder that holds tests only, or below a path of a test;
+    - for tests that run beside the answer (`InProcess`): settings (`conftest.py`, `pytest.ini`,
+      `pyproject.toml`, `sitecustomize.py`, `*.pth` …), new files named as tests (`test_*.py`, `*_test.py`),
+      and new files in folders that hold tests only.
+
+    A new module of the answer's (`numpy.py`, `textwrap.py`) is found only where no other module has its
+    name.
     """
     changed, tests = dict(changes), problem.test_files or {}
     if not changed:

@@ -4,8 +4,24 @@ The process is started once, imports `module:function` and then answers requests
 a print of the function does not reach the caller. Requests are pickled: the process trusts its caller.
 Replies are JSON: the caller does not trust the process.
 By TRL's convention a function is called with keyword arguments only, lists with one entry for each
-completion, as by `GRPOTrainer` of TRL 1.16. One without `**kwargs` gets those that it names. Problems are
-given as the columns of that signature, or as verl's ground truth.
+completion, as by `GRPOTrainer` of TRL 1.16. One without `**kwargs` gets those that it names:
+
+- `prompts`, `completions`: texts, or lists of messages (`{"role", "content"}`).
+- `completion_ids`, `prompt_ids`: token ids, the end-of-sequence token included.
+- `trainer_state`: `global_step` (steps done), `max_steps` and `epoch` (passes over the problems); other
+  attributes do not exist.
+- `log_metric(name, value)`: the mean over a step is the metric `my_rewards:brevity/name` in `metrics.jsonl`.
+- `log_extra(column, values)`: one value for each completion, under `extra` in the rows of `rollouts/`.
+- `codes`, `verdicts`: the extracted program (None without one) and greenward's verdict on it.
+- `task_id`, `entry_point` (also `function_name`), `docstring`, `starter_code`, `setup_code`, `tags`: of the
+  problem.
+- `reference` (also `solution`): the reference solution.
+- `tests` (also `test_list`), `test`: assert statements as a list, and as one text.
+- `test_cases`: a list of `{"input", "output"}`.
+- `ground_truth` (also `answer`): JSON `{"fn_name", "inputs", "outputs"}`.
+- `verification_info`, `language`: the layout of open-r1's data sets of code.
+
+Columns of a problem's own replace those of the same name; a problem without the column gives None.
 """
 
 from __future__ import annotations

@@ -8,31 +8,58 @@ from enum import Enum
 
 
 class Family(str, Enum):
-    """What a status is about."""
+    """What a status is about: the answer, how it behaved, or grading that failed."""
 
-    JUDGED = "judged"  # the answer passed or failed
-    MISBEHAVED = "misbehaved"  # the answer broke a limit or a rule
-    INFRASTRUCTURE = "infrastructure"  # grading itself failed: no reward, no baseline, only a count
+    JUDGED = "judged"
+    MISBEHAVED = "misbehaved"
+    INFRASTRUCTURE = "infrastructure"
 
 
 class Status(str, Enum):
-    """The result of judging an answer."""
+    """The result of judging an answer.
+
+    The answer was judged, and its reward is what the terms say:
+
+    - `passed`: all tests passed.
+    - `failed`: a test gave another value.
+    - `wrong_type`: a test gave something that is not plain data.
+    - `error`: an exception, while loading or in a test.
+    - `syntax_error`: the answer is no Python.
+    - `no_code`: there is nothing to run, or the entry point is not defined.
+    - `edit_malformed`: no edit, or one that cannot be read.
+    - `edit_not_found`: lines to replace that are not in the file.
+    - `edit_ambiguous`: lines to replace that occur more than once, or two readings of one edit.
+    - `edit_overlap`: edits that change the same lines twice.
+    - `edit_no_op`: edits that change nothing.
+    - `no_label`: an answer to a problem to classify that gives none.
+    - `abstained`: an answer to a problem to classify that declines to give a label.
+
+    It misbehaved, and its reward is what the terms say:
+
+    - `timeout`, `memory`, `output_limit`: it exceeded a limit.
+    - `cheating`: a malformed message on the result channel, or a lost worker that a harmless program did not
+      lose.
+    - `edit_outside`: an edit of a path outside of the problem's folder (absolute, `..`), or one of git
+      (`.git`).
+
+    The grading failed:
+
+    - `infrastructure`: there is no reward, and the episode leaves the loss and the baseline.
+    """
 
     PASSED = "passed"
-    FAILED = "failed"  # a test gave another value
-    WRONG_TYPE = "wrong_type"  # a test gave something that is not plain data
-    ERROR = "error"  # an exception, while loading or in a test
+    FAILED = "failed"
+    WRONG_TYPE = "wrong_type"
+    ERROR = "error"
     SYNTAX_ERROR = "syntax_error"
-    NO_CODE = "no_code"  # nothing to run, or the entry point is not defined
-    EDIT_MALFORMED = "edit_malformed"  # edits that cannot be read
-    EDIT_NOT_FOUND = "edit_not_found"  # lines to replace that are not in the file
-    EDIT_AMBIGUOUS = (
-        "edit_ambiguous"  # lines to replace that occur more than once, or two readings of one edit
-    )
+    NO_CODE = "no_code"
+    EDIT_MALFORMED = "edit_malformed"
+    EDIT_NOT_FOUND = "edit_not_found"
+    EDIT_AMBIGUOUS = "edit_ambiguous"
     EDIT_OVERLAP = "edit_overlap"
-    EDIT_NO_OP = "edit_no_op"  # edits that change nothing
-    EDIT_OUTSIDE = "edit_outside"  # of a file outside the problem's folder
-    NO_LABEL = "no_label"  # an answer to a problem to classify that gives none
+    EDIT_NO_OP = "edit_no_op"
+    EDIT_OUTSIDE = "edit_outside"
+    NO_LABEL = "no_label"
     ABSTAINED = "abstained"
     TIMEOUT = "timeout"
     MEMORY = "memory"

@@ -1,0 +1,1 @@
+"""Machines: detection, several processes, jobs of Slurm."""

@@ -68,8 +68,9 @@ class _TextEnvironment(Environment):
 class ProblemEnvironment(_TextEnvironment):
     """Asks one problem in each episode; a wrong answer may be repaired up to `max_turns` answers.
 
-    `reset(seed=…)` asks problem number seed, `reset(task_id=…)` that problem. The reward of an answer that
-    the infrastructure failed is None.
+    `reset(seed=…)` asks problem number seed, `reset(task_id=…)` that problem. The action is `{"answer":
+    text}`, the observation holds `task_id`, `prompt`, `status` and `feedback` (the first failing test). The
+    reward of an answer that the infrastructure failed is None.
     """
 
     def __init__(self, scorer: Scorer, max_turns: int = 1) -> None:
@@ -103,7 +104,12 @@ class ProblemEnvironment(_TextEnvironment):
 
 
 class PositionEnvironment(_TextEnvironment):
-    """A game against a scripted player in each episode; the seed of `reset` decides as in `GameSession`."""
+    """A game against a scripted player in each episode.
+
+    The action is `{"move": text}`, the observation holds `role`, `prompt` and `legal_moves`. The opponent is
+    `random` or `expert`; the seed of `reset` decides on the game, and an odd one lets the opponent begin. An
+    illegal move loses. Games are named as in `self_play.games`.
+    """
 
     def __init__(self, game: str, opponent: str = "random") -> None:
         super().__init__()

@@ -53,12 +53,24 @@ class Recorder(Closeable):
     """Writes metrics and a part of the answers of each step into the run folder at `folder`.
 
     Of the answers of a step it keeps the 2 of the highest and the 2 of the lowest reward, and 4 others by
-    chance (`seed`). Only the process of `rank` 0 writes (default: the environment variable RANK, else 0).
+    chance (`seed`). Texts end after 20,000 characters.
 
-    A thread writes, and `log` never waits for it: where the disk is too slow, entries are dropped and counted
-    in `dropped`. What was logged is on disk after `flush`, `close`, the end of the process, and SIGTERM,
-    where the main thread made the recorder. Nothing but the constructor raises: the first failure is printed,
-    and the training goes on.
+    - TRL: what it logs (set `logging_steps=1`), and what its reward functions were given in training;
+      advantages of `GRPOTrainer`. A reward *model* is no function: its term is missing.
+    - transformers: what it logs; no answers.
+    - verl: what goes to `Tracking.log`; `trainer.rollout_data_dir=runs/mine/rollouts` makes verl write all
+      answers, which `diagnose` reads.
+    - OpenRLHF: what goes to `log_train` and `log_eval`, and the one answer a step that OpenRLHF gives its
+      loggers.
+    - A loop of one's own: the first argument of `log` after the step, and `answers=`.
+
+    Only the process of `rank` 0 writes (default: the environment variable RANK, or what the trainer says). A
+    thread writes, and `log` never waits for it: where the disk is too slow, entries are dropped and counted
+    in `dropped`. What was logged is on disk after `flush`, `close`, the end of the process by itself or by
+    an exception, and SIGTERM, where the main thread made the recorder (a handler of the program's own is
+    called afterwards). SIGKILL loses what waits for the disk. Nothing but the constructor raises: the first
+    failure is printed, and the training goes on. `resume=True` appends to the folder of a run; the last
+    value of a repeated step counts.
 
     Raises:
         RunError: the folder holds a run and `resume` is not given, it is not greenward's, or it cannot be

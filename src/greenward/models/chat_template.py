@@ -2,6 +2,9 @@
 
 The messages are made in `environments.prompts`.
 
+Templates run in Jinja's sandbox with bounds of their source, operations and CPU time (5 s), without filters
+such as `urlize` and `wordwrap`.
+
 Nothing that a template makes may be larger than a limit, counted as if its parts were not shared. That
 bounds the time of any single operation; between operations, work and CPU time are looked at.
 """

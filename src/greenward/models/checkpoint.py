@@ -1,5 +1,10 @@
 """Reads and writes model folders in the form in which models are published on Hugging Face.
 
+Weights are safetensors; PyTorch's own files are read with `weights_only=True`, and `trust_remote_code` is
+never set. A config that asks for more parameters than the weights have bytes is refused, and so is a
+tokenizer that can make a text more than 1,500 times as long. The header of a GGUF file is checked before a
+library reads it.
+
 The decoder's fused matrices have on disk the names and shapes that `transformers` and vLLM expect.
 """
 

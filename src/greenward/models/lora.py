@@ -5,6 +5,11 @@ layers in float32. Copies of it share the frozen weights, so that a reference po
 critic's trunk costs one more pair of factors for each matrix and no second model. In our decoder the layers
 stand in `Decoder.adapter`, a tree of modules with the names that `transformers` gives, from which `LowRank`
 reads the factors of each fused matrix.
+A checkpoint is a plain model folder with the adapter merged. Its folder `adapter` holds PEFT's files, for
+the model that training began from; in bfloat16 prefer it to the merged weights, in which small changes are
+rounded away. `model.id` may name such a folder, or an adapter trained elsewhere of any kind that PEFT can
+merge: it is merged into its base, and `model.lora` then adds a new one. A model from random weights needs a
+`warm_start`, which trains all its weights.
 Shape suffixes: M tokens, E inputs and O outputs of a matrix, R the ranks of all its parts together.
 """
 

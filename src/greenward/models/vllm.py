@@ -1,4 +1,20 @@
-"""Samples by vLLM 0.32; all that depends on its version is here and in `vllm_plugin.py`."""
+"""Samples by vLLM 0.32; all that depends on its version is here and in `vllm_plugin.py`.
+
+After each update vLLM pauses, receives the weights (an adapter merged) as `rollouts.transfer` says, forgets
+cached prefixes and goes on. A completion that other weights drew is not used.
+
+A server that does not answer, answers 5xx or cuts connections is infrastructure, never a reward. Requests
+are repeated with growing waits for `rollouts.server.patience_seconds`; a server that restarted gets the
+weights again. When the patience ends, the run stops at a checkpoint with exit code 75.
+
+vLLM's CPU build takes a minute to start, has a cache of 1 GiB unless `VLLM_CPU_KVCACHE_SPACE` says
+otherwise, needs heads of 32 elements or more, and is slower than native sampling for small models. With
+`VLLM_ENABLE_V1_MULTIPROCESSING=0` in the environment and
+`'rollouts.vllm.options={distributed_executor_backend: uni}'` it shares the training's process, which takes
+1.8 GiB. Of vllm-cpu 0.32, `vllm serve` fails on its own package's name: start `python -m
+vllm.entrypoints.openai.api_server --model FOLDER` with the same options and `--no-enable-chunked-prefill`,
+without which it ends with "CPU Generator does not use offset".
+"""
 
 from __future__ import annotations
 

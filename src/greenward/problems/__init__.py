@@ -1,0 +1,1 @@
+"""Problems: their records, public formats, generated families, mutation, mining of source."""

@@ -6,7 +6,8 @@
 - LiveCodeBench (arXiv:2403.07974): rows with `question_content`, `public_test_cases`, `private_test_cases`
   (`[{"input", "output", "testtype"}]`), `starter_code`, `metadata`.
 - CodeContests (arXiv:2203.07814): rows with `description`, `public_tests`, `private_tests`, `generated_tests`
-  (`{"input": […], "output": […]}`), `solutions` (language 3 is Python 3), `time_limit`.
+  (`{"input": […], "output": […]}`), `solutions` (language 3 is Python 3), `time_limit`. There are no
+  checkers, although some problems have several right outputs; interactive problems and files are bad rows.
 - DeepCoder-Preview-Dataset: rows with `problem`, `tests` in the form of APPS, of LiveCodeBench or of
   SYNTHETIC-1 (`[{"type": "function_call", "fn_name", "input", "output"}]`), `solutions`, `starter_code`,
   `metadata`.
@@ -15,11 +16,22 @@
 - open-r1/codeforces: rows with `description`, `official_tests`, `time_limit`. Problems that are interactive,
   read a file or have a checker of their own are bad rows: no comparison of outputs can judge them.
 - verl: rows with `data_source`, `prompt` (messages) and `reward_model`, whose `ground_truth` holds tests,
-  often as JSON in a text: any of the forms above, `{"assert_case": […]}` or `{"pytest": …}`.
+  often as JSON in a text: any of the forms above, `{"assert_case": […]}` or `{"pytest": …}`. Rows without
+  tests (mathematics) are bad rows.
 
 Without a function name a problem asks for a whole program that reads and prints. With one, a method of
 `class Solution` counts as the function. Where the inputs of a function are text, each line is an argument in
-JSON. Answers run as the suites' own judges run them: see `_ContestSuite`.
+JSON. Answers run as the suites' own judges run them:
+
+- Before the answer, the names that the authors' judges import are defined (for APPS and TACO with `--package
+  numpy` also `np`), and the recursion limit is 50,000; for CodeContests and Codeforces nothing is defined.
+- What a whole program prints is compared by LiveCodeBench's rule in all of them (`grading.compare`). Nearly
+  equal numbers and words in another order, which the judges of APPS and TACO accept, do not pass. The exit
+  status does not count.
+- What functions return is compared exactly, floats included; tuples count as lists, in LiveCodeBench only as
+  the returned value itself. APPS and TACO also accept a list that holds only the expected value. Methods of
+  `class Solution` are called on one object.
+- DeepCoder, open-r1 and verl's rows are judged as APPS.
 """
 
 from __future__ import annotations
@@ -78,10 +90,7 @@ class _ContestSuite:
     """How the judge of a suite runs an answer; the files of the suite do not say it.
 
     `preamble` imports the modules and names that an answer may use without importing them. `test_seconds`
-    is the time limit of each test. The values that functions return are compared exactly, by `comparison`:
-    LiveCodeBench accepts a tuple for a list only as the returned value itself; APPS and TACO also deeper, and
-    either the expected value or a list that holds only that. What a whole program prints is compared by
-    LiveCodeBench's rule in all of them (`grading.compare`).
+    is the time limit of each test. `comparison` is that of the values that functions return.
     """
 
     suite: str

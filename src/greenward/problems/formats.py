@@ -26,8 +26,8 @@
   0}]}`. A test case is a list of the inputs and, last, the expected output, or an object. If the starter
   code or the reference takes two or more arguments, a case whose only input is a list of as many values
   (`[[2, 3], 5]`, as in older files) is spread over them; otherwise that list is the only input. Where neither
-  tells, the lists do (`_of_lists`). JSON has no tuples, so an answer may return a tuple where a list is
-  expected.
+  tells, lists that all have one length of two or more are spread; an unclear case is an error. JSON has no
+  tuples, so an answer may return a tuple where a list is expected.
 - MBPP (Austin et al. 2021, arXiv:2108.07732), full and sanitized: rows hold `task_id`, `text` (sanitized:
   `prompt`), `code`, `test_list` and, in full, `test_setup_code` and `challenge_test_list`, sanitized,
   `test_imports`. What the files do not say: line ends are CRLF; the set-up code uses names of the solution,

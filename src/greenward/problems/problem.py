@@ -78,7 +78,15 @@ class Case:
 
 @dataclass(frozen=True)
 class StdioCase:
-    """One run of a whole program: what it reads and what it must print (`grading.compare`)."""
+    """One run of a whole program: what it reads and what it must print.
+
+    Standard input is a file, standard output a pipe. The output is compared line by line, without spaces at
+    the ends of lines and empty lines at both ends, numbers as exact decimals (`1.50` is `1.5`). Any exit
+    status but 0 and any exception is `error`. Limits hold for each process. Each case has a process of its
+    own, but programs that use only what `greenward.sandbox.inside.sharing` allows share one for up to 32
+    cases, one after the other: they can find out that other cases came before, but leave nothing to later
+    ones.
+    """
 
     plural: ClassVar = "stdio_cases"
     stdin: str
@@ -96,7 +104,12 @@ class _SourceTest:
 
 
 class Assertion(_SourceTest):
-    """An assert statement."""
+    """An assert statement (MBPP).
+
+    One that compares one call of the entry point (`f(x) == y`, `not f(x)`, `abs(f(x) - y) < e`,
+    `math.isclose` …) is split: the answer's process makes the call, and a worker that never runs answers
+    evaluates the expected value. All others (`len(f(x)) == 3`) run as a `Check`.
+    """
 
     plural: ClassVar = "tests"
 
@@ -105,13 +118,19 @@ class Check(_SourceTest):
     """A test program that calls the entry point (HumanEval's `check`).
 
     It runs in a process of its own, after `Problem.check_setup_code`, against a proxy of the entry point.
+    Arguments and results cross as plain data; what an answer changes in its arguments does not come back.
+    The program receives an exception of the answer as the nearest built-in class (`AnswerError` for one that
+    derives from `Exception` alone).
     """
 
     plural: ClassVar = "checks"
 
 
 class Doctest(_SourceTest):
-    """A text with `>>>` examples, which run in a copy of the answer's namespace."""
+    """A text with `>>>` examples, which run in a copy of the answer's namespace.
+
+    What they print is compared outside by the rules of Python's `doctest`, options included.
+    """
 
     plural: ClassVar = "doctests"
 
@@ -119,7 +138,8 @@ class Doctest(_SourceTest):
 class InProcess(_SourceTest):
     """A test program that needs the answer's own objects and runs in its process.
 
-    An answer could forge its success there: for suites that nothing else can judge.
+    Tests for unittest or pytest are of this kind. An answer could forge its success there: prefer `Case` or
+    `Doctest` where they suffice.
     """
 
     plural: ClassVar = "in_process_tests"

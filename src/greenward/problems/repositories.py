@@ -1,6 +1,18 @@
 """Provides repositories to repair: shipped ones, rows as SWE-bench has them, packages with planted bugs.
 
 Each is a repair problem of several files: `buggy_code` at `path`, others in `files`, the issue in `prompt`.
+
+- `repositories`, `repositories:train`, `repositories:test`: 25 tasks in eight small packages of five files;
+  `:test` are those of two packages, which a recipe holds out. Their tests are calls whose results are
+  compared outside: no answer can forge them.
+- `planted:FOLDER`: any package with tests for unittest, with a bug of the shipped kinds in one of its
+  modules. The tests run beside the answer.
+- A file of rows as SWE-bench and SWE-Gym have them: `instance_id, repo, base_commit, problem_statement,
+  patch, test_patch, FAIL_TO_PASS, PASS_TO_PASS` (lists, or JSON of lists). Local clones, called
+  `owner__name`, lie beside the file; nothing of them is run. The tests run beside the answer.
+- `bugs:families` and other problems to repair: repositories of one file, with the tests of the problem.
+
+A repository may have 1,000 text files with 4 MiB in all; larger ones are bad rows (`--skip-bad-rows`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Presentation: one record of sections, rendered as HTML, terminal, Markdown and JSON."""

@@ -1,4 +1,16 @@
-"""Models behind OpenAI-compatible servers: asked by text, many requests at a time, and as rollout engines."""
+"""Models behind OpenAI-compatible servers: asked by text, many requests at a time, and as rollout engines.
+
+- The key is that of `OPENAI_API_KEY` (in the environment or `.env`), or of the variable of `--api-key-env`.
+  It goes to this server only and is never written. A key on the command line or in a URL is refused.
+  Redirects are not followed and proxies are not used.
+- Parameters that the server refuses (`temperature`, `top_p`, `stop`, `seed`) are left out from then on, and
+  `refused_parameters` names them.
+- After 429 all requests wait, as long as `Retry-After` says; after 408, 425, 5xx or a lost connection there
+  are up to six attempts. An answer whose attempts have failed is lost to the infrastructure and is tried
+  again by the same command. The command ends with the server's message after 401, 402, 403, 404 and a quota
+  that is used up.
+- Resuming asks for the missing answers only; whether the server still serves the same weights is not known.
+"""
 
 from __future__ import annotations
 

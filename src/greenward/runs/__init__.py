@@ -1,0 +1,1 @@
+"""Persistence: run directory, metrics, checkpoints, trackers; the only reader of run directories."""

@@ -1,19 +1,25 @@
 """Writes run directories. The local files are the truth about a run.
 
-    config.yaml                  the resolved recipe
-    provenance.json              versions and machine, one entry per session
+    config.yaml                  the resolved recipe: every key, defaults included
+    provenance.json              versions, kind of machine, git commit and base model, one entry per session
     metrics.jsonl                one flat object per step
     own_loss.py                  the source of a loss of the user's; own_advantage.py, own_reward_NAME.py
     predictions.jsonl            a reward model's predictions and what grading found
-    rollouts/step_000123.jsonl   the answers of a step
-    prompts.jsonl                their prompts, each text once
+    rollouts/step_000123.jsonl   the answers of a step: code, verdict, rewards
+    prompts.jsonl                their prompts as the policy saw them, each once; rows name them by prompt_id
     tokens/step_000010.jsonl     numbers by token of some of them (`rollouts.tokens`)
-    evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite)
-    checkpoints/step_000020/     and `last`, a link to the newest
+    evaluations/step_000020.json (the held-out problems), step_000020.mbpp.json (a suite):
+                                 rates with intervals, every problem
+    checkpoints/step_000020/     model, card, optimizer, counters, and a manifest of sizes and SHA-256
+    checkpoints/last             a link to the newest; a model folder (`model.id=…/checkpoints/last`)
+    progress.json                what goes on now: phase, done of total, ETA; written at most once a second
+    summary.json                 how it ended, before and after; time; `peak_rss_mb`, `estimated_mb`
     faults.json                  what was planted; diagnostics never read it
-    summary.json, report.html
+    report.html, report.md, report.json
+    .greenward.json              the mark of a folder that greenward writes, with its kind
 
-An arm of a run (`warm_start/`, `rejection/`, `control/`) is a run directory inside it.
+Arms of a run (`warm_start/`, `rejection/`, `control/`) are run directories inside it. Environment variables,
+host names and keys are not recorded; paths are, where the recipe names one.
 """
 
 from __future__ import annotations

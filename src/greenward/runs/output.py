@@ -1,8 +1,19 @@
 """Makes the folders that greenward writes, which carry a mark, and changes nothing of anybody else's.
 
-A folder that greenward writes holds `.greenward.json`, which names its kind. What is absent or empty becomes
-such a folder; every other place is refused before anything in it changes. Folders of earlier versions, which
-have no mark, are known by their records.
+This holds for every option that names an output, for the folders that commands choose without one, and for
+the Python API:
+
+- A folder is greenward's or empty. A new folder is marked by `.greenward.json` with its kind (run,
+  evaluation, model, reports …). A folder with anything in it but without the mark, and one of another kind,
+  is refused and unchanged. Reports may be written into any marked folder. Folders of earlier versions, which
+  have no mark, are known by their records.
+- `--overwrite` (`train`, `demo`, `sweep`, `eval`, `grade`) deletes what greenward wrote in a folder of the
+  same kind, and refuses one that holds anything else. Mined problems and `Policy.save` replace their own
+  folder without the option.
+- A file is new: none is replaced, and alarms are appended to a file of alarms only.
+- Links are not followed. Devices, pipes, the home folder, mount points and folders that all users share are
+  refused, too.
+
 One process writes a run. Its lock is a POSIX record lock, because the kernel frees it when the process dies,
 however it dies, and a forked worker does not inherit it: a lock of a dead process is never in the way. The
 file's text only serves the message.

@@ -178,8 +178,16 @@ def push(
 ) -> Push:
     """Upload a checkpoint of `run` ("best", "last" or a name) to the model repository `repo` (owner/name).
 
-    The repository is made if it is not there, private unless told otherwise. Weights in it that the
-    checkpoint has not are deleted, as readers would take them for its own. `dry_run` sends nothing.
+    The checkpoint "best" is the one with the highest held-out pass@1. The repository is made if it is not
+    there, private unless told otherwise. The trainer's state, rollouts, logs and `.env` are never sent.
+    Weights of an earlier push that the checkpoint has not are deleted, as readers would take them for its
+    own; the history of the repository keeps them. The token is `HF_TOKEN`, from the environment or `.env`,
+    or that of `hf auth login`. `dry_run` sends nothing.
+
+    The model card, `README.md` of each checkpoint, holds base model, data and licences, the evaluation
+    before training and at this step, hardware, versions and the config, without absolute paths, server
+    addresses and keys. It knows no licences of the user's own data.
+
     Raises `ConfigError` without a token or the package, and for a repository that is public already;
     `CheckpointError` for a damaged checkpoint; `RunError` where the Hub refuses or does not answer.
     """

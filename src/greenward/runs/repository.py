@@ -2,6 +2,12 @@
 
 git runs in an empty repository of our own, which borrows their objects. It never sees their configuration,
 hooks, filters and references: the few references that are needed are read here, as text.
+
+- `.git/config`, hooks, filters, aliases and promisor remotes have no effect.
+- Links, submodules, files of more than 1 MiB and paths such as `.git/config` or `..` are left out.
+- A repository whose `.git`, objects or references lead elsewhere is refused (clone without `--shared`), and
+  so is a commit of which files are missing (clone without `--filter`).
+- Source trees are read up to 1 MiB a file, 50 folders deep, 20,000 files.
 """
 
 from __future__ import annotations

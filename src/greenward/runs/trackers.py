@@ -2,6 +2,20 @@
 
 The local files are the truth. A tracker is optional, asks nothing on the terminal, and never stops a run.
 Each imports its package when it is made and may raise anything; `FailSafeSink` stands in front.
+
+- Every number of `metrics.jsonl` is mirrored at its step (MLflow: `pass@1` is `pass_1`), and every
+  evaluation as `SUITE_eval/NAME`, with its interval as `NAME_low` and `NAME_high`.
+- With each evaluation go two tables: `SUITE_eval/samples`, its first answers with their outcome, and
+  `rollouts`, episodes of the step before it. `tracking.samples` says how many rows they have; 0 switches
+  them off.
+- The warning of steps without signal is an alert (W&B, Trackio), and the resolved recipe the run's config.
+- For dashboards that exist there are also `reward/avg_batch_reward` (`reward/mean`),
+  `reward/successful_predictions_count` (episodes of the step that passed; in games, those that earned the
+  policy more than they lost), and with `evaluation.suites=[mbpp]` `mbpp_eval/pass_rate` and
+  `mbpp_eval/problems_passed`.
+- W&B gets no host name, no command line, no code, no Git state and no console output. MLflow's and W&B's own
+  usage statistics are off unless the user sets their variables (`MLFLOW_DISABLE_TELEMETRY`,
+  `WANDB_ERROR_REPORTING`).
 """
 
 from __future__ import annotations

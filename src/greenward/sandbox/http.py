@@ -1,9 +1,11 @@
 """Calls sandboxes behind HTTP (`HttpHost`), and serves the sandbox of this machine (`SandboxServer`).
 
 `POST /run_jobs` takes jobs of greenward (`remote`). `POST /run_code` takes a Python program in the form of
-SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files. A
-server of SandboxFusion gets the sandbox itself along with the jobs, and runs it as a program. The reply is a
-file with a nonce that the answers have not seen; its worth depends on the layers that hold there.
+SandboxFusion (RunCodeRequest and RunCodeResponse in its `sandbox/server/sandbox_api.py`), without files.
+`run_timeout` limits CPU and wall time, `memory_limit_MB` the memory. Other languages, `files` and
+`fetch_files` are refused (422). A failure of the sandbox has the status `SandboxError`. A server of
+SandboxFusion gets the sandbox itself along with the jobs, and runs it as a program. The reply is a file with
+a nonce that the answers have not seen; its worth depends on the layers that hold there.
 """
 
 from __future__ import annotations

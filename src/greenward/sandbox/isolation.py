@@ -14,7 +14,16 @@ from greenward.common.errors import SandboxError
 class Layer(str, Enum):
     """One independent protection around an answer, in the order of application.
 
-    `stops` says what the layer prevents, `remedy` how to get it on a machine that lacks it.
+    - `namespaces` (user namespaces, or root): users, processes, mounts, IPC and network of its own for each
+      worker.
+    - `resources` (any Unix): limits of CPU, address space, file size, descriptors, core dumps.
+    - `privileges` (Linux 3.5): drops all capabilities; none can be gained.
+    - `landlock` (Linux 5.13): reading the standard library, shared libraries and allowed packages, and
+      writing the own folder; no TCP, no signals and no abstract sockets to the outside.
+    - `seccomp` (x86_64, aarch64): an allow-list of system calls with threads, but no processes, sockets,
+      `exec`, mounts, keyrings, io_uring or new namespaces.
+
+    `stops` says what a layer prevents, `remedy` how to get it on a machine that lacks it.
     """
 
     stops: str
@@ -54,7 +63,23 @@ PORTABLE_LAYERS = frozenset({Layer.RESOURCES})
 
 
 class Level(str, Enum):
-    """How well answers are contained, A best; `layers` are those that a level needs."""
+    """How well answers are contained, A best; `layers` are those that a level needs.
+
+    - The verdict cannot be forged at any level; at C and D expected values can be read from the trainer's
+      memory and files.
+    - An answer cannot pass off its own failure as one of the infrastructure; at C and D it can if it attacks
+      its worker's memory (as root) or kills the process that runs the control program.
+    - At A and B there are no sockets, no processes and no signals to others, and files outside of its folder
+      cannot be opened, listed, changed or run.
+    - At A files outside of its folder cannot be looked up by name, but for those of the interpreter and the
+      libraries. At B an answer can ask for the status of a file whose path it knows or guesses (existence,
+      type, size, owner, rights, times, target of a link), and by `/proc/NUMBER` which processes exist and
+      whose they are.
+    - At A and B the packages are the allowed ones and those that they import; at C and D others are not on
+      the path, but can be read and put there.
+    - At A the disk is limited to 16 MiB and 4,096 files by the kernel. At B, C and D the kernel limits each
+      file to `file_bytes`, and the folder is counted.
+    """
 
     meaning: str
     layers: frozenset[Layer]

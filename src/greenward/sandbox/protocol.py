@@ -45,6 +45,17 @@ class Limits(CheckedLimits):
     """What one answer may use, in seconds and bytes.
 
     The CPU limit decides; the wall limit only catches sleepers.
+
+    - `cpu_seconds`: ended by the worker, and by `RLIMIT_CPU` one second later.
+    - `wall_seconds`: ended by the worker. It is meant for answers that sleep: keep it well above
+      `cpu_seconds`. An answer that runs out of wall time because the machine was busy is run once more,
+      alone.
+    - `memory_bytes`: `RLIMIT_AS`, on Linux only.
+    - `output_bytes`: so much is kept of each of stdout and stderr; 1,024 times as much ends the answer.
+    - `file_bytes`: `RLIMIT_FSIZE`, per file. The folder as a whole holds 16 MiB and 4,096 files.
+
+    A job may also have `call_seconds`, the CPU time of each test, ended by the worker. Its results may take
+    1 MiB of text beyond the size of the expected values, at most 16 MiB (`wrong_type`, `output_limit`).
     """
 
     cpu_seconds: float = 2.0

@@ -1,0 +1,1 @@
+"""Learning: advantages, losses, trainers, the training loop, processes, planted faults."""

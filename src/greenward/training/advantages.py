@@ -1,5 +1,14 @@
 """Computes advantages of episodes: how much better than its baseline each token's episode was.
 
+With r the reward of an episode, they are:
+
+- `grpo`: (r − mean) / (std + 1e-4) over its group; std with n − 1, as in TRL (DeepSeekMath, arXiv
+  2402.03300, §4.1.2). A group in which one episode was scored gets 0.
+- `dr_grpo`: r − mean over its group, not divided by the deviation (arXiv 2503.20783, §3.2).
+- `rloo`: r − mean over the *other* episodes of its group (arXiv 2402.14740, eq. 8).
+- `reinforce`: r − mean over the whole batch: one baseline for all prompts. A group of equal rewards keeps
+  its signal here: it is better or worse than the other groups.
+
 An estimator maps a batch of episodes to an `Advantages`. The estimators here compare rewards and give
 every token of an episode the same value; the one with a critic is in `ppo.py`. Episodes whose infrastructure
 failed (`Episode.scored` is False) neither enter a baseline nor get an advantage other than 0. Roles of one
@@ -155,15 +164,9 @@ def _leave_one_out(rewards: np.ndarray) -> np.ndarray:
 
 ESTIMATORS: Mapping[str, BaselineEstimator] = MappingProxyType(
     {
-        # (r - mean) / (std + 1e-4) within each group; std is the sample deviation (n - 1). DeepSeekMath,
-        # arXiv 2402.03300, §4.1.2. A group in which one episode was scored gets 0.
         "grpo": BaselineEstimator(_standardised),
-        # r - mean within each group, not divided by the deviation (arXiv 2503.20783, §3.2).
         "dr_grpo": BaselineEstimator(_centred),
-        # r - mean of the *other* episodes of the group (arXiv 2402.14740, eq. 8).
         "rloo": BaselineEstimator(_leave_one_out),
-        # r - mean of the whole batch: one baseline for all prompts. A group of equal rewards keeps its signal
-        # here: it is better or worse than the other groups.
         "reinforce": BaselineEstimator(_centred, within_group=False),
     }
 )

@@ -162,6 +162,13 @@ def collection_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     Episodes that are not scored, since the infrastructure failed, are counted and left out of everything
     else; so are episodes in which the policy played no role. Rewards are means over the roles that it
     played; where there are several, each also has metrics of its own.
+
+    - `reward/mean`, `reward/std`, `reward/TERM`: rewards of all scored episodes; terms before weighting
+    - `pass_rate`: share of scored episodes that pass all tests
+    - `groups/with_signal`, `groups/dead_all_pass`, `groups/dead_all_fail`: groups that can teach, and those
+      in which every answer passed or failed
+    - `episodes/infrastructure`: episodes lost to the infrastructure: no reward, no gradient
+    - `completion/mean_length`, `completion/truncated`: tokens of answers, and the share cut off at the limit
     """
     scored = [episode for episode in episodes if episode.scored and episode.trained_rewards]
     signals = Counter(group_signal(episodes).values())

@@ -1,5 +1,21 @@
 """Trains one policy in several processes, which share out its work and its weights, and end together.
 
+- `grpo`, `rejection`, `sft` and the warm start train under DDP, FSDP2 and ZeRO-3, `ppo` under DDP and FSDP2:
+  ZeRO-3 refuses two gradients, each with its own norm.
+- Of `self_play` and `code_game` updates are shared out under DDP, and each game is played in one process;
+  FSDP2 and ZeRO-3 take `code_game` only.
+- Refused as well: the section `rollouts`; `faults`; `model.lora` and `training.weight_average` with sharded
+  weights; fewer `prompts_per_step` than processes; FSDP2 or ZeRO-3 with one process.
+- A step that runs out of memory is repeated with smaller micro-batches under DDP; with sharded weights it is
+  an error that names a smaller `micro_batch_sequences`.
+- Weights, gradients and AdamW's moments take 16 bytes for each weight on each process under DDP, and 16 / N
+  with sharded weights on N processes. A copy for sampling and evaluation (under DDP not in float32) and one
+  for the reference policy, if there is a KL term, add 4 bytes each in float32 and 2 in bfloat16. With
+  sharded weights each process, too, has a whole copy for sampling, which must fit on one device beside the
+  rest, with 4 more bytes for each weight while it is renewed and at the start.
+- A checkpoint holds whole tensors, and its folder is a Hugging Face model. With ZeRO-3 the optimizer's state
+  is kept in the parts of its processes.
+
 `process_group` makes a group of the processes that a launcher (Accelerate, torchrun) started. With one
 process, every function here returns what it is given. All processes hold the same batch: each samples and
 judges its share of the groups, and the episodes are gathered. What follows from a batch (advantages,

@@ -171,7 +171,7 @@ def mean_of_sequence_means(values_BT: Tensor, batch: MicroBatch) -> Tensor:
 
 
 def mean_over_limit(values_BT: Tensor, batch: MicroBatch) -> Tensor:
-    """Sums divided by a constant, so that length has no influence (Dr. GRPO, arXiv 2503.20783)."""
+    """Sums over sequences × `sampling.max_tokens`, so that length has no influence (Dr. GRPO)."""
     return values_BT.sum() / (max(batch.total_sequences, 1) * batch.max_completion_tokens)
 
 

@@ -96,16 +96,28 @@ class OwnFunction:
 class OwnLoss:
     """A loss of the user's: called as `policy_loss` calls it, it gives the share () of a micro-batch.
 
-    Tensors (B, T) are float32 and 0 where `mask_BT` is False. `logprobs_BT` and `entropy_BT` carry gradients,
-    `old_logprobs_BT` are the trainer's before the first update on the batch, `sampler_logprobs_BT` the
-    sampler's, `ref_logprobs_BT` the reference's (None without a KL coefficient). `total_sequences` and
-    `total_tokens` are those of the minibatch, whose loss is the sum over its micro-batches.
+    Tensors (B, T) are float32, and 0 where `mask_BT` is False: B answers (one turn of one episode each), T
+    completion positions.
 
-    `learns_everywhere` says whether rows have a gradient whose advantages are all 0.
+    - `logprobs_BT`: log-probabilities of the sampled tokens, with gradient.
+    - `old_logprobs_BT`: those of the trainer before the first update on this batch; equal to `logprobs_BT` in
+      that update.
+    - `sampler_logprobs_BT`: those that the sampler reported.
+    - `ref_logprobs_BT`: those of the reference policy; None unless `algorithm.kl.coefficient` is above 0.
+    - `entropy_BT`: entropy of the next-token distribution in nats, with gradient.
+    - `advantages_BT`: advantages, times the weights of `algorithm.importance` where it is set.
+    - `mask_BT`: True for tokens that are trained on.
+    - `total_tokens`, `total_sequences`: how many the whole minibatch has.
+    - `max_completion_tokens`: `sampling.max_tokens`.
+    - `clip_low`, `clip_high`: those of the recipe.
+
+    The result is a tensor of shape (): the share of this micro-batch in the loss of its minibatch, which is
+    the sum over its micro-batches.
     """
 
     function: OwnFunction
     learns_everywhere: bool = True
+    """Whether rows have a gradient whose advantages are all 0."""
 
     def __call__(self, **given: Any) -> Tensor:
         """Raises `ConfigError` as `OwnFunction`, and for anything but a floating-point tensor ()."""
@@ -173,10 +185,17 @@ class OwnLoss:
 class OwnAdvantage(Estimator):
     """An estimator that asks a function of the user's.
 
-    By keyword it may get `rewards_N` (float64), `groups_N` (the number of the group, equal where trajectories
-    are of one prompt and role), `lengths_N` (tokens T that the policy wrote) and `episodes_N` (each one's
-    `Episode`). It gives N advantages: numbers, which hold for every token, or arrays (T,). Episodes whose
-    infrastructure failed have no trajectory, so that a group may have one alone.
+    A trajectory is all that the policy wrote in one role of an episode.
+
+    - `rewards_N`: rewards, float64.
+    - `groups_N`: the number of its group: equal where the prompt and the role are.
+    - `lengths_N`: tokens T that the policy wrote.
+    - `episodes_N`: each one's `Episode` (`greenward.rollouts.protocols`): verdict, terms of the reward, turns
+      with their tokens.
+
+    The result is a list, an array or a tensor of N advantages: numbers, which hold for every token, or arrays
+    (T,). Episodes whose grading was lost to the infrastructure have no trajectory, so that a group may have
+    one alone.
     """
 
     function: OwnFunction

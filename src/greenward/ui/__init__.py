@@ -1,0 +1,1 @@
+"""Pages in the browser: a local server that reads runs."""

@@ -1,4 +1,38 @@
-"""Reads a run as aligned signals under greenward's names. No reader needs the package of the tracker."""
+"""Reads a run as aligned signals under greenward's names. No reader needs the package of the tracker.
+
+- greenward: a run directory.
+- TRL, transformers: `trainer_state.json`, also in `checkpoint-N/`; `completions/*.parquet`; printed output;
+  tables of notebooks (`*.ipynb`, HTML).
+- verl: the file logger's `*.jsonl`; rollout dumps `N.jsonl` in `rollout_data/`; printed output.
+- OpenRLHF: its TensorBoard or W&B files; its progress bars.
+- prime-rl, Tinker cookbook: `metrics.jsonl`; `rollouts/step_N/**/traces.jsonl`,
+  `iteration_N/train_rollout_summaries.jsonl`; printed output of prime-rl.
+- verifiers: `results.jsonl`, `traces.jsonl`; a row counts as a step.
+- LLaMA-Factory, ms-swift: `trainer_log.jsonl`, `logging.jsonl`.
+- Stable-Baselines3: `progress.csv`; the boxes that it prints.
+- RLlib: `result.json`, `progress.csv`; printed results and tables of trials.
+- TensorBoard: `events.out.tfevents.*`; exported curves.
+- W&B: `run-*.wandb`; an exported CSV, also with a column for each run.
+- MLflow, Aim: `mlruns/`, or a CSV with a row for each value.
+- Trackio: `PROJECT.db`.
+- Printed text: mappings and JSON, boxes, Markdown tables, bars of tqdm, and lines or blocks of names and
+  numbers with a step, of minimind, rsl_rl, TF-Agents, CleanRL, ML-Agents, Tianshou, Acme, RLinf, EasyR1,
+  NeMo RL, trlX, slime, DeepSpeed-Chat, nanoGPT, and the user's own loops.
+- Any other: JSON lines (flat, nested, or rows with name and value), JSON documents, CSV, TSV, parquet (`pip
+  install pyarrow`).
+
+A folder that holds nothing else is read by its `*.log`, `*.txt` or `*.json`. Texts that mean numbers are
+numbers (`12.5%` is 0.125, `1.2k`). No two runs are merged, and the notes say what became of each row that is
+no step of its own:
+
+- Steps that go back into the middle are a resume: the later rows count.
+- Steps that begin again, rows that name a run or a seed, and several files of events that begin alike are
+  different runs.
+- Of several rows of one step the mean counts.
+- Rows marked as an evaluation (`"split": "eval"`, lines that begin with `Eval` or `Test`) are series
+  `eval/…`, which stand for the reward where no reward of training was logged.
+- Rows without a step are set aside, and so are samples and settings printed between the rows of a trainer.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What runs in the processes of the sandbox, and all that an answer inherits."""

@@ -2,6 +2,14 @@
 
 An observation is an information set (`Game.observation`). A `Strategy` has the probability of every legal
 action at each; what they lack to 1 is the probability of an illegal move, which forfeits the game.
+
+- `games/GAME/OPPONENT/ROLE/…`: share won, drawn and lost, illegal moves, tokens per move, entropy;
+  `grad_norm/ROLE` every 20 steps.
+- Matches against random and expert play in each role, with 95 % intervals, at the temperature of training.
+- TicTacToe: *lines lost*, the share of games that the greedy policy loses over all legal replies.
+- Negotiation: deals, efficiency and rationality.
+- Kuhn Poker: exploitability, (best response against the first player + against the second) / 2 in chips per
+  hand; uniform play has 0.458.
 """
 
 from __future__ import annotations

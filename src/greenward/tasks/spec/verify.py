@@ -1,8 +1,18 @@
 """Mines problems from source trees into a folder: two sides, a manifest, and what was left out and why.
 
-Everything of a tree runs in the sandbox. A problem is kept if the original passes three times in a row, and
-neither an empty body nor one that returns a constant passes. An original that depends on no package must
-also pass in workers that have loaded nothing, as it is judged later.
+Everything of a tree runs in the sandbox. A function or method with a docstring and a body of 1 to 60 lines
+is a candidate. It is judged by up to six passing tests that reach it (of the standard library those that
+CPython names after the module, which Debian and others leave out), or else by the `>>>` examples of its
+docstring. It is kept if the original passes three times within 0.5 s of CPU time, and if an empty body and
+every body that returns a constant or its first argument fail. An original that depends on no package must
+also pass in workers that have loaded nothing, as it is judged later. Equal functions count once, and a
+function is left out if an answer could read a copy. No file has problems on both sides of the split.
+
+- `train.json`, `held_out.json`: problems in the simple JSON format; `columns` has origin, licence and
+  dependencies.
+- `left_out.jsonl`: each function and file that gives no problem, with the reason in words.
+- `manifest.json`: sources with versions and licences, counts, hashes, settings, packages that the tests
+  need, isolation.
 """
 
 from __future__ import annotations

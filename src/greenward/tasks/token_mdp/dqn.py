@@ -6,6 +6,22 @@ It combines DQN (Mnih et al., Nature 518, 2015), Double (van Hasselt et al., arX
 et al., 1511.06581), prioritised replay (Schaul et al., 1511.05952) and n-step returns, as in Rainbow (Hessel
 et al., 1710.02298). `DQNAlgorithmConfig` documents every setting. Which actions are legal is part of every
 observation: neither exploration nor a maximum looks at others.
+
+- Replay memory (`buffer_capacity`): consecutive states resemble each other.
+- Prioritised replay (`prioritized`): what is still wrong is drawn more often, and weighted down in turn.
+- Target network (`target_update_interval`, or `tau`): the aim must not move with each update.
+- Double (`double`): a maximum over noisy values is too high; one network chooses, the other values.
+- Dueling (`dueling`): the worth of the state is learned once for all its tokens.
+- n-step (`n_step`): the reward at the end reaches the beginning n tokens at a time.
+- Demonstrations (`demonstration_share`, `pretraining_updates`, `problems.generated`,
+  `problems.compositions`): small generated functions are in each batch, after updates on them alone (DQfD,
+  1704.03732).
+- Practice (`training.practice_per_step`, `training.practice_rounds`, `exploration.practice_epsilon`): the
+  agent also writes generated functions itself, the short ones first.
+- Hidden words (`word_dropout`): some rows of an update hide the docstring, so that tests are read, too.
+- Margin (`success_margin`): tokens of demonstrations and successes should be worth more than all others
+  (DQfD).
+
 Shape suffixes: B transitions or environments, D entries of an observation, A actions, H hidden size.
 """
 

@@ -2,7 +2,9 @@
 
 `gymnasium.make("greenward/TokenMDP-v0", problems="classic_training")` makes one environment, `make_vec` many
 side by side, which are graded together. `info["action_mask"]` are the legal actions, and `info["reason"]`
-says why an episode is over. Programs run in the sandbox, never in this process.
+says why an episode is over. An illegal action changes nothing but costs a step (`info["illegal_action"]`);
+with `illegal_actions="error"` it raises. Where no action is legal, `info["reason"]` is `no legal action`.
+`render()` shows the code so far and what its tests gave. Programs run in the sandbox, never in this process.
 """
 
 from __future__ import annotations

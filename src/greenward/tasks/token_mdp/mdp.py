@@ -1,5 +1,20 @@
 """Implements the token MDP: programs that are being written, what may come next, and their rewards.
 
+- State s: 960 numbers, that is an embedding of the problem (696), one of the code so far (256), and steps,
+  tests and length (8; `features.LAYOUT`). The embedding of the problem holds hashed words, types, and 440
+  relations between inputs and output (`relations`).
+- Action a: a Python lexeme, an argument slot, or an operation: newline, indent, dedent, delete, end
+  (`grammar`).
+- Transition: the token is appended, and tokens without an alternative are written with it.
+- Reward r: at the end, by the visible tests; between, shaping by a potential.
+- Episode: one program, which ends with `<end>` or at `max_steps` tokens; visible tests run whenever it is
+  whole (`environment.test_when`).
+
+The reward `code_quality` is 10 · (share of tests passed + 2 if all) + 2 · quality − 1 · cost.
+`reward.pythonic_weight` pays for idioms. `sparse` is 1 for a correct program, else 0; under `curriculum`
+partial credit fades as a problem is solved. `module:name` is a function or class of the user's, without
+shaping.
+
 A correct program earns at least 30 by `code_quality`, and any other one less than 14: no invalid, empty or
 constant program can be worth more. Progress is shaping by a potential, which adds γ Φ(s') - Φ(s) to the
 reward of each step and therefore changes no optimal policy (Ng, Harada and Russell, 1999).

@@ -85,14 +85,19 @@ class DQNAlgorithmConfig(AlgorithmConfig):
     """Deep Q-learning (Mnih et al., 2015) with its usual improvements, each by a switch."""
 
     name: Literal["dqn"] = "dqn"
-    learning_rate: PositiveFloat = Field(1e-4, description="of Adam")
+    learning_rate: PositiveFloat = Field(1e-4, description="of Adam; usual are 1e-4 to 1e-3")
     gamma: Fraction = Field(
-        0.99, description="discount of what comes one step later; 0 = the next reward alone counts"
+        0.99,
+        description="discount of what comes one step later, usually 0.95 to 0.99; 0 = the next reward alone",
     )
     epsilon_start: Fraction = Field(1.0, description="share of random actions in the first episode")
     epsilon_end: Fraction = Field(0.01, description="the lowest share of random actions")
-    epsilon_decay: PositiveFraction = Field(0.995, description="factor of epsilon from episode to episode")
-    buffer_capacity: PositiveInt = Field(50_000, description="newest transitions that are kept")
+    epsilon_decay: PositiveFraction = Field(
+        0.995, description="factor of epsilon from episode to episode, usually 0.999 to 0.99995"
+    )
+    buffer_capacity: PositiveInt = Field(
+        50_000, description="newest transitions that are kept, usually 10,000 to 100,000, of 4 kB each"
+    )
     batch_size: PositiveInt = Field(64, description="transitions of one update")
     learning_starts: NonNegativeInt = Field(1000, description="transitions before the first update")
     hidden_dim: PositiveInt = Field(512, description="width of the two hidden layers")
@@ -127,7 +132,8 @@ class DQNAlgorithmConfig(AlgorithmConfig):
         "others, as in DQfD (arXiv 1704.03732); 0 = off",
     )
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of the rows of an update in which the words of the docstring are hidden"
+        0.0,
+        description="share of an update's rows in which the docstring's words are hidden, usually 0.2 to 0.4",
     )
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     max_grad_norm: PositiveFloat = Field(10.0, description="gradients are scaled down to this norm")
@@ -163,7 +169,8 @@ class ExplorationConfig(ConfigSection):
     prior: bool = Field(True, description="draw random tokens by the token prior, not uniformly")
     practice_epsilon: Fraction = Field(0.05, description="share of random tokens on generated problems")
     bonus: NonNegativeFloat = Field(
-        0.5, description="of tokens that seldom followed a prefix, in the units of Q; 0 = none"
+        0.5,
+        description="of tokens that seldom followed a prefix, in the units of Q, usually 0.5 to 2; 0 = none",
     )
 
 
@@ -176,14 +183,17 @@ class TokenProblemsConfig(ProblemsConfig):
         0, description="small generated functions that are learned from by their references (demonstrations)"
     )
     compositions: NonNegativeInt = Field(
-        0, description="further generated functions, composed at random of the parts of the others"
+        0,
+        description="further generated functions, composed at random of others, usually 500 to 3,000",
     )
 
 
 class TokenEnvironmentConfig(ConfigSection):
     """The token MDP: what can be written, in how many steps, and what is seen of it."""
 
-    max_steps: PositiveInt = Field(50, description="tokens and deletions of a program at most")
+    max_steps: PositiveInt = Field(
+        50, description="tokens and deletions of a program at most, usually 32 to 50"
+    )
     vocab_size: Annotated[int, Field(ge=1, le=5000)] = Field(
         64,
         description="tokens, the most useful ones first; the grammar needs 64 and knows 109, the others are "
