@@ -34,7 +34,7 @@ from greenward.problems.problem import Assertion, Case
 from greenward.tasks.repair.fix import repair_problem
 
 FILES = Path(__file__).parent / "fix_files"
-FORMS = ("infill", "function", "search_replace", "diff")
+FORMS = ("default", "infill", "function", "search_replace", "diff")
 BUGS: dict[str, tuple[tuple[str, str], ...]] = {
     "roman": (("while number >= value:", "while number > value:"),),
     "intervals": (
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", help="folders, runs or ids; without any the files are checked")
     parser.add_argument("--out", type=Path, default=Path("runs/fix"), help="where results are kept")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=("default",))
     parser.add_argument("--files", nargs="+", help="only these")
     parser.add_argument("--quixbugs", type=Path, help="a copy of github.com/jkoppel/QuixBugs")
     parser.add_argument("--n", type=int, default=8, help="answers of a round at most")
@@ -175,7 +175,8 @@ def kept(file: Path, name: str, one: Buggy, model: str, form: str, settings: Seq
     with tempfile.TemporaryDirectory() as folder:
         buggy, tests = one.place(folder, name)
         command = [sys.executable, "-m", "greenward", "fix", str(buggy), "--tests", str(tests)]
-        command += ["--model", str(model), "--form", form, "--json", *settings]
+        command += ["--model", str(model), "--json", *settings]
+        command += [] if form == "default" else ["--form", form]
         before = cpu_seconds()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):

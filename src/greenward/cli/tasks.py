@@ -61,7 +61,8 @@ MOST_REASONS = 10
     "--form",
     type=click.Choice(("infill", "function", "search_replace", "diff")),
     help="What the model writes: single lines, the whole program, or edits.  [default: as trained, else "
-    "infill (where the model can fill gaps), then search_replace]",
+    "infill (where the model can fill gaps), then function (a short file, a model loaded here) or "
+    "search_replace]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--timeout", type=POSITIVE, default=10.0, help="CPU seconds for all tests.")

@@ -67,6 +67,8 @@ from greenward.sandbox.protocol import Limits
 from greenward.tasks.repair.infilling import LINES_AT_ONCE, around, filled, suspicious_lines
 
 MOST_TOKENS = 1024
+SHARE_OF_PROGRAM = 0.75
+"""How much of an answer's tokens a file may have that a model without a form of its own writes as a whole."""
 MOST_TOKENS_OF_A_LINE = 48
 LEAST_SECONDS, TIMES_BEFORE = 2.0, 10.0
 """CPU time that tests of a program with one other line get: so long, or so many times what the file took."""
@@ -81,8 +83,8 @@ class FixOptions:
     At most `answers` are sampled at `temperature`; none after one that passes, unless `all_answers`. Where
     none passes and the best passes more tests than the file, at most as many to the file as it changes it.
     `form` is what the model writes. By default it is what its run trained it to write; without a run "infill"
-    (`answers` fillings of each gap), if the model can fill gaps, and then "search_replace". `timeout` is the
-    CPU time of all tests in seconds.
+    (`answers` fillings of each gap), if the model can fill gaps, and then "function" for a short file and a
+    chat model that is loaded here, else "search_replace". `timeout` is the CPU time of all tests in seconds.
     """
 
     answers: int = 8
@@ -716,7 +718,13 @@ class _AskedPolicy(_Asked):
         super().__init__(project, options, progress)
         started = time.monotonic()
         found = find_model(model)
-        self._renderer, self._is_run = _renderer(found, options), found.recipe is not None
+        usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
+        most = options.max_tokens or usual
+        # Small models write programs better than blocks of edits, which must repeat the file exactly.
+        is_short = len(found.tokenizer.encode(problem.buggy_code)) <= SHARE_OF_PROGRAM * most
+        follows = found.tokenizer.chat_template is not None
+        self._renderer = _renderer(found, options, "function" if is_short and follows else "search_replace")
+        self._is_run = found.recipe is not None
         device = resolve_device(options.device)
         with progress.during(f"loading {found.name}"):
             policy = Policy.for_inference(found.folder, dtype=options.dtype, device=device)
@@ -731,7 +739,6 @@ class _AskedPolicy(_Asked):
             )
         self._infills = options.form == "infill" or (options.form is None and can_fill and not self._is_run)
         prompt = self._renderer.prompt_ids(self._shown(problem))
-        usual = found.recipe.sampling.max_tokens if found.recipe else MOST_TOKENS
         if not prompt:
             raise ConfigError(
                 f"{problem.path} is empty, and {model} is shown nothing but the file.",
@@ -743,7 +750,7 @@ class _AskedPolicy(_Asked):
                 remedy="Take a model with more positions, or a smaller file.",
             )
         self._params = SamplingParams(
-            max_tokens=options.max_tokens or usual,
+            max_tokens=most,
             temperature=options.temperature,
             stop_strings=found.recipe.sampling.stop_strings if found.recipe else (),
         )
@@ -807,9 +814,11 @@ class _AskedPolicy(_Asked):
                     yield number, self._renderer.completion_text(completion.token_ids.tolist())
 
 
-def _renderer(model: FoundModel | ServedModel, options: FixOptions) -> PromptRenderer:
+def _renderer(
+    model: FoundModel | ServedModel, options: FixOptions, usual: AnswerForm = "search_replace"
+) -> PromptRenderer:
     recipe = model.recipe
-    form: AnswerForm = answer_form(recipe) if recipe else "search_replace"
+    form = answer_form(recipe) if recipe else usual
     if options.form is not None and options.form != "infill":
         form = options.form
     return PromptRenderer(
