@@ -44,7 +44,7 @@ import click
 
 from greenward.cli.main import cli
 from greenward.cli.rldk import rldk
-from greenward.cli.train import ALIASES
+from greenward.cli.train import aliased
 from greenward.common.errors import ConfigError
 from greenward.config.importing import import_config, is_original
 from greenward.config.loading import load_recipe
@@ -458,12 +458,7 @@ def typed(program: str, line: str) -> tuple[str, str]:
 
 def load(given: dict[str, object]) -> None:
     """Load the recipe of a training as its command does. Raises `ConfigError`."""
-    overrides = [
-        f"{key}={names.get(str(given[option]), given[option])}"
-        for option, (keys, names) in ALIASES.items()
-        if given[option] is not None
-        for key in keys
-    ]
+    overrides = aliased(given)
     recipe = given["config"] or given["recipe"]
     if is_original(str(recipe)):
         import_config(str(recipe))

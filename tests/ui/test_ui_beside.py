@@ -178,11 +178,10 @@ def test_the_pages_lead_from_the_curve_of_a_log_to_an_answer(verl, browser):
     assert watched.wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, scheme):
+def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe):
     whole(verl, RUN)
     pages = {f"/r/{RUN}/rollouts": "tr.row", f"/r/{RUN}/rollouts/12/5": ".lines li"}
-    assert flaws(browser, verl.url, pages, axe, scheme) == []
+    assert flaws(browser, verl.url, pages, axe) == []
 
 
 def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
