@@ -769,8 +769,10 @@ class _AskedPolicy(_Asked):
     ) -> _Answers:
         """Programs that are not `tried`, each with a line that the model wrote in a gap at one of `lines`."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
-        prompts = [tokenizer.render_gap(*gap) for gap in gaps]
         params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
+        most = policy.max_positions - params.max_tokens
+        prompts = [tokenizer.render_gap(*gap, most=most) for gap in gaps]
+        texts = set[tuple[int, str]]()
         numbers = count()
         with self._progress.drawing(
             "sampling", len(lines) * options.answers, most_tokens=params.max_tokens
@@ -781,6 +783,9 @@ class _AskedPolicy(_Asked):
                 for (place, _), completion in ends:
                     drawn.answers(1)
                     text = tokenizer.decode_filling(completion.token_ids.tolist())
+                    if (place, text) in texts:  # to parse long programs takes seconds
+                        continue
+                    texts.add((place, text))
                     for program in filled(problem.buggy_code, lines[place], text):
                         if program not in tried:
                             tried.add(program)
