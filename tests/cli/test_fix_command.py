@@ -563,6 +563,42 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     assert added[1:-1] == ["    return sum(prices) * (1 + RATE)", "    return max(prices, default=0)"]
 
 
+@pytest.mark.parametrize("ends_early", ["at import", "at a test"])
+def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
+    ends_early: str, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file took that ends early says little of its repair: a whole answer has the usual limits."""
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.models.tokenizer import Tokenizer
+    from greenward.problems.problem import Problem
+
+    right, wrong = "    return sum(prices) * (1 + RATE)", "    return sum(prices) * RATE"
+    slow = "        end = process_time() + 1\n        while process_time() < end:\n            pass\n"
+    test = "    def test_with_tax(self):\n        self.assertAlmostEqual(total([100]), 120)\n"
+    head = "import unittest\nfrom time import process_time\nfrom shop.prices import total\n\n\n"
+    (shop / "tests/test_prices.py").write_text(f"{head}class Prices(unittest.TestCase):\n{test}{slow}")
+    if ends_early == "at import":
+        (shop / "shop/prices.py").write_text(PRICES.replace(wrong, f"{right}\n\n\nUNIT = missing"))
+    edits: list[str] = []
+
+    def extracted(self: PromptRenderer, problem: Problem, text: str) -> object:
+        edits.append(text)
+        return original(self, problem, RIGHT)
+
+    original = PromptRenderer.extracted
+    monkeypatch.setattr(PromptRenderer, "extracted", extracted)
+    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("greenward.tasks.repair.fix.TIMES_BEFORE", 0.0)
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    filling = "UNIT = 1" if ends_early == "at import" else right
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: filling)
+    folder = str(published("llama", max_position_embeddings=1024))
+    options = FixOptions(answers=1, max_tokens=4)
+    repair = find_repair(Path("shop/prices.py"), Path("tests"), folder, options)
+    assert repair.passed and bool(edits) is (ends_early == "at a test")
+    assert any(one["status"] == "timeout" for one in repair.outcomes()) is bool(edits)
+
+
 def test_no_server_is_asked_to_fill_gaps(fix: Callable[..., Result]) -> None:
     refused = fix([RIGHT], "--form", "infill")
     assert isinstance(refused.exception, ConfigError)

@@ -83,7 +83,10 @@ class Tracer:
 
 
 class LineTracer(Tracer):
-    """Records the lines of the file at `place` during a test of `seconds` of CPU time."""
+    """Records the lines of the file at `place` during a test of `seconds` of CPU time.
+
+    Of each function that is called, also the first line of its decorators and signature.
+    """
 
     def __init__(self, place: str, seconds: float) -> None:
         super().__init__({}, seconds)
@@ -93,7 +96,10 @@ class LineTracer(Tracer):
         self._print([has_passed, sorted(self._reached)])
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._trace_line if self._place(frame) == self._path else None
+        if self._place(frame) != self._path:
+            return None
+        self._reached.add(frame.f_code.co_firstlineno)
+        return self._trace_line
 
     def _trace_line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":

@@ -36,20 +36,24 @@ _TEST_SECONDS = 2.0  # CPU time of one test, traced
 _LIMITS = Limits(cpu_seconds=30.0, wall_seconds=90.0, output_bytes=4 << 20, file_bytes=4 << 20)
 
 
-def suspicious_lines(problem: Problem, suites: Iterable[SourceFile], executor: Executor) -> list[int]:
-    """The lines of the faulty program, counted from 1, the most suspicious first: at most `MOST_LINES`.
+def suspicious_lines(
+    problem: Problem, suites: Iterable[SourceFile], executor: Executor
+) -> tuple[list[int], bool]:
+    """The lines of the faulty program, the most suspicious first, and whether any of its tests was run.
 
-    Of a program that cannot be parsed, those nearest to the error; of one whose tests cannot be loaded, all
-    in order.
+    Lines are counted from 1, and there are at most `MOST_LINES`.
+
+    Of a program that cannot be parsed, they are those nearest to the error; of one whose tests cannot be
+    loaded, all in order.
     """
     code = problem.buggy_code
     try:
         tree = parse(code)
     except SyntaxError as error:
         place = error.lineno or 1
-        return sorted(_with_code(code), key=lambda number: (abs(number - place), number))[:MOST_LINES]
+        return sorted(_with_code(code), key=lambda number: (abs(number - place), number))[:MOST_LINES], False
     except UNREADABLE:
-        return []
+        return [], False
     files = {**(problem.files or {}), **(problem.test_files or {}), problem.path: code}
     files[RUNNER] = sandboxed(RUNNER)
     jobs = [
@@ -74,11 +78,13 @@ def suspicious_lines(problem: Problem, suites: Iterable[SourceFile], executor: E
         runs.update(ran)
         failed.update(() if has_passed else ran)
     if not failed:
-        return sorted(_lines_of(tree, code))[:MOST_LINES]
+        return sorted(_lines_of(tree, code))[:MOST_LINES], bool(rows)
     # The number of failing tests, a factor of all coefficients, does not change their order.
     scores = {number: count / sqrt(runs[number]) for number, count in failed.items()}
     known = scores.keys() & _lines_of(tree, code)
-    return sorted(known, key=lambda number: (-scores[number], number))[:MOST_LINES]
+    # That a test depends on a line of the import is a guess.
+    order = sorted(known, key=lambda number: (-scores[number], number in at_import, number))
+    return order[:MOST_LINES], True
 
 
 def _rows(printed: str) -> Iterator[tuple[bool, set[int]]]:
@@ -94,10 +100,12 @@ def _rows(printed: str) -> Iterator[tuple[bool, set[int]]]:
 
 
 def _lines_of(tree: ast.Module, code: str) -> set[int]:
-    """All lines of statements but imports, docstrings, comments and empty lines."""
+    """All lines of statements but imports, docstrings, comments and empty lines outside of strings."""
     left_out = {number for node in ast.walk(tree) if _says_nothing(node) for number in _span(node)}
     statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-    return {number for node in statements for number in _span(node)} & _with_code(code) - left_out
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr)]
+    shown = _with_code(code).union(*(range(one.lineno, (one.end_lineno or 0) + 1) for one in strings))
+    return {number for node in statements for number in _span(node)} & shown - left_out
 
 
 def _with_code(code: str) -> set[int]:
@@ -106,14 +114,15 @@ def _with_code(code: str) -> set[int]:
 
 
 def _run_by_import(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements that may run when a module is imported."""
+    """The statements that may run when a module is imported; functions count where they are called."""
     waiting: list[ast.AST] = [*tree.body]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.expr | FunctionNode):
+            continue
         if isinstance(node, ast.stmt):
             yield node
-        if not isinstance(node, ast.expr | FunctionNode):
-            waiting += ast.iter_child_nodes(node)
+        waiting += ast.iter_child_nodes(node)
 
 
 def _own_lines(node: ast.stmt) -> range:
