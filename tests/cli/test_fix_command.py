@@ -599,6 +599,38 @@ def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
     assert any(one["status"] == "timeout" for one in repair.outcomes()) is bool(edits)
 
 
+def test_a_model_of_few_positions_fills_the_gaps_of_a_long_file(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from greenward.models.tokenizer import Tokenizer
+
+    notes = "# Prices of the shop, with the tax of the year.\n" * 100
+    (shop / "shop/prices.py").write_text(f"{notes}{PRICES}{notes}")
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    filling = "    return sum(prices) * (1 + RATE)"
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: filling)
+    command = ["fix", "shop/prices.py", "--tests", "tests", "--model", str(published("llama")), "--n", "1"]
+    done = CliRunner().invoke(cli, [*command, "--yes"])
+    assert (
+        done.exit_code == 0
+        and "and the model 128 positions: it is asked for single lines only" in done.stderr
+    )
+    assert filling in (shop / "shop/prices.py").read_text()
+
+
+def test_a_file_without_lines_that_failing_tests_run_gets_no_answer(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "shop/prices.py").write_text("# Nothing yet\n")
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    folder = str(published("llama", max_position_embeddings=1024))
+    command = ["fix", "shop/prices.py", "--tests", "tests", "--model", folder, "--form", "infill"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1 and "the tests that fail run no line of shop/prices.py" in done.stderr
+    assert "0 of 0 answers (" in done.stdout
+    assert done.stdout.endswith("No answer passes more tests than the file itself.\n")
+
+
 def test_no_server_is_asked_to_fill_gaps(fix: Callable[..., Result]) -> None:
     refused = fix([RIGHT], "--form", "infill")
     assert isinstance(refused.exception, ConfigError)

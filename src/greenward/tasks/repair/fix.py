@@ -737,11 +737,12 @@ class _AskedPolicy(_Asked):
                 f"{problem.path} is empty, and {model} is shown nothing but the file.",
                 remedy="Take a model that follows instructions, or begin the file with a signature.",
             )
-        if not len(prompt) < policy.max_positions and not self._infills:
-            raise ConfigError(
-                f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
-                remedy="Take a model with more positions, or a smaller file.",
-            )
+        if not len(prompt) < policy.max_positions:
+            said = f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions"
+            if not self._infills:
+                raise ConfigError(f"{said}.", remedy="Take a model with more positions, or a smaller file.")
+            if options.form is None:
+                progress.message(f"{said}: it is asked for single lines only")
         self._params = SamplingParams(
             max_tokens=options.max_tokens or usual,
             temperature=options.temperature,
@@ -755,6 +756,8 @@ class _AskedPolicy(_Asked):
         if self._infills:
             with self._progress.during("tracing the tests"):
                 tried, lines = {problem.buggy_code}, suspicious()
+            if not lines:
+                self._progress.message(f"the tests that fail run no line of {problem.path}")
             starts = range(0, len(lines), LINES_AT_ONCE)
             for shows_line, start in product((False, True), starts):
                 batch = lines[start : start + LINES_AT_ONCE]
@@ -769,7 +772,8 @@ class _AskedPolicy(_Asked):
     ) -> _Answers:
         """Programs that are not `tried`, each with a line that the model wrote in a gap at one of `lines`."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
-        params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
+        most_tokens = min(options.max_tokens or MOST_TOKENS, MOST_TOKENS_OF_A_LINE)
+        params = SamplingParams(most_tokens, options.temperature, stop_strings=("\n",))
         most = policy.max_positions - params.max_tokens
         prompts = [tokenizer.render_gap(*gap, most=most) for gap in gaps]
         texts = set[tuple[int, str]]()
