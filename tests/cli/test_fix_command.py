@@ -563,6 +563,74 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     assert added[1:-1] == ["    return sum(prices) * (1 + RATE)", "    return max(prices, default=0)"]
 
 
+@pytest.mark.parametrize("ends_early", ["at import", "at a test"])
+def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
+    ends_early: str, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file took that ends early says little of its repair: a whole answer has the usual limits."""
+    from greenward.environments.prompts import PromptRenderer
+    from greenward.models.tokenizer import Tokenizer
+    from greenward.problems.problem import Problem
+
+    right, wrong = "    return sum(prices) * (1 + RATE)", "    return sum(prices) * RATE"
+    slow = "        end = process_time() + 1\n        while process_time() < end:\n            pass\n"
+    test = "    def test_with_tax(self):\n        self.assertAlmostEqual(total([100]), 120)\n"
+    head = "import unittest\nfrom time import process_time\nfrom shop.prices import total\n\n\n"
+    (shop / "tests/test_prices.py").write_text(f"{head}class Prices(unittest.TestCase):\n{test}{slow}")
+    if ends_early == "at import":
+        (shop / "shop/prices.py").write_text(PRICES.replace(wrong, f"{right}\n\n\nUNIT = missing"))
+    edits: list[str] = []
+
+    def extracted(self: PromptRenderer, problem: Problem, text: str) -> object:
+        edits.append(text)
+        return original(self, problem, RIGHT)
+
+    original = PromptRenderer.extracted
+    monkeypatch.setattr(PromptRenderer, "extracted", extracted)
+    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("greenward.tasks.repair.fix.TIMES_BEFORE", 0.0)
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    filling = "UNIT = 1" if ends_early == "at import" else right
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: filling)
+    folder = str(published("llama", max_position_embeddings=1024))
+    options = FixOptions(answers=1, max_tokens=4)
+    repair = find_repair(Path("shop/prices.py"), Path("tests"), folder, options)
+    assert repair.passed and bool(edits) is (ends_early == "at a test")
+    assert any(one["status"] == "timeout" for one in repair.outcomes()) is bool(edits)
+
+
+def test_a_model_of_few_positions_fills_the_gaps_of_a_long_file(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from greenward.models.tokenizer import Tokenizer
+
+    notes = "# Prices of the shop, with the tax of the year.\n" * 100
+    (shop / "shop/prices.py").write_text(f"{notes}{PRICES}{notes}")
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    filling = "    return sum(prices) * (1 + RATE)"
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: filling)
+    command = ["fix", "shop/prices.py", "--tests", "tests", "--model", str(published("llama")), "--n", "1"]
+    done = CliRunner().invoke(cli, [*command, "--yes"])
+    assert (
+        done.exit_code == 0
+        and "and the model 128 positions: it is asked for single lines only" in done.stderr
+    )
+    assert filling in (shop / "shop/prices.py").read_text()
+
+
+def test_a_file_without_lines_that_failing_tests_run_gets_no_answer(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "shop/prices.py").write_text("# Nothing yet\n")
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    folder = str(published("llama", max_position_embeddings=1024))
+    command = ["fix", "shop/prices.py", "--tests", "tests", "--model", folder, "--form", "infill"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1 and "the tests that fail run no line of shop/prices.py" in done.stderr
+    assert "0 of 0 answers (" in done.stdout
+    assert done.stdout.endswith("No answer passes more tests than the file itself.\n")
+
+
 def test_no_server_is_asked_to_fill_gaps(fix: Callable[..., Result]) -> None:
     refused = fix([RIGHT], "--form", "infill")
     assert isinstance(refused.exception, ConfigError)

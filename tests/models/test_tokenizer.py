@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from greenward.common.errors import CheckpointError
 from greenward.models.tokenizer import END, PAD, Tokenizer, train_tokenizer
@@ -172,3 +173,37 @@ def test_a_missing_or_damaged_tokenizer_is_named(tmp_path):
 def test_half_a_character_is_a_question_mark():
     tokenizer = train_tokenizer(["a ? b"] * 3, vocab_size=300)
     assert tokenizer.encode("a \ud800 é") == tokenizer.encode("a ? é")
+
+
+def with_marks(tokens, special):
+    """A tokenizer with added tokens, the first three of which mark a gap."""
+    tokenizer = train_tokenizer(["a = 1\n"], 270)
+    tokenizer.backend.add_tokens([AddedToken(one, special=special, normalized=False) for one in tokens])
+    return Tokenizer(tokenizer.backend, eos_ids=tokenizer.eos_ids)
+
+
+MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+
+def test_of_a_long_text_what_is_near_the_gap_is_rendered():
+    tokenizer = with_marks(MARKS, True)
+    prefix, suffix, middle = (tokenizer.backend.token_to_id(one) for one in MARKS)
+    before, after = tokenizer.encode("a = 1\n" * 20), tokenizer.encode("b = 2\n" * 20)
+    whole = [prefix, *before, suffix, *after, middle]
+    assert tokenizer.render_gap("a = 1\n" * 20, "b = 2\n" * 20, most=len(whole)) == whole
+    for most in (3, 4, 20, 21, 22, len(whole) - 1):
+        ids = tokenizer.render_gap("a = 1\n" * 20, "b = 2\n" * 20, most=most)
+        at = ids.index(suffix)
+        assert len(ids) == most and (ids[0], ids[-1]) == (prefix, middle)
+        assert ids[1:at] == before[len(before) - at + 1 :] and ids[at + 1 : -1] == after[: len(ids) - at - 2]
+        assert at - 1 == min(len(before), most - 3 - (most - 3) // 3)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_fills_a_gap_ends_at_an_added_token_that_is_no_space(special):
+    tokenizer = with_marks([*MARKS, "<|file_sep|>"], special)
+    tokenizer.backend.add_tokens([AddedToken(" " * 4, normalized=False)])
+    ids = tokenizer.encode("    return 1<|file_sep|>    return 2")
+    assert tokenizer.backend.token_to_id("    ") in ids
+    assert tokenizer.decode_filling(ids) == "    return 1"
+    assert tokenizer.decode_filling([*tokenizer.encode("x"), tokenizer.eos_id, *ids]) == "x"

@@ -139,7 +139,7 @@ def fix(
         click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
         click.echo(_took(took))
         if best is None or not repair.changes:
-            click.echo("No answer passes more tests than the file itself:")
+            click.echo(f"No answer passes more tests than the file itself{':' if verdicts else '.'}")
             counted = Counter(tuple(one.values()) for one in repair.outcomes()).most_common()
             for (status, reason, passed, _, edit_error), count in counted[:MOST_REASONS]:
                 shown = visible(str(reason), MAX_MESSAGE_CHARS).replace("\n", " ")

@@ -130,18 +130,30 @@ class Tokenizer:
         """Whether there are tokens for `render_gap`; of a model that was not trained with them, too."""
         return self._infilling_ids is not None
 
-    def render_gap(self, before: str, after: str) -> list[int]:
-        """Ids that ask for the text between two others (fill in the middle, arXiv 2207.14255)."""
+    def render_gap(self, before: str, after: str, *, most: int) -> list[int]:
+        """Ids that ask for the text between two others (fill in the middle, arXiv 2207.14255).
+
+        Where there would be more than `most`, what is farthest from the gap is left out; a third of the ids
+        are then of the text after it, or more after a short text.
+        """
         if self._infilling_ids is None:
             raise CheckpointError("the tokenizer has no tokens that mark a gap")
         prefix, suffix, middle = self._infilling_ids
         start = [id_ for id_ in self.encode("", add_special_tokens=True) if id_ == self.bos_id]
-        return [*start, prefix, *self.encode(before), suffix, *self.encode(after), middle]
+        room = max(0, most - len(start) - 3)
+        before_ids, after_ids = self.encode(before), self.encode(after)
+        after_ids = after_ids[: max(room // 3, room - len(before_ids))]
+        before_ids = before_ids[max(0, len(before_ids) + len(after_ids) - room) :]
+        return [*start, prefix, *before_ids, suffix, *after_ids, middle]
 
     def decode_filling(self, ids: Iterable[int]) -> str:
-        """The text that fills a gap: a completion up to its first added token, of whatever kind."""
+        """The text that fills a gap: a completion up to its first added token, special or not.
+
+        Added tokens of spaces alone are text: with them, some tokenizers write indentation.
+        """
         added = self.backend.get_added_tokens_decoder()
-        return self.decode(takewhile(lambda id_: id_ not in added, map(int, ids)))
+        ends = {id_ for id_, token in added.items() if token.content.strip("\u2581 \t\r\n")}
+        return self.decode(takewhile(lambda id_: id_ not in ends, map(int, ids)))
 
     def render_chat(
         self,

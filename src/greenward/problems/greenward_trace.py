@@ -2,7 +2,8 @@
 
 `trace` prints, for each test that has passed, a line with a JSON list: the name of the test, its CPU seconds,
 and the numbers of the functions that it called. `trace_lines` prints, for each test, whether it has passed,
-and the lines of one file that it ran. A test that takes too long is ended and has failed.
+and the lines of one file that it ran. A test that takes too long is ended and has failed; one that is skipped
+or fails as it is expected to is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Tracer:
             for place, lines in targets.items()
             for root in (os.getcwd(), os.path.dirname(unittest.__path__[0]))
         }
-        self._seconds, self._out = seconds, os.dup(1)
+        self._seconds, self._out, self._root = seconds, os.dup(1), os.getcwd()
+        self._places: dict[str, str] = {}
         self._reached: set[int] = set()
         self._started = 0.0
         signal.signal(signal.SIGPROF, self._end_test)
@@ -63,28 +65,41 @@ class Tracer:
         os.write(self._out, f"{json.dumps(row)}\n".encode())
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        lines = self._lines.get(frame.f_code.co_filename)
+        lines = self._lines.get(self._place(frame))
         if lines is not None and event == "call":
             number = lines.get(frame.f_code.co_firstlineno)
             if number is not None:
                 self._reached.add(number)
+
+    def _place(self, frame: FrameType) -> str:
+        """The file of a frame; tests often name the folder of a module as `tests/..`."""
+        name = frame.f_code.co_filename
+        if name not in self._places:
+            self._places[name] = os.path.normpath(os.path.join(self._root, name))
+        return self._places[name]
 
     def _end_test(self, *_: Any) -> None:
         raise _TooLong("it takes too long")
 
 
 class LineTracer(Tracer):
-    """Records the lines of the file at `place` during a test of `seconds` of CPU time."""
+    """Records the lines of the file at `place` during a test of `seconds` of CPU time.
+
+    Of each function that is called, also the first line of its decorators and signature.
+    """
 
     def __init__(self, place: str, seconds: float) -> None:
         super().__init__({}, seconds)
-        self._path = os.path.join(os.getcwd(), place)
+        self._path = os.path.join(self._root, place)
 
     def report(self, name: str, has_passed: bool) -> None:
         self._print([has_passed, sorted(self._reached)])
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._trace_line if frame.f_code.co_filename == self._path else None
+        if self._place(frame) != self._path:
+            return None
+        self._reached.add(frame.f_code.co_firstlineno)
+        return self._trace_line
 
     def _trace_line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
@@ -100,6 +115,8 @@ class _TracedResult(unittest.TestResult):
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
         self._has_passed = False
+        for found in (self.failures, self.errors, self.skipped, self.expectedFailures):
+            found.clear()  # of the test before
         self._tracer.begin()
 
     def addSuccess(self, test: unittest.TestCase) -> None:
@@ -107,7 +124,8 @@ class _TracedResult(unittest.TestResult):
 
     def stopTest(self, test: unittest.TestCase) -> None:
         self._tracer.end()
-        self._tracer.report(test.id(), self._has_passed)
+        if self.failures or self.errors or not (self.skipped or self.expectedFailures):
+            self._tracer.report(test.id(), self._has_passed)
         super().stopTest(test)
 
 
@@ -121,9 +139,10 @@ class _TracedPytest:
         self._tracer.begin()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call":
+        if report.when == "call" or not report.passed:  # the call does not follow a fixture that fails
             self._tracer.end()
-            self._tracer.report(report.nodeid.partition("[")[0], report.passed)
+            if not report.skipped:
+                self._tracer.report(report.nodeid.partition("[")[0], report.passed)
 
 
 def trace(test: str, targets: dict[str, dict[str, int]], seconds: float) -> None:

@@ -11,7 +11,7 @@ import time
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, product
@@ -71,7 +71,8 @@ SHARE_OF_PROGRAM = 0.75
 """How much of an answer's tokens a file may have that a model without a form of its own writes as a whole."""
 MOST_TOKENS_OF_A_LINE = 48
 LEAST_SECONDS, TIMES_BEFORE = 2.0, 10.0
-"""CPU time that tests of a program with one other line get: so long, or so many times what the file took."""
+"""CPU time that tests of a program with one other line get: so long, or so many times what the one that the
+model was asked to repair took."""
 MAX_TEST_CHARS = 3000  # of a test that is shown to the model
 _WRITABLE = 0o222  # for its owner, its group or others
 
@@ -230,22 +231,13 @@ def find_repair(
     limits = Limits(cpu_seconds=options.timeout, wall_seconds=3 * options.timeout, file_bytes=4 << 20)
     packages = (*usual_packages(), *options.packages)
     started = time.monotonic()
-    with ExitStack() as opened:
-        grader = opened.enter_context(
-            Grader(limits, options.workers, require=options.require, packages=packages)
-        )
+    with Grader(limits, options.workers, require=options.require, packages=packages) as grader:
         with shown.during("running the tests on the file"):
             problem, before = _judged_as_it_is(problem, project, grader, shown)
         if before.passed:
             return Repair(problem, before)
         shown.message(f"{sum(before.tests_passed)} of {len(before.tests_passed)} tests pass")
-        # Of the many programs with one other line, some never end.
-        most = LEAST_SECONDS
-        if before.status is not Status.TIMEOUT:
-            most = max(most, TIMES_BEFORE * before.cpu_seconds)
-        quick = replace(limits, cpu_seconds=min(limits.cpu_seconds, most))
-        of_lines = opened.enter_context(grader.with_limits(quick))
-        judge = _Judge(problem, project, grader, of_lines, before, time.monotonic() - started)
+        judge = _Judge(problem, project, grader, before, time.monotonic() - started)
         asked = _Asked.of(model, judge.asked, project, options, shown)
         stopped: GreenwardError | KeyboardInterrupt | None = None
         try:
@@ -315,15 +307,14 @@ class _Judge:
         problem: Problem,
         project: _Project,
         grader: Grader,
-        grader_of_lines: Grader,
         before: Verdict,
         seconds: float,
     ) -> None:
         self.seconds = seconds
         self._problem, self._project, self._grader = problem, project, grader
-        self._grader_of_lines = grader_of_lines
+        self._limits_of_lines = grader.limits
         self._judged: dict[int, tuple[Extracted, Verdict]] = {}
-        self._verdicts: dict[Extracted, Verdict] = {}
+        self._verdicts: dict[tuple[Extracted, Limits], Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
         self._of_earlier_rounds = 0
         self.has_passed = False
@@ -337,10 +328,17 @@ class _Judge:
         return any(sum(verdict.tests_passed) > passed for _, verdict in self._judged.values())
 
     def suspicious_lines(self) -> list[int]:
-        """Those of what is asked, the most suspicious first."""
+        """Those of what is asked, the most suspicious first. Their answers get limits by what it took."""
         started = time.monotonic()
         suites = dict.fromkeys(test.file for test in self._project.tests.values())
-        found = suspicious_lines(self.asked, suites, self._grader.executor)
+        found, has_run = suspicious_lines(self.asked, suites, self._grader.executor)
+        limits = self._grader.limits
+        most = limits.cpu_seconds  # of a program that no test could import, it is not known what they take
+        if self.reached.status is Status.TIMEOUT:  # of the many programs with one other line, some never end
+            most = min(most, LEAST_SECONDS)
+        elif has_run:
+            most = min(most, max(LEAST_SECONDS, TIMES_BEFORE * self.reached.cpu_seconds))
+        self._limits_of_lines = replace(limits, cpu_seconds=most)
         self.seconds += time.monotonic() - started
         return found
 
@@ -370,7 +368,7 @@ class _Judge:
         """Whether the answer passes all tests."""
         if written == "line":
             best = replace(answer, files=self._changed)
-            verdict = self._verdict(best, self._grader_of_lines)
+            verdict = self._verdict(best, self._limits_of_lines)
         else:
             best, verdict = self._best_reading(answer, is_program=written == "program")
         self._judged[self._of_earlier_rounds + number] = best, verdict
@@ -486,12 +484,14 @@ class _Judge:
         files = tuple((path, changed(path, text)) for path, text in answer.files)
         return replace(answer, code=changed(self._problem.path, answer.code), files=files)
 
-    def _verdict(self, answer: Extracted, grader: Grader | None = None) -> Verdict:
+    def _verdict(self, answer: Extracted, limits: Limits | None = None) -> Verdict:
         started = time.monotonic()
-        if answer not in self._verdicts:
-            (self._verdicts[answer],) = (grader or self._grader).grade([(self._problem, answer)])
+        limits = limits or self._grader.limits
+        if (answer, limits) not in self._verdicts:
+            with self._grader.with_limits(limits) as own:
+                (self._verdicts[answer, limits],) = own.grade([(self._problem, answer)])
         self.seconds += time.monotonic() - started
-        return self._verdicts[answer]
+        return self._verdicts[answer, limits]
 
 
 def _docstrings_differ(one: Extracted, other: Extracted) -> bool:
@@ -744,11 +744,12 @@ class _AskedPolicy(_Asked):
                 f"{problem.path} is empty, and {model} is shown nothing but the file.",
                 remedy="Take a model that follows instructions, or begin the file with a signature.",
             )
-        if not len(prompt) < policy.max_positions and not self._infills:
-            raise ConfigError(
-                f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions.",
-                remedy="Take a model with more positions, or a smaller file.",
-            )
+        if not len(prompt) < policy.max_positions:
+            said = f"the prompt has {len(prompt)} tokens, and the model {policy.max_positions} positions"
+            if not self._infills:
+                raise ConfigError(f"{said}.", remedy="Take a model with more positions, or a smaller file.")
+            if options.form is None:
+                progress.message(f"{said}: it is asked for single lines only")
         self._params = SamplingParams(
             max_tokens=most,
             temperature=options.temperature,
@@ -762,6 +763,8 @@ class _AskedPolicy(_Asked):
         if self._infills:
             with self._progress.during("tracing the tests"):
                 tried, lines = {problem.buggy_code}, suspicious()
+            if not lines:
+                self._progress.message(f"the tests that fail run no line of {problem.path}")
             starts = range(0, len(lines), LINES_AT_ONCE)
             for shows_line, start in product((False, True), starts):
                 batch = lines[start : start + LINES_AT_ONCE]
@@ -776,8 +779,11 @@ class _AskedPolicy(_Asked):
     ) -> _Answers:
         """Programs that are not `tried`, each with a line that the model wrote in a gap at one of `lines`."""
         options, policy, tokenizer = self._options, self._policy, self._policy.tokenizer
-        prompts = [tokenizer.render_gap(*gap) for gap in gaps]
-        params = SamplingParams(MOST_TOKENS_OF_A_LINE, options.temperature, stop_strings=("\n",))
+        most_tokens = min(options.max_tokens or MOST_TOKENS, MOST_TOKENS_OF_A_LINE)
+        params = SamplingParams(most_tokens, options.temperature, stop_strings=("\n",))
+        most = policy.max_positions - params.max_tokens
+        prompts = [tokenizer.render_gap(*gap, most=most) for gap in gaps]
+        texts = set[tuple[int, str]]()
         numbers = count()
         with self._progress.drawing(
             "sampling", len(lines) * options.answers, most_tokens=params.max_tokens
@@ -788,6 +794,9 @@ class _AskedPolicy(_Asked):
                 for (place, _), completion in ends:
                     drawn.answers(1)
                     text = tokenizer.decode_filling(completion.token_ids.tolist())
+                    if (place, text) in texts:  # to parse long programs takes seconds
+                        continue
+                    texts.add((place, text))
                     for program in filled(problem.buggy_code, lines[place], text):
                         if program not in tried:
                             tried.add(program)

@@ -10,13 +10,24 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import sqrt
+from typing import TypeGuard
 
 from greenward.problems.mining import RUNNER, TRACER, SourceFile, needs_pytest, sandboxed
 from greenward.problems.problem import Problem
-from greenward.problems.python_source import UNREADABLE, parse, parse_or_none, same_trees, source_lines
+from greenward.problems.python_source import (
+    UNREADABLE,
+    FunctionNode,
+    first_line,
+    parse,
+    parse_or_none,
+    same_trees,
+    source_lines,
+)
 from greenward.sandbox.protocol import Call, Executor, Job, Limits
 
 MOST_LINES, LINES_AT_ONCE = 24, 8
@@ -25,21 +36,24 @@ _TEST_SECONDS = 2.0  # CPU time of one test, traced
 _LIMITS = Limits(cpu_seconds=30.0, wall_seconds=90.0, output_bytes=4 << 20, file_bytes=4 << 20)
 
 
-def suspicious_lines(problem: Problem, suites: Iterable[SourceFile], executor: Executor) -> list[int]:
-    """The lines of the faulty program, counted from 1, the most suspicious first: at most `MOST_LINES`.
+def suspicious_lines(
+    problem: Problem, suites: Iterable[SourceFile], executor: Executor
+) -> tuple[list[int], bool]:
+    """The lines of the faulty program, the most suspicious first, and whether any of its tests was run.
 
-    Of a program that cannot be parsed, those nearest to the error; of one whose tests cannot be loaded, all
-    in order.
+    Lines are counted from 1, and there are at most `MOST_LINES`.
+
+    Of a program that cannot be parsed, they are those nearest to the error; of one whose tests cannot be
+    loaded, all in order.
     """
     code = problem.buggy_code
     try:
         tree = parse(code)
     except SyntaxError as error:
         place = error.lineno or 1
-        numbers = [number for number, line in enumerate(source_lines(code), 1) if line.strip()]
-        return sorted(numbers, key=lambda number: abs(number - place))[:MOST_LINES]
+        return sorted(_with_code(code), key=lambda number: (abs(number - place), number))[:MOST_LINES], False
     except UNREADABLE:
-        return []
+        return [], False
     files = {**(problem.files or {}), **(problem.test_files or {}), problem.path: code}
     files[RUNNER] = sandboxed(RUNNER)
     jobs = [
@@ -54,15 +68,23 @@ def suspicious_lines(problem: Problem, suites: Iterable[SourceFile], executor: E
         for one in suites
     ]
     rows = [row for _, result in executor.run(jobs) for row in _rows(result.stdout)]
-    at_import = set(_lines_of_import(tree.body))  # every test has run them, before it was traced
-    runs = Counter(number for _, lines in rows for number in lines | at_import)
-    failed = Counter(number for has_passed, lines in rows if not has_passed for number in lines | at_import)
+    # Every test has run these, before it was traced.
+    at_import = {number for node in _run_by_import(tree) for number in _own_lines(node)}
+    statements = [_own_lines(node) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    runs, failed = Counter[int](), Counter[int]()
+    for has_passed, lines in rows:
+        # Of a statement of several lines, those of constants and brackets are not traced.
+        ran = at_import.union(*(one for one in statements if not lines.isdisjoint(one)), lines)
+        runs.update(ran)
+        failed.update(() if has_passed else ran)
     if not failed:
-        return sorted(_lines_of(tree))[:MOST_LINES]
+        return sorted(_lines_of(tree, code))[:MOST_LINES], bool(rows)
     # The number of failing tests, a factor of all coefficients, does not change their order.
     scores = {number: count / sqrt(runs[number]) for number, count in failed.items()}
-    known = scores.keys() & _lines_of(tree)
-    return sorted(known, key=lambda number: (-scores[number], number))[:MOST_LINES]
+    known = scores.keys() & _lines_of(tree, code)
+    # That a test depends on a line of the import is a guess.
+    order = sorted(known, key=lambda number: (-scores[number], number in at_import, number))
+    return order[:MOST_LINES], True
 
 
 def _rows(printed: str) -> Iterator[tuple[bool, set[int]]]:
@@ -77,32 +99,49 @@ def _rows(printed: str) -> Iterator[tuple[bool, set[int]]]:
                 yield has_passed, set(numbers)
 
 
-def _lines_of(tree: ast.Module) -> set[int]:
-    """All lines of statements but imports and docstrings."""
+def _lines_of(tree: ast.Module, code: str) -> set[int]:
+    """All lines of statements but imports, docstrings, comments and empty lines outside of strings."""
     left_out = {number for node in ast.walk(tree) if _says_nothing(node) for number in _span(node)}
     statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-    return {number for node in statements for number in _span(node)} - left_out
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr)]
+    shown = _with_code(code).union(*(range(one.lineno, (one.end_lineno or 0) + 1) for one in strings))
+    return {number for node in statements for number in _span(node)} & shown - left_out
 
 
-def _lines_of_import(body: Sequence[ast.stmt]) -> Iterator[int]:
-    """The lines that run when a module is imported, signatures included."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from range(node.lineno, max(node.lineno + 1, node.body[0].lineno))
-        elif isinstance(node, ast.ClassDef):
-            yield node.lineno
-            yield from _lines_of_import(node.body)
-        elif not _says_nothing(node):
-            yield from _span(node)
+def _with_code(code: str) -> set[int]:
+    lines = enumerate(map(str.strip, source_lines(code)), 1)
+    return {number for number, line in lines if line and not line.startswith("#")}
 
 
-def _says_nothing(node: ast.AST) -> bool:
+def _run_by_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements that may run when a module is imported; functions count where they are called."""
+    waiting: list[ast.AST] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.expr | FunctionNode):
+            continue
+        if isinstance(node, ast.stmt):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def _own_lines(node: ast.stmt) -> range:
+    """The lines of a statement but those of the statements inside, with decorators and signatures."""
+    end = node.end_lineno
+    if isinstance(node, ast.Match):
+        end = node.subject.end_lineno
+    elif body := getattr(node, "body", None):
+        end = max(node.lineno, first_line(body[0]) - 1)
+    return range(first_line(node), (end or 0) + 1)
+
+
+def _says_nothing(node: ast.AST) -> TypeGuard[ast.stmt]:
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def _span(node: ast.AST) -> range:
-    return range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
+def _span(node: ast.stmt) -> range:
+    return range(first_line(node), (node.end_lineno or 0) + 1)
 
 
 def around(code: str, number: int, *, shows_line: bool) -> tuple[str, str]:
@@ -124,6 +163,9 @@ def _within(lines: Iterable[str], most: int) -> Iterator[str]:
         yield line
 
 
+_tree = lru_cache(maxsize=1)(parse_or_none)  # of a program in which many gaps are filled
+
+
 def filled(code: str, number: int, text: str) -> Iterator[str]:
     """The programs with the first line of a text in place of a line, before it, and behind it.
 
@@ -131,10 +173,11 @@ def filled(code: str, number: int, text: str) -> Iterator[str]:
     """
     lines = source_lines(code)
     end = "\n" if lines[number - 1].endswith("\n") else ""
-    written, old = text.partition("\n")[0].rstrip(), lines[number - 1].removesuffix("\n")
+    # Python ends a line at a lone carriage return, too.
+    written, old = re.split(r"[\r\n]", text, maxsplit=1)[0].rstrip(), lines[number - 1].removesuffix("\n")
     if written.strip() == old.strip():
         return
-    tree = parse_or_none(code)
+    tree = _tree(code)
     for new in ([written], [written, old], [old, written]) if written else ([],):
         middle = "\n".join(new) + end if new else ""
         program = "".join([*lines[: number - 1], middle, *lines[number:]])
