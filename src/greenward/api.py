@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
 from greenward.common.files import expecting
-from greenward.common.garbage import uncollected
+from greenward.common.garbage import collection_paused
 from greenward.problems.problem import GIVEN, Problem, ProblemSet
 from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
@@ -294,7 +294,7 @@ def train(
     old = run_of_config(recipe) if resume and isinstance(recipe, str | Path) else None
     run = Path(output) if output is not None else old or Path("runs") / resolved.name
 
-    with uncollected():
+    with collection_paused():
         from greenward.recipes import run as recipes
 
     if dry_run:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from greenward.common.garbage import uncollected
+from greenward.common.garbage import collection_paused
 
 
 @pytest.fixture(params=[True, False])
@@ -19,12 +19,12 @@ def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 def test_nothing_is_collected_inside_and_all_is_as_before_afterwards(enabled: bool) -> None:
-    with uncollected():
+    with collection_paused():
         assert not gc.isenabled()
     assert gc.isenabled() == enabled
 
 
 def test_an_import_that_fails_leaves_it_as_it_was(enabled: bool) -> None:
-    with pytest.raises(ModuleNotFoundError), uncollected():
+    with pytest.raises(ModuleNotFoundError), collection_paused():
         import greenward.no_such_module  # type: ignore[import-not-found]  # noqa: F401
     assert gc.isenabled() == enabled

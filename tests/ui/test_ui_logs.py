@@ -400,15 +400,16 @@ def test_curves_asked_for_at_once_lie_in_one_folder_and_hinder_nobody(tmp_path, 
             time.sleep(0.1)
             super().__init__(**options)
 
-    monkeypatch.setattr(ui_logs, "TemporaryDirectory", Slow)
+    monkeypatch.setattr("greenward.ui.cache.TemporaryDirectory", Slow)
     monkeypatch.setattr(ui_logs, "MAX_HELD_BYTES", 0)
-    store = ui_logs.LogStore(Cache(None))
+    cache = Cache(None)
+    store = ui_logs.LogStore(cache)
     places = [catalog.Place(str(i), tmp_path, tmp_path, str(i), logs=(tmp_path / "x",)) for i in range(64)]
     with ThreadPoolExecutor(8) as pool:
         folders = {one.parent for one in pool.map(store.file, places)}
         found = list(pool.map(store.metrics, places * 20))
     assert len(folders) == 1 and folders.pop().is_dir() and len(found) == 1280
-    store.close()
+    cache.close()
 
 
 def test_what_is_too_much_to_be_shown_is_said(tmp_path, monkeypatch):

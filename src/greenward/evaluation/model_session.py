@@ -16,7 +16,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from greenward.common.errors import ConfigError, EngineError
-from greenward.common.garbage import uncollected
+from greenward.common.garbage import collection_paused
 from greenward.common.http import RequestError, RetryPolicy
 from greenward.config.section import Seed
 from greenward.config.sections import InferenceDType, ModelConfig
@@ -129,7 +129,7 @@ class ModelEvaluation(EvaluationSession):
             self.model = model
         else:
             _refuse(options, _SERVERS_ONLY, *SERVED)
-            with uncollected():
+            with collection_paused():
                 from greenward.models.catalog import LoadedModel, find_model
 
             if isinstance(model, str):

@@ -14,6 +14,7 @@ import ast
 import errno
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -516,6 +517,16 @@ RUNNER, TRACER = "greenward_tests.py", "greenward_trace.py"
 def sandboxed(name: str) -> str:
     """The text of a program that runs in the sandbox beside a suite."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def traced_rows(printed: str) -> Iterator[Any]:
+    """The rows that `TRACER` printed, and whatever JSON the tests printed."""
+    for line in printed.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        yield row
 
 
 def run_by_runner(names: Sequence[str], demand: str = "passes") -> dict[str, Any]:

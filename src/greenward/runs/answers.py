@@ -6,13 +6,12 @@ lacks is NaN in a column of numbers, and "" in a column of names. N is the numbe
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +23,7 @@ from pydantic_core import from_json
 
 from greenward.common.errors import RunError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, lines, open_file
+from greenward.common.garbage import collection_paused
 from greenward.runs.files import from_json_number, json_object, reading
 from greenward.runs.reading import ROLLOUTS, step_name, steps_in
 
@@ -204,18 +204,6 @@ class AnswerColumns:
         self.sizes = np.concatenate([self.sizes, *sizes])
         self.same = np.concatenate([self.same, *same])
         self.prompts = np.concatenate([self.prompts, *prompts])
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Without the search for cycles: parsed rows have none, and it takes a third of their time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _hashes(texts: Sequence[str]) -> np.ndarray:

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place, stamp
@@ -45,7 +44,6 @@ class BesideLogs:
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1)
-        self._temporary: TemporaryDirectory[str] | None = None
         self._closed = False
 
     def revision(self, place: Place) -> tuple[int, ...]:
@@ -92,9 +90,7 @@ class BesideLogs:
     def _out(self, place: Place) -> Path:
         found = self._cache.folder_of(place.key, "answers")
         if found is None:
-            with self._lock:
-                self._temporary = self._temporary or TemporaryDirectory(prefix="greenward-")
-                found = Path(self._temporary.name) / place.id
+            found = self._cache.temporary(f"{place.id}.answers")
             found.mkdir(mode=0o700, exist_ok=True)
         return found
 
@@ -127,12 +123,9 @@ class BesideLogs:
             state.is_asked = False
 
     def close(self) -> None:
-        """Convert nothing more, and delete what is kept for this server only."""
+        """Convert nothing more."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._temporary is not None:
-            with suppress(OSError):
-                self._temporary.cleanup()
 
 
 def _folder(place: Place) -> Path:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 MAX_CACHE_BYTES = 2 << 30
@@ -27,13 +28,15 @@ def cache_folder() -> Path:
 
 
 class Cache:
-    """Files in the user's cache folder, by run; None as the folder keeps nothing.
+    """Files in the user's cache folder, by run; None as the folder keeps nothing. Use `close` at the end.
 
     Neither does a folder that belongs to another user, or that others can write to.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._temporary: TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()
         if folder is not None:
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -69,6 +72,20 @@ class Cache:
             except OSError:
                 return None
         return found
+
+    def temporary(self, name: str) -> Path:
+        """A path of that name in a folder that lasts until `close`, for what is needed and cannot be kept."""
+        with self._lock:
+            self._temporary = self._temporary or TemporaryDirectory(
+                prefix="greenward-", ignore_cleanup_errors=True
+            )
+            return Path(self._temporary.name) / name
+
+    def close(self) -> None:
+        """Delete what is kept until now only."""
+        with self._lock:
+            if self._temporary is not None:
+                self._temporary.cleanup()
 
     def write(self, file: Path | None, content: bytes | Callable[[BinaryIO], object]) -> None:
         """Write a file whole or not at all; a full disk or missing rights cost only time."""

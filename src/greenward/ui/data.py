@@ -85,7 +85,7 @@ class Pages:
         """`others` are closed with the pages."""
         self.catalog, self.store, self.verdicts = catalog, store, verdicts
         self._repeated = Repeated(store)
-        self._closed = (verdicts, *others, store)
+        self._closed = (verdicts, *others)
 
     def close(self) -> None:
         """End the worker, and delete what is kept for this server only."""

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from zipfile import BadZipFile
 
 import numpy as np
@@ -73,18 +72,12 @@ class LogStore(Store):
         super().__init__(cache)
         self._beside = beside
         self._kept = cache
-        self._temporary: TemporaryDirectory[str] | None = None
         self._read: OrderedDict[str, tuple[Stamp, Metrics]] = OrderedDict()
-        self._shared = threading.Lock()  # of the two above, which requests and the worker's thread use
+        self._shared = threading.Lock()  # of the one above, which requests and the worker's thread use
 
     def file(self, place: Place) -> Path:
         """Where the curves of a log are kept: in the cache, or for as long as the server runs."""
-        found = self._kept.file(place.key, "log")
-        if found is None:
-            with self._shared:
-                self._temporary = self._temporary or TemporaryDirectory(prefix="greenward-")
-                found = Path(self._temporary.name) / place.id
-        return found
+        return self._kept.file(place.key, "log") or self._kept.temporary(f"{place.id}.log")
 
     def metrics(self, place: Place) -> Metrics:
         if not place.logs:
@@ -117,8 +110,3 @@ class LogStore(Store):
     def revision(self, place: Place) -> tuple[int, ...]:
         """What changes when there are other answers beside a log; false where there are none."""
         return () if self._beside is None else self._beside.revision(place)
-
-    def close(self) -> None:
-        """Delete what is kept for this server only."""
-        if self._temporary is not None:
-            self._temporary.cleanup()

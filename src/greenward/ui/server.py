@@ -274,7 +274,7 @@ def _pages(folders: Sequence[Path], cache: Path | None) -> Pages:
     beside, recognized = BesideLogs(kept, worker), Recognized(kept, worker)
     store = LogStore(kept, beside)
     catalog = Catalog(folders, kept, recognized)
-    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, beside, worker))
+    return Pages(catalog, store, Verdicts(kept, store.file, worker), (recognized, beside, worker, kept))
 
 
 def write_pages(folders: Sequence[Path], out: Path, *, cache: Path | None = None) -> int:

@@ -9,7 +9,6 @@ tried in the order of Ochiai's coefficient over the tests that run them (Abreu, 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from functools import lru_cache
 from math import sqrt
 from typing import TypeGuard
 
-from greenward.problems.mining import RUNNER, TRACER, SourceFile, needs_pytest, sandboxed
+from greenward.problems.mining import TRACER, SourceFile, needs_pytest, sandboxed, traced_rows
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
     UNREADABLE,
@@ -55,7 +54,6 @@ def suspicious_lines(
     except UNREADABLE:
         return [], False
     files = {**(problem.files or {}), **(problem.test_files or {}), problem.path: code}
-    files[RUNNER] = sandboxed(RUNNER)
     jobs = [
         Job(
             sandboxed(TRACER),
@@ -88,12 +86,8 @@ def suspicious_lines(
 
 
 def _rows(printed: str) -> Iterator[tuple[bool, set[int]]]:
-    """Whether each test has passed, and its lines, as far as what was printed is of the right form."""
-    for line in printed.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+    """Whether each test has passed, and its lines."""
+    for row in traced_rows(printed):
         match row:
             case [bool(has_passed), [*numbers]] if all(type(one) is int for one in numbers):
                 yield has_passed, set(numbers)

@@ -17,19 +17,17 @@ function is left out if an answer could read a copy. No file has problems on bot
 
 from __future__ import annotations
 
-import gc
 import importlib.util
-import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import ProblemError
+from greenward.common.garbage import collection_paused
 from greenward.common.text import visible
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import demand_judgeable
@@ -55,6 +53,7 @@ from greenward.problems.mining import (
     sandboxed,
     suite_problem,
     suites_of,
+    traced_rows,
     usual_packages,
 )
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
@@ -137,18 +136,6 @@ def mine(
     return mined
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """For making syntax trees: they have no cycles, and looking for some takes longer than making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 @dataclass
 class _Miner:
     """Mines the files of one tree; the tests of a file run once.
@@ -169,7 +156,7 @@ class _Miner:
         self._targets: dict[str, dict[str, int]] = defaultdict(dict)
         self._functions: dict[str, list[MaskedFunction]] = {}
         self._copies: dict[str, list[str]] = defaultdict(list)  # the places of equal functions
-        with _no_collector():
+        with collection_paused():  # syntax trees have no cycles
             for file in self.tree.files:
                 if not file.is_test:
                     self._functions[file.place] = list(self._read(file))
@@ -320,12 +307,7 @@ class _Miner:
 
 
 def _rows(printed: str) -> Iterator[tuple[str, float, list[int]]]:
-    """What a trace printed, as far as it is of the right form: the tests could print, too."""
-    for line in printed.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+    for row in traced_rows(printed):
         match row:
             case [str(test), float(seconds), [*numbers]] if all(type(one) is int for one in numbers):
                 yield test, seconds, numbers
