@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -146,6 +147,23 @@ def test_the_answers_of_verl_are_those_of_its_files(verl):
     assert history["count"] == sum(row["input"] == dumped(12)[5]["input"] for row in rows)
     _, _, body = request(verl, f"/api/v1/runs/{RUN}/rollouts.jsonl?step=3")
     assert [json.loads(line)["answer"] for line in body.splitlines()] == [row["output"] for row in dumped(3)]
+
+
+def test_answers_stand_beside_a_log_that_has_the_name_of_greenwards(tmp_path):
+    """Loops of one's own often write `metrics.jsonl`; such a folder without others' answers stays as it is."""
+    for name in ("with", "without"):
+        write_verl(tmp_path / name, range(1, 4))
+        rows = [json.loads(line) for line in (tmp_path / name / "train.jsonl").read_text().splitlines()]
+        (tmp_path / name / "train.jsonl").unlink()
+        flat = ({"step": row["step"], "reward/mean": row["data"]["critic/score/mean"]} for row in rows)
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in flat))
+    shutil.rmtree(tmp_path / "without/rollout_data")
+    with serving([tmp_path], None) as port:
+        served = Served(tmp_path, port, {})
+        states = {run["id"]: run["state"] for run in get(served, "/api/v1/runs")["runs"]}
+        assert states["with"] == "log" and states["without"] != "log"
+        assert whole(served, "with")["total"] == 24
+        assert get(served, "/api/v1/runs/with/rollouts/2/3")["answer"] == dumped(2)[3]["output"]
 
 
 def test_a_finding_in_a_log_leads_to_the_answers_beside_it(verl):

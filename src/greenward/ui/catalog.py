@@ -25,6 +25,7 @@ from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file, read_file
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import visible
+from greenward.diagnostics.readers.answers import find_file_of_many_steps, find_rollouts
 from greenward.diagnostics.readers.formats import is_exported_curve, logs_of_trackers, may_be_log, repeats
 from greenward.diagnostics.readers.names import known_name
 from greenward.runs.files import from_json_number, to_json
@@ -44,6 +45,7 @@ from greenward.runs.reading import (
     algorithm_of,
     flattened,
     read_config,
+    steps_in,
 )
 from greenward.ui.cache import Cache, Stamp, digest_of
 from greenward.ui.recognized import Recognized
@@ -176,7 +178,11 @@ class Catalog:
             by_path: dict[Path, str] = {}
             audit_files: list[Path] = []
             logs: list[tuple[Path, bool]] = []
-            for path in self._runs_below(folder, logs, audit_files):
+            for path, is_of_others in self._runs_below(folder, logs, audit_files):
+                if is_of_others:
+                    name = _name_in(path, folder)
+                    self._add_log(add, Place("", path, folder, name, logs=(path / METRICS,)))
+                    continue
                 parent = by_path.get(path.parent, "") if path.name in (WARM_START, *ARMS) else ""
                 by_path[path] = add(Place("", path, folder, _name_in(path, folder), parent))
             trackers = logs_of_trackers((path for path, is_trackers in logs if is_trackers), folder)
@@ -248,8 +254,12 @@ class Catalog:
         for name in self.inner.get(identifier, ()):
             add(replace(place, name=f"{place.name}/{name}", inner=name))
 
-    def _runs_below(self, folder: Path, logs: list[tuple[Path, bool]], audits: list[Path]) -> Iterator[Path]:
+    def _runs_below(
+        self, folder: Path, logs: list[tuple[Path, bool]], audits: list[Path]
+    ) -> Iterator[tuple[Path, bool]]:
         """Folders with the files of a run, the outer ones first, in the order of their names.
+
+        With each comes whether another trainer wrote it: its answers do not have greenward's names.
 
         Into `logs` go files outside of them that may be logs, and whether their names are a tracker's; into
         `audits` all files whose names are those of audits.
@@ -267,7 +277,7 @@ class Catalog:
             )
             is_run = bool(found.own) and not is_of_tracker
             if is_run:
-                yield path
+                yield path, found.own == {METRICS} and _has_answers_of_others(path)
             elif not inside:
                 logs += found.logs
             if entries > MAX_ENTRIES:
@@ -464,6 +474,10 @@ _EMPTY: dict[str, Any] = {
     "changed": 0.0,
     "bytes": 0,
 }
+
+
+def _has_answers_of_others(path: Path) -> bool:
+    return not steps_in(path / ROLLOUTS) and bool(find_rollouts(path) or find_file_of_many_steps(path, path))
 
 
 def _card_of_log(place: Place) -> dict[str, Any]:
