@@ -134,6 +134,17 @@ def test_curves_and_diagnosis_are_those_of_the_log(logs, part, verdict):
         assert "grad_norm" in cause["signals"] and abs(cause["onset"]["step"] - 60) <= 10
 
 
+def test_a_loss_is_drawn_in_the_list_and_is_no_reward(tmp_path):
+    rows = [{"step": step, "loss": 1 / step, "value_loss": 0.5} for step in range(1, 41)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serving([tmp_path / "train.jsonl"], None) as port:
+        served = Served(tmp_path, port, {})
+        (run,) = get(served, "/api/v1/runs")["runs"]
+        found = diagnosed(served, run["id"])
+        (run,) = get(served, "/api/v1/runs")["runs"]
+        assert found["verdict"]["read"]["steps"] == 40 and run["reward"] is None
+
+
 def test_a_named_file_of_any_format_is_a_run(logs):
     run = identifier(logs, "train.log")
     found = diagnosed(logs, run)

@@ -43,7 +43,9 @@ CPU_SECONDS_OF_A_LOOK = 10  # at a file that may be a log
 SECONDS_OF_ANSWERS = 2.0  # after which others are asked for
 SPARK_POINTS = 60
 MAX_SETTINGS = 1000  # of the config in a log
-SPARK = ("reward/mean", "pass_rate", "reward", "loss")
+REWARDS = ("reward/mean", "pass_rate", "reward")
+"""Signals of which the first that a log has stands in the list as its reward."""
+SPARK = (*REWARDS, "loss")
 """Signals of which the first that a run has is drawn in the list."""
 
 
@@ -128,7 +130,7 @@ def _read(run: RunSignals, curves: Metrics, left_out: int) -> dict[str, Any]:
         "names": {ours: visible(theirs, 200) for ours, theirs in run.theirs.items()},
         "signals": len(run.values),
         "left_out": left_out,
-        "reward": next((float(last[name][0]) for name in SPARK if name in last and len(last[name])), None),
+        "reward": next((float(last[name][0]) for name in REWARDS if name in last and len(last[name])), None),
         "settings": dict(islice(settings, MAX_SETTINGS)),
     }
 

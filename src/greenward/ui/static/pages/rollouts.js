@@ -79,7 +79,7 @@ export class RolloutsPage extends Page {
           ${this.unread()}
           ${data.broken ? html`<p class="note">${count(data.broken)} line(s) cannot be read and were left out.</p>` : nothing}
           ${bundled && String(query) !== this.asked ? html`<p class="empty"><a href=${this.where("")}>Show all</a></p>` : html`<p class="soft small" role="status">${count(data.matching)} of ${count(data.total)} answers${data.here ? " in this bundle" : ""}${query.get("fold") ? `, ${count(total)} different` : ""}${data.share < 1 ? `; ${percent(data.share)} of the files are indexed` : ""}${data.searched < 1 ? `; ${percent(data.searched)} of them were searched: narrow the steps to search all` : ""}${data.kept < data.matching ? `; ${count(data.kept)} are in this bundle` : ""}</p>
-          ${total ? this.table(total, range) : html`<p class="empty">No answer matches. <a href=${this.where("")}>Show all</a></p>`}`}
+          ${total ? this.table(total, range) : html`<p class="empty">${data.total ? "No answer matches." : "Being read …"} <a href=${this.where("")}>Show all</a></p>`}`}
         </section>
       </div>`;
   }
