@@ -563,6 +563,24 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     assert added[1:-1] == ["    return sum(prices) * (1 + RATE)", "    return max(prices, default=0)"]
 
 
+def test_of_lines_that_pass_the_first_written_is_taken(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines are judged while the next ones are written; which verdict is there first decides nothing."""
+    from greenward.models.tokenizer import Tokenizer
+
+    slow = "    __import__('time').sleep(1); return sum(prices) * (1 + RATE)"
+    lines = itertools.chain(["    return 1", slow], itertools.repeat("    return sum(prices) * (1 + RATE)"))
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: next(lines))
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    folder = str(published("llama", max_position_embeddings=1024))
+    repair = find_repair(Path("shop/prices.py"), Path("tests"), folder, FixOptions(answers=4, form="infill"))
+    assert repair.passed and repair.selection is not None
+    assert [one.passed for one in repair.selection.verdicts][-1:] == [True]
+    repair.apply()
+    assert "sleep" in (shop / "shop/prices.py").read_text()
+
+
 @pytest.mark.parametrize("ends_early", ["at import", "at a test"])
 def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
     ends_early: str, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch

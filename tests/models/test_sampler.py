@@ -95,6 +95,36 @@ def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
         assert short.token_ids.tolist() == long.token_ids[:5].tolist()
 
 
+def test_what_prompts_begin_with_alike_is_computed_once(policy, monkeypatch):
+    """As many tokens as the prompts have different beginnings, and answers as of each prompt alone."""
+    generator = np.random.default_rng(0)
+    params = SamplingParams(max_tokens=8)
+    for _ in range(6):
+        prompts = [generator.integers(3, 6, length).tolist() for length in generator.integers(1, 24, 12)]
+        prompts += [prompts[0], prompts[1] + [7, 8], prompts[2][: len(prompts[2]) // 2 + 1]]
+        computed, forward = [], policy.model.forward
+
+        def counted(token_ids, *arguments, computed=computed, forward=forward):
+            computed.append(len(token_ids))
+            return forward(token_ids, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(policy.model, "forward", counted)
+            together = policy.sample(prompts, 2, params, seed=5)
+        beginnings = {tuple(prompt[: end + 1]) for prompt in prompts for end in range(len(prompt))}
+        assert computed[0] == len(beginnings) < sum(map(len, prompts))
+        for number, (prompt, group) in enumerate(zip(prompts, together, strict=True)):
+            if prompts.index(prompt) == number:  # one that comes again gets other answers
+                assert_same(policy.sample([prompt], 2, params, seed=5)[0], group)
+
+
+def test_many_prompts_that_begin_alike_join_in_parts(policy, monkeypatch):
+    monkeypatch.setattr("greenward.models.sampler.PREFILL_TOKENS", 16)
+    prompts, params = [[5] * 12 + [n % 7 + 3, n + 3] for n in range(30)], SamplingParams(max_tokens=6)
+    for prompt, group in zip(prompts, policy.sample(prompts, 2, params, seed=1), strict=True):
+        assert_same(policy.sample([prompt], 2, params, seed=1)[0], group)
+
+
 def test_seeds_and_repeated_prompts_give_other_completions(policy):
     params = SamplingParams(max_tokens=20)
     twice = policy.sample([PROMPTS[0], PROMPTS[0]], 2, params, seed=0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import sys
+import itertools
 import time
 import warnings
 from collections import Counter, deque
@@ -139,6 +139,7 @@ _ROWS_STEP = 16
 _CHECKED_EVERY = {"cuda": 8}
 PREFILL_TOKENS = 1024
 """The tokens of prompts that are computed at once where rows join: products of more rows are no faster."""
+_MOST_SHARING = 4  # times as many tokens are attended from at once, where prompts begin alike
 
 
 class Decoding(Protocol):
@@ -266,7 +267,7 @@ class Sampler(RolloutEngine):
         decoding.open(rows, params.max_tokens)
         self._batches += 1
         number = self._batches
-        waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else sys.maxsize)
+        waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else None)
         batch = CompletionBuffer(rows, params, self.tokenizer, self.version)
         drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
         tokens, told = 0, time.monotonic()  # since the last call of `on_tokens`
@@ -327,12 +328,14 @@ class Sampler(RolloutEngine):
 class _Waiting:
     """Prompts with the numbers of their samples that wait for a place, the longest prompts first.
 
-    A group of more than `rows` is cut. At most about `tokens` of prompts are taken at once.
+    A group of more than `rows` is cut. Without `tokens`, all that there are places for are taken at once;
+    else they have at most about so many distinct tokens.
     """
 
     def __init__(
-        self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], rows: int, tokens: int
+        self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], rows: int, tokens: int | None
     ) -> None:
+        self._prompts = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
         self._lengths = [len(prompt) for prompt in prompts]
         self._tokens = tokens
         longest_first = sorted(range(len(prompts)), key=lambda n: -self._lengths[n])
@@ -348,15 +351,26 @@ class _Waiting:
     def take(self, places: int) -> list[tuple[int, range]]:
         """The next ones, as far as there are places, in the order of `bucket_groups`."""
         taken: list[tuple[int, range]] = []
-        tokens = 0
+        distinct = total = 0
         while self._pieces and len(self._pieces[0][1]) <= places:
-            tokens += self._lengths[self._pieces[0][0]]
-            if taken and tokens > self._tokens:
-                break
+            if self._tokens is not None:
+                n = self._pieces[0][0]
+                shared = (common_length(self._prompts[n], self._prompts[other]) for other, _ in taken)
+                distinct += self._lengths[n] - max(shared, default=0)
+                total += self._lengths[n]
+                if taken and (distinct > self._tokens or total > _MOST_SHARING * self._tokens):
+                    break
             taken.append(self._pieces.popleft())
             places -= len(taken[-1][1])
         lengths, sizes = [self._lengths[n] for n, _ in taken], [len(samples) for _, samples in taken]
         return [taken[i] for members in bucket_groups(lengths, sizes) for i in members]
+
+
+def common_length(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two texts begin with alike."""
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    return int(differ.argmax()) if differ.any() else length
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -595,6 +609,39 @@ class PrefillAttention(SharedPrefixAttention):
         for cache, padded in zip(self.caches, prompts, strict=True):
             _, key, value = self.heads(padded)
             cache.append((key.contiguous(), value.contiguous()))
+
+
+class SharedBeginnings:
+    """The distinct tokens of prompts, of which many may begin alike: each is computed once.
+
+    Keys, values and what a token is told by attention depend on the tokens up to it alone. `first_D` has the
+    place of each distinct token in the flat row of the batch, `number_M` the number of each token among them.
+    Attention itself is computed for every prompt, since it takes little beside the matrix products.
+    """
+
+    def __init__(self, batch: GroupBatch) -> None:
+        ids_M = batch.token_ids_M.cpu().numpy()
+        starts = np.concatenate([bucket.prompts.row_starts() for bucket in batch.buckets]).tolist()
+        lengths = np.concatenate([bucket.prompts.lengths for bucket in batch.buckets]).tolist()
+        rows = [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+        # In the order of their texts, none begins more like an earlier prompt than like the one before.
+        rows.sort(key=lambda row: ids_M[row].astype(">i8").tobytes())
+        first_M = np.arange(len(ids_M))
+        for one, other in itertools.pairwise(rows):
+            shared = common_length(ids_M[one], ids_M[other])
+            first_M[other][:shared] = first_M[one][:shared]
+        first_D, number_M = np.unique(first_M, return_inverse=True)
+        device = batch.token_ids_M.device
+        self.first_D, self.number_M = (torch.from_numpy(one).to(device) for one in (first_D, number_M))
+
+    def attention(self, prefill: Callable[[int, Tensor], Tensor]) -> Callable[[int, Tensor], Tensor]:
+        """That of a prefill of the whole batch, for the distinct tokens and any padding behind them."""
+
+        def attend_from(layer: int, qkv_DXD: Tensor) -> Tensor:
+            attended_DF = prefill(layer, qkv_DXD.index_select(0, self.number_M)).index_select(0, self.first_D)
+            return F.pad(attended_DF, (0, 0, 0, len(qkv_DXD) - len(attended_DF)))
+
+        return attend_from
 
 
 class FlexPrefill(FlexAttention, PrefillAttention):
@@ -841,7 +888,13 @@ class NativeDecoding:
         def logits_after_prompts(hidden_UE: Tensor, unembedding_VE: Tensor) -> Tensor:
             return _logits(hidden_UE.index_select(0, batch.scored_from_S), unembedding_VE)
 
-        logits_NV = decoder(batch.token_ids_M, prefill, logits_after_prompts, batch.predicting_U)
+        distinct = SharedBeginnings(batch)
+        logits_NV = decoder(
+            batch.token_ids_M.index_select(0, distinct.first_D),
+            distinct.attention(prefill),
+            logits_after_prompts,
+            distinct.number_M.index_select(0, batch.predicting_U),
+        )
         if isinstance(prefill, KernelPrefill):
             assert isinstance(self._attention, KernelDecodeAttention)
             self._attention.join(prefill, group_sizes)

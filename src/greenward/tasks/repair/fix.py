@@ -9,8 +9,9 @@ import re
 import shlex
 import time
 from codecs import BOM_UTF8
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -244,11 +245,8 @@ def find_repair(
             with closing(asked):
                 rounds = asked.rounds(judge.asked, judge.suspicious_lines)
                 while (answers := next(rounds, None)) is not None:
-                    judge.start_round()
                     with closing(answers):
-                        for number, answer, written in answers:
-                            if judge.passes(number, answer, written) and not options.all_answers:
-                                break
+                        judge.judge(answers, until_one_passes=not options.all_answers)
                     if judge.has_passed:
                         break
                     if judge.improves():
@@ -295,7 +293,7 @@ def _judged_as_it_is(
 
 
 class _Judge:
-    """Judges the answers one after the other, without what changes nothing; a part of a program as a part.
+    """Judges the answers in their order, without what changes nothing; a part of a program as a part.
 
     `asked` is the problem that the model is asked: the file as it was or, in later rounds, as the best answer
     of the rounds before has changed it, whose verdict is `reached`. Each answer is judged as a repair of the
@@ -314,9 +312,8 @@ class _Judge:
         self._problem, self._project, self._grader = problem, project, grader
         self._limits_of_lines = grader.limits
         self._judged: dict[int, tuple[Extracted, Verdict]] = {}
-        self._verdicts: dict[tuple[Extracted, Limits], Verdict] = {}
+        self._verdicts: dict[Extracted, Verdict] = {}
         self._known = {problem.path: problem.buggy_code, **(problem.files or {})}
-        self._of_earlier_rounds = 0
         self.has_passed = False
         self._before = before
         self._start(Extracted(problem.buggy_code), before)
@@ -342,8 +339,33 @@ class _Judge:
         self.seconds += time.monotonic() - started
         return found
 
-    def start_round(self) -> None:
+    def judge(self, answers: _Answers, *, until_one_passes: bool) -> None:
+        """Judge the answers of a round; those with another line while the model writes the next ones."""
         self._of_earlier_rounds = len(self._judged)
+        begun = deque[tuple[int, Extracted, Future[list[Verdict]]]]()
+        with self._grader.with_limits(self._limits_of_lines) as lines:
+
+            def is_enough(*, waits: bool) -> bool:
+                started = time.monotonic()
+                while begun and (waits or begun[0][2].done()) and not (self.has_passed and until_one_passes):
+                    number, best, future = begun.popleft()
+                    self._keep(number, best, *future.result())
+                self.seconds += time.monotonic() - started
+                return self.has_passed and until_one_passes
+
+            for number, answer, written in answers:
+                if written == "line":
+                    best = replace(answer, files=self._changed)
+                    begun.append((number, best, lines.submit([(self._problem, best)])))
+                else:
+                    self._keep(number, *self._best_reading(answer, is_program=written == "program"))
+                if is_enough(waits=False):
+                    return
+            is_enough(waits=True)
+
+    def _keep(self, number: int, best: Extracted, verdict: Verdict) -> None:
+        self._judged[self._of_earlier_rounds + number] = best, verdict
+        self.has_passed |= verdict.passed
 
     def _start(self, best: Extracted, verdict: Verdict) -> None:
         self.reached, self._changed = verdict, best.files
@@ -363,17 +385,6 @@ class _Judge:
         assert isinstance(best, Extracted)
         self._start(best, verdict)
         return True
-
-    def passes(self, number: int, answer: Extracted, written: _Written) -> bool:
-        """Whether the answer passes all tests."""
-        if written == "line":
-            best = replace(answer, files=self._changed)
-            verdict = self._verdict(best, self._limits_of_lines)
-        else:
-            best, verdict = self._best_reading(answer, is_program=written == "program")
-        self._judged[self._of_earlier_rounds + number] = best, verdict
-        self.has_passed |= verdict.passed
-        return verdict.passed
 
     def _best_reading(self, answer: Extracted, *, is_program: bool) -> tuple[Extracted, Verdict]:
         written = _read_as_files(_within(self._project.folder, self.asked, answer))
@@ -484,14 +495,12 @@ class _Judge:
         files = tuple((path, changed(path, text)) for path, text in answer.files)
         return replace(answer, code=changed(self._problem.path, answer.code), files=files)
 
-    def _verdict(self, answer: Extracted, limits: Limits | None = None) -> Verdict:
+    def _verdict(self, answer: Extracted) -> Verdict:
         started = time.monotonic()
-        limits = limits or self._grader.limits
-        if (answer, limits) not in self._verdicts:
-            with self._grader.with_limits(limits) as own:
-                (self._verdicts[answer, limits],) = own.grade([(self._problem, answer)])
+        if answer not in self._verdicts:
+            (self._verdicts[answer],) = self._grader.grade([(self._problem, answer)])
         self.seconds += time.monotonic() - started
-        return self._verdicts[answer, limits]
+        return self._verdicts[answer]
 
 
 def _docstrings_differ(one: Extracted, other: Extracted) -> bool:
