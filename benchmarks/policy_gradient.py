@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/policy_gradient.py functions [--seeds 0,1,2] [--output FOLDER]
     .venv/bin/python benchmarks/policy_gradient.py repair --steps 60
 
-For each seed the study's recipe trains `--steps` steps after its warm start. The other arms start from the
+For each seed the study's first arm trains `--steps` steps after its warm start. The other arms start from the
 same warm start and train on the same problems, for the seconds that it trained or, where their name says so,
 on as many answers. `supervised` goes on with the corpus of the warm start; the oracle trains on right bodies
 only and is no method but a ceiling: what this model can learn of the training problems in this time. Each
@@ -97,12 +97,16 @@ SAME_ANSWERS = " at equal samples"
 
 @dataclass(frozen=True)
 class Study:
-    """A recipe, what its arm is called, the steps it trains, and the arms beside it: overrides by name."""
+    """A recipe, what its arm is called, the steps it trains, and the arms beside it: overrides by name.
+
+    `own` overrides the recipe in its own arm.
+    """
 
     recipe: str
     label: str
     steps: int
     arms: Mapping[str, Sequence[str]]
+    own: Sequence[str] = ()
 
 
 CEILINGS = {"supervised": SUPERVISED, "oracle": (*SUPERVISED, "warm_start.error_rate=0.0")}
@@ -147,7 +151,8 @@ STUDIES = {
         "grpo_spec",
         "GRPO",
         20,
-        {"GRPO + imitation": IMITATION, "rejection sampling": REJECTION, **CEILINGS},
+        {"GRPO + imitation": (), "rejection sampling": REJECTION, **CEILINGS},
+        own=("algorithm.self_imitation=null",),
     ),
     "vulnerability": Study(
         "grpo_vulnerability",
@@ -227,7 +232,7 @@ def trained(
     for seed in options.seeds:
         folder = output / f"seed_{seed}"
         common = [f"seed={seed}", *EVERY_ARM]
-        first = Run(folder, study.recipe, [*common, f"training.max_steps={steps}", *overrides])
+        first = Run(folder, study.recipe, [*common, *study.own, f"training.max_steps={steps}", *overrides])
         main.append(first)
         folders["before"].append(folder / WARM_START)
         folders[study.label].append(folder)
