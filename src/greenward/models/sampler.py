@@ -614,9 +614,9 @@ class PrefillAttention(SharedPrefixAttention):
 class SharedBeginnings:
     """The distinct tokens of prompts, of which many may begin alike: each is computed once.
 
-    Keys, values and what a token is told by attention depend on the tokens up to it alone. `first_D` has the
-    place of each distinct token in the flat row of the batch, `number_M` the number of each token among them.
-    Attention itself is computed for every prompt, since it takes little beside the matrix products.
+    The hidden state of a token depends on the tokens up to it alone. `first_D` has the place of each distinct
+    one in the flat row of the batch, `number_M` the number of each token among them. Attention is computed
+    for every prompt, since it takes little beside the matrix products.
     """
 
     def __init__(self, batch: GroupBatch) -> None:
