@@ -44,7 +44,7 @@ from greenward.tasks.spec import verify
 from greenward.tasks.token_mdp import dqn, grammar, gym_env, mdp
 from greenward.tasks.vulnerability import data as vulnerabilities
 from greenward.tasks.vulnerability import labels
-from greenward.training import advantages, distributed, own
+from greenward.training import advantages, distributed, own, ppo
 from greenward.training import losses as losses_module
 from greenward.training.collector import collection_metrics
 from greenward.training.losses import LOSSES, ImportanceCorrection
@@ -242,6 +242,7 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Algorithms](../algorithms.md) says which to take.",
         {
             "Advantages": advantages,
+            "A critic": ppo,
             "Losses": losses(),
             "Weights for another sampler": ImportanceCorrection,
             "Divergence from a reference": losses_module,
