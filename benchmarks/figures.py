@@ -60,14 +60,13 @@ def main() -> None:
             "speed": ratios_block(),
         },
         "docs/quickstart.md": {"demo": demo_block(demo)},
-        "docs/real_models.md": {
+        "docs/figures/real_models.md": {
             "rates": real_model_rl.table(
                 json.loads((RESULTS / "real_model_rl.json").read_text(encoding="utf-8"))
             ),
         },
         "docs/policy_gradient.md": {
             "functions": policy_gradient.tables(functions, brief=True),
-            "repair": policy_gradient.tables(repair, brief=True),
         },
         "docs/faults.md": {"faults": faults_block()},
         "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},
