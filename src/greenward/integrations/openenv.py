@@ -70,7 +70,27 @@ class ProblemEnvironment(_TextEnvironment):
 
     `reset(seed=…)` asks problem number seed, `reset(task_id=…)` that problem. The action is `{"answer":
     text}`, the observation holds `task_id`, `prompt`, `status` and `feedback` (the first failing test). The
-    reward of an answer that the infrastructure failed is None.
+    reward of an answer that the infrastructure failed is None. A server, which listens on loopback unless
+    uvicorn is told otherwise, and has no access control:
+
+        import uvicorn
+        from openenv.core.env_server import create_fastapi_app
+        from greenward.integrations.openenv import AnswerAction, ProblemEnvironment, ProblemObservation
+        from greenward.integrations.rewards import Scorer
+
+        scorer = Scorer(["tests"], "classic_evaluation")  # one sandbox for all sessions
+        app = create_fastapi_app(lambda: ProblemEnvironment(scorer, max_turns=2), AnswerAction,
+                                 ProblemObservation, max_concurrent_envs=8)
+        uvicorn.run(app, port=8000)
+
+    A client:
+
+        from openenv.core import GenericEnvClient
+
+        with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
+            asked = client.reset(seed=0)
+            result = client.step({"answer": "pass"})
+            print(asked.observation["prompt"], result.reward, result.done, result.observation["feedback"])
     """
 
     def __init__(self, scorer: Scorer, max_turns: int = 1) -> None:

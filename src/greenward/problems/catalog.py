@@ -1,7 +1,17 @@
 """Finds and loads sets of problems by name: generated and shipped ones, public suites, and files.
 
-What was downloaded stays in the cache under its revision and is read from there, also without a network.
-Nothing here asks the user. QuixBugs (Lin et al. 2017), programs with a bug on one line, is read here. Its
+A name finds its file, in this order:
+
+1. the path that the command is given, or for `mbpp` and `mbpp-sanitized` that in `MBPP_DATASET_PATH`, a file
+   or its folder;
+2. the folder `GREENWARD_DATA`, or a folder in it, under its public name (`mbpp.jsonl`, `sanitized-mbpp.json`,
+   `HumanEval.jsonl.gz`, `HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`, `humanevalpack.jsonl`, `quixbugs` …);
+3. the cache (`GREENWARD_CACHE`, else `~/.cache/greenward`), where what was downloaded stays under its
+   revision;
+4. the hub, at a fixed revision or hash (extra `hub`). QuixBugs and HumanEvalPack are not downloaded: clone
+   the first, export the Python rows of the second as JSON lines.
+
+QuixBugs (Lin et al. 2017), programs with a bug on one line, is read here. Its
 folder is that of the upstream repository: `python_programs` (with the bug; the docstring is below the code),
 `correct_python_programs`, `json_testcases` (lines of `[arguments, expected]`) and `python_testcases` (pytest
 files, of which those of the nine graph programs are read).

@@ -45,7 +45,10 @@
   EvalPlus has a table of the same content. EvalPlus compares numbers as numpy's `allclose` does, with a
   relative tolerance of 1e-7 and the row's absolute one, 1e-6 where it is 0; both hold here for every float,
   however deep it lies, where EvalPlus compares those in nested values exactly unless an earlier input gave
-  floats.
+  floats. Standard input is empty: `input()` raises `EOFError`, in EvalPlus `OSError`. Memory is 1 GiB, in
+  EvalPlus 4 GiB. numpy needs `--package numpy`; its scalars and arrays then count as the values and nested
+  lists that they hold, where EvalPlus fails an answer that returns an array of more than one element. Decimal
+  and Fraction count as numbers wherever a number is expected.
 """
 
 from __future__ import annotations

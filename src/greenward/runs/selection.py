@@ -8,10 +8,21 @@ A query is a list of conditions that must all hold, joined by `&` and percent-en
     groups=constant                        of groups whose rewards are all equal
     same=8f0c…&sort=-tokens                one text, the longest first
 
-Names take `=`, with several values after commas; `task=` takes a part of the id, `problem=` the whole.
-Numbers take `=`, `>=`, `<=`, `>` and `<`; `times` is how many answers of the run have the same text, and
-`p90` stands for a percentile over the run. `sort=reward` puts the smallest first, `sort=-reward` the largest.
-`text=` looks into the texts, in any case.
+- `step=12`, `step=10-20`, `step=10-`, `step=-20`; `status=failed,timeout`; `group=7`. Names take several
+  values with commas between them.
+- `problem=ID`: of this problem; `task=PART`: of problems whose id holds this.
+- `stop=length`: that ended so; `error=NameError`: with this exception; `passed=0`: that did not pass.
+- `reward>=0.5`, `advantage<0`, `tokens>p90`, `length`, `step`: with such a number, by `=`, `>=`, `<=`, `>` or
+  `<`. `p90` is a percentile over the run.
+- `times>=10`: whose text so many answers of the run have.
+- `term.NAME=0`, `reward.ROLE>1`: with such a term of the reward, such a reward of a role.
+- `groups=constant`, `all_pass`, `all_fail`, `mixed`: of groups whose rewards are all equal, that pass or fail
+  as a whole, or differ.
+- `same=HASH`: with this very text; `mixed=1`: whose text both passed and failed for one problem.
+- `text=WORDS`: whose answer, failure, prompt or transcript holds this, in any case.
+- `sort=reward`, `sort=-reward`: the smallest, the largest first; those without a value last.
+
+Of one role, all conditions on `reward` must hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,21 @@
 """Keeps workspaces on the side of the pool: folders in the sandbox for the tools of agents.
 
 A workspace lives in one of a few workers, which run one command at a time each, so hundreds may be open at
-once. Its commands run behind the layers of answers, but may start processes, which end with it.
+once. Its commands run behind the layers of answers, but may start processes, which end with it:
+
+    from greenward.sandbox.pool import LocalExecutor
+    from greenward.sandbox.workspaces import WorkspaceLimits
+
+    with LocalExecutor(workers=2) as executor:
+        with executor.open({"a.py": "print(1)\\n"}, WorkspaceLimits(call_seconds=5)) as workspace:
+            workspace.exec("python3 a.py").output        # "1\\n"
+            workspace.write({"a.py": "print(2)\\n"})
+            workspace.read("a.py"), workspace.read_all()
+            workspace.run_tests()                        # python3 -m unittest
+
+A workspace is closed by `close`, when nobody holds it any more, after `lifetime_seconds`, and when it holds
+more than 16 MiB or 4,096 files. With `sandbox.backend: ray` workspaces lie on the nodes of the cluster; the
+backend `http` has none.
 """
 
 from __future__ import annotations

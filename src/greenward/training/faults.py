@@ -1,4 +1,9 @@
-"""Plants bugs in a training, as a recipe's section `faults` says, and records what was planted."""
+"""Plants bugs in a training, as a recipe's section `faults` says, and records what was planted.
+
+A fault is a class that has the name of its section, acts as a callback before or after a step on the parts of
+the training in `FaultTargets`, and says in `truth` what it planted. It replaces a public attribute of the
+trainer or of the reward model, never a function.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,18 @@
 A recipe names them as `module:function` under `algorithm.loss` and `algorithm.advantage`. Both are called in
 this process by keyword, and get what they name. Shapes: B rows (one turn of one episode each), T completion
 positions, N trajectories (all that the policy wrote in one role of an episode).
+
+Before there is a run directory both are tried on a made-up batch, and each of these is an error that names
+the function, what was expected and what was found:
+
+- no such module or function, an argument that does not exist, a result of another shape or type, an
+  exception;
+- NaN or infinity in a loss, a gradient or an advantage; no gradient that reaches the policy; advantages that
+  are all 0;
+- a loss whose value or gradient differs between the whole batch and its single answers added up (tolerance
+  0.1 %).
+
+The trainer checks shapes and advantages at every step as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,18 @@
 """PPO: advantages from a critic, and the trainer of a policy and its critic.
 
-Generalised advantage estimation: Schulman et al. 2015, arXiv 1506.02438.
+A critic estimates from the hidden state before each token how much reward is still to come, V(s_t), and
+each token has its own advantage (generalised advantage estimation: Schulman et al. 2015, arXiv 1506.02438,
+eq. 16):
+
+    δ_t = r_t + γ·V(s_{t+1}) − V(s_t)
+    A_t = Σ_l (γλ)^l · δ_{t+l}
+    R_t = V(s_t) + Σ_l (γλ_V)^l · δ_{t+l}
+
+γ is `critic.discount`, λ `gae_lambda`, and λ_V `value_lambda`. A trajectory is all that the policy wrote in
+one role of an episode. Its reward comes with its last token, after which the value is 0, for truncated
+answers too. The critic minimises, averaged over the trained tokens:
+
+    ½ · max((V − R)², (V_old + clip(V − V_old, ±clip) − R)²)
 """
 
 from __future__ import annotations

@@ -1,6 +1,15 @@
 """The answers beside other trainers' logs: the worker converts them in the background once a page asks.
 
-What the pages read of them lies in the cache, or for as long as the server runs where nothing is cached.
+What the pages read of them lies in the cache, or for as long as the server runs where nothing is cached. At
+most 1,000,000 answers or 1 GiB of a log are read, and each file again when it changes.
+
+- Answers to one prompt at one step are a group. A problem without a name is called by the first line that was
+  asked and a hash of its prompt.
+- TRL's file has a column for each reward function and not their weights: the reward is the sum. Numbers of a
+  row are its terms; further texts stand on the page of the answer.
+- Where no file says which answers passed, the pages show rewards in place of it.
+- Where a folder has logs of several trainings, the page says that nothing tells whose the answers are; those
+  beside a log of several runs stand at the log as a whole.
 """
 
 from __future__ import annotations

@@ -2,7 +2,17 @@
 
 Addresses of pages are behind a `#`, and data is looked up by its address in `data/index.json`. What depends
 on a choice without end (other conditions for answers, finer curves, texts to search for) is left to the
-server; what the pages of a run lead to is kept, so far as `MAX_…` allows.
+server; what the pages of a run lead to is kept, so far as `MAX_…` allows:
+
+- curves of at most 600 points; those that are shown first and those with findings also as SVG and, of runs of
+  up to 20,000 steps with all points, CSV;
+- the first 5,000 answers of a run, in which the page looks up conditions on steps, statuses, problems,
+  rewards and lengths; those behind each finding and of each status (512 of each list, 300 in full), also of
+  other trainers' logs;
+- the newest evaluation by problem, and comparisons of each two of the first six runs.
+
+Search, other orders, conditions on terms, groups or percentiles, files of answers and PNG need the server,
+and the pages say so. So does `--frame`, since who may frame the files is for their host to say.
 """
 
 from __future__ import annotations

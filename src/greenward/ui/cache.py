@@ -1,4 +1,10 @@
-"""Files about runs in the user's cache folder: bounded, private to the user, and never needed."""
+"""Files about runs in the user's cache folder: bounded, private to the user, and never needed.
+
+Indexes, and answers beside other trainers' logs, are kept in `~/.cache/greenward/ui` (`$XDG_CACHE_HOME`), at
+most 2 GiB, the oldest dropped. `--no-cache` keeps none; it is for a folder that contains the cache. A cache
+folder that others can write to is not used. A file that was cut or replaced, as a resumed run does, is read
+anew, and the page says how many rows are gone.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
 """Which files below a folder are logs of trainings: asked of the worker in the background, and kept.
 
-A file is looked at once for its size and time of change. One that grows stays what it was: a log is not read
-again for each step, and any other text only after a while.
+Files whose names tell a trainer or a tracker are logs in any case. Of others, 256 KiB from the beginning and
+from the end are read, of JSON documents up to 8 MiB: a log has signals of a training with their steps. At
+most 4,000 files are looked at, those with the names of logs first, and the list says so. Left out are
+Markdown, HTML, excerpts of a few lines that name fewer than three signals, and logs whose signals have
+unknown names: these are shown where they are named. A file is looked at once for its size and time of change.
+One that grows stays what it was: a log is not read again for each step, and any other text only after a
+while.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Which logs in a folder are of one training: those whose signals have the same values.
 
-A trainer prints what it also writes into a file of its own. Two trainings that lie side by side differ in
-what is random in them, though their schedules may be equal.
+A trainer prints what it also writes into a file of its own: `trainer_state.json` and the output that repeats
+it are listed once, and the entry names both. The values of their signals are equal but for rounding,
+schedules aside. Two trainings that lie side by side differ in what is random in them, though their schedules
+may be equal.
 """
 
 from __future__ import annotations

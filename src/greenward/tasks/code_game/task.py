@@ -114,7 +114,20 @@ class CodeGameRecipe(CodeGameSections, ReinforcementRecipe):
 
 
 class CodeGame(OpponentTask):
-    """The game of code: its phases, and games on other first lines as the evaluation."""
+    """The game of code: its phases, and games on other first lines as the evaluation.
+
+    In a phase of the generator, a group is one first line with `num_generations` programs; in one of the
+    predictor, one program with as many predictions. A model with a chat template predicts in its last code
+    block; one without continues the program after `# trace`, and predicts after the line `# prints`.
+
+    Each evaluation plays `code_game.evaluation_games` games for each pair on the same first lines; steps log
+    the same as `code_game/...`. `A_beats_B` is the share of games that generator A wins against predictor B:
+    `policy` is the newest, `frozen` the opponent of this phase, `start` the one before the first step.
+    `policy_beats_start` is what the generator learned; `frozen_beats_start` minus `frozen_beats_policy` what
+    the predictor regained. `valid` is the share of valid programs; `shares` are different programs, different
+    outputs, and how many valid programs three scripts predict: always `0`, the last literal, and an
+    interpreter of a small part of Python.
+    """
 
     recipes: ClassVar = {
         "grpo": CodeGameRecipe,

@@ -1,4 +1,21 @@
-"""Repairs a file whose tests fail: a model writes repairs, the tests judge them, the best one is offered."""
+"""Repairs a file whose tests fail: a model writes repairs, the tests judge them, the best one is offered.
+
+An answer may change the file and others of its project, but not the tests. Comments, blank lines and
+docstrings of lines that the answer leaves alone stay, and so do line ends, a byte order mark, a missing
+newline at the end, and permissions. What the tests do not need is undone: changed docstrings, changed, added
+or deleted top-level statements (unless the answer changes the parameters of a function), and files that were
+made or deleted. Definitions that a whole program leaves out are put back if its tests fail without them.
+
+Refused are
+
+- a file that does not end in `.py`, is not UTF-8 or holds null bytes, and one in a hidden folder or one of
+  builds; a file that does not parse is repaired like any other;
+- tests in which no test is found or all are skipped; some that are skipped as the file is do not count;
+- symbolic links as the file or the tests (links in the project are not followed);
+- with `--yes`, a read-only file.
+
+Where several folders hold a module of one name, the one beside the file is used.
+"""
 
 from __future__ import annotations
 

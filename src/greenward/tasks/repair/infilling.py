@@ -1,9 +1,26 @@
 """Repairs a program line by line: a model that was trained to fill gaps writes each suspicious line anew.
 
 A small model that is asked for a whole program mostly repeats it; asked for the line between two texts, it
-writes the line that it expects there (cloze-style repair: Xia and Zhang 2022, arXiv 2207.08281). Lines are
-tried in the order of Ochiai's coefficient over the tests that run them (Abreu, Zoeteweij and van Gemund 2007,
-"On the accuracy of spectrum-based fault localization").
+writes the line that it expects there (cloze-style repair: Xia and Zhang 2022, arXiv 2207.08281).
+
+- The tests run once more with a trace. The lines that failing tests run are tried in the order of Ochiai's
+  coefficient (Abreu, Zoeteweij and van Gemund 2007, "On the accuracy of spectrum-based fault localization"):
+  failing tests that run the line, divided by the root of all failing tests times all tests that run it.
+- Lines that run at import count as run by every test and come last among equals, decorators and signatures
+  as run by the tests that call the function, the lines of one statement as run together, and tests that are
+  skipped or expected to fail not at all.
+- Of a file that does not parse, the lines nearest to the error are tried; of one that cannot be imported,
+  all in order.
+- At most 24 lines are tried, eight at a time, then once more with a gap before the line, so that the model
+  sees it. What it writes, at most 48 tokens, is tested in place of the line, before it and behind it. A line
+  that leaves the program as it was, or makes it one that does not parse, is not tested.
+- The model sees 2,000 characters before the gap and 1,000 after it, or what its positions hold of them, but
+  no test.
+- A program with one other line may run endlessly. Its tests get ten times the CPU time that the file took
+  (as the best answer of the rounds before changes it), at least 2 seconds and at most `--timeout`; all of
+  `--timeout` if no test could be loaded, and 2 seconds if it ran into that limit.
+- Once an answer passes more tests than the file, the next line is sought in the file as that answer changes
+  it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,19 @@ observation: neither exploration nor a maximum looks at others.
 - Margin (`success_margin`): tokens of demonstrations and successes should be worth more than all others
   (DQfD).
 
+Where training does not work, look at metrics and change settings as follows:
+
+- The reward stays low (`programs/unique`, `epsilon`, `problems/solved`): slower `epsilon_decay`, larger
+  `exploration.bonus`, more partial credit.
+- Programs repeat one construct (`q/overestimation`): `algorithm.double=true`, a smaller
+  `environment.max_steps`.
+- A problem is solved and lost again (`pass_rate/greedy`): `algorithm.success_margin=0.5`, more
+  `training.updates_per_step`.
+- One constant answers everything (`programs/most_common`): tests of which a constant passes less than half.
+- It is slow (`time/sampling`, `time/grading`, `time/update`): `sandbox.cpu_seconds` (0.2 is enough), fewer
+  updates, a smaller vocabulary.
+- Memory grows (`replay/size`, `perf/rss_mb`): a smaller `algorithm.buffer_capacity`.
+
 Shape suffixes: B transitions or environments, D entries of an observation, A actions, H hidden size.
 """
 

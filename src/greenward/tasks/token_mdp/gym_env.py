@@ -5,6 +5,17 @@ side by side, which are graded together. `info["action_mask"]` are the legal act
 says why an episode is over. An illegal action changes nothing but costs a step (`info["illegal_action"]`);
 with `illegal_actions="error"` it raises. Where no action is legal, `info["reason"]` is `no legal action`.
 `render()` shows the code so far and what its tests gave. Programs run in the sandbox, never in this process.
+
+    import gymnasium
+    import greenward.tasks.token_mdp.gym_env  # registers the ids
+
+    environment = gymnasium.make("greenward/TokenMDP-v0", problems="classic_training")
+    observation, info = environment.reset(seed=0)
+    legal = info["action_mask"].nonzero()[0]
+    observation, reward, terminated, truncated, info = environment.step(legal[0])
+    many = gymnasium.make_vec(
+        "greenward/TokenMDP-v0", num_envs=48, vectorization_mode="vector_entry_point"
+    )
 """
 
 from __future__ import annotations
