@@ -19,5 +19,5 @@ def test_held_out_modules_are_solved_more_often_than_after_the_warm_start(tmp_pa
     overrides += ["evaluation.samples=4", "evaluation.k=[1]", "evaluation.eval_interval_steps=30"]
     result = train("grpo_spec", overrides, output=tmp_path / "run", quiet=True)
     before, after = result.evaluations[0]["metrics"], result.evaluations[-1]["metrics"]
-    # With seed 0, 20 % becomes 50 % after 25 steps and 59 % after the recipe's 50.
-    assert after["pass@1"]["value"] - before["pass@1"]["value"] > 0.15
+    # With seed 0, 20 % becomes 80 % after 25 steps; without self-imitation 50 %.
+    assert after["pass@1"]["value"] - before["pass@1"]["value"] > 0.4
