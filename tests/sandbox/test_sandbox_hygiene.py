@@ -71,6 +71,36 @@ def test_the_loss_of_the_only_server_leaves_the_pool_usable():
         assert [result.outcome for _, result in executor.run([GOOD] * 2)] == [Outcome.COMPLETED] * 2
 
 
+_INTERRUPTED = """
+import sys, warnings
+from greenward.sandbox.isolation import Layer, Level
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import Job
+warnings.simplefilter("ignore")
+layers = {*Layer} if sys.argv[1] == "all" else {Layer.RESOURCES}
+executor = LocalExecutor(2, require=Level.D, layers=layers)  # which nobody closes
+busy = "import time\\nopen('left', 'w').close()\\nprint(1)\\ntime.sleep(20)"
+for _ in executor.run([Job("pass"), Job(busy), Job(busy)]):
+    print("runs", flush=True)
+"""
+
+
+@pytest.mark.parametrize("layers", ["all", "few"])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_a_process_that_ends_while_answers_run_leaves_no_folder(tmp_path, layers, sent):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED, layers],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        assert process.stdout.readline() == b"runs\n"
+        assert list(tmp_path.glob("greenward-sandbox-*/*"))
+        process.send_signal(sent)
+    assert eventually(lambda: not list(tmp_path.iterdir()))
+
+
 def the_busy_one(executor: LocalExecutor) -> int:
     servers = [server(executor, pid) for pid in executor.worker_pids]
     assert eventually(lambda: sum(bool(children(pid)) for pid in servers) == 1)
