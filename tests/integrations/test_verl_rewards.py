@@ -113,6 +113,17 @@ def test_a_field_of_a_row_of_verl_that_is_no_text_is_named_in_the_error(name: st
         compute_score(**row | {name: [1]})
 
 
+def test_rows_of_any_problems_and_rewards_share_one_sandbox(monkeypatch: Any) -> None:
+    problem = load_problems("classic_training")[0]
+    rows = [verl_row(problem, name, terms) for name in ("classic_training", "classic_evaluation")
+            for terms in (["tests"], ["format"], ["tests", "format"])]  # fmt: skip
+    compute_score(rows[0]["data_source"], "x", problem.task_id, rows[0]["extra_info"])
+    monkeypatch.setattr("greenward.grading.judge.LocalExecutor", None)  # no other is opened
+    for row in rows:
+        task_id = load_problems(row["data_source"])[0].task_id
+        assert compute_score(row["data_source"], "x", task_id, row["extra_info"])["acc"] == 0.0
+
+
 def test_a_row_of_verl_runs_no_function_that_it_names(tmp_path: Any, monkeypatch: Any) -> None:
     (tmp_path / "of_a_stranger.py").write_text(
         "open('was_imported', 'w').close()\nscore = lambda answers: [1.0]\n"

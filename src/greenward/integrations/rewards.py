@@ -165,8 +165,13 @@ def _shipped(names: Any) -> tuple[str, ...]:
 
 @cache
 def scorer_of(problems: str, rewards: tuple[str, ...]) -> Scorer:
-    """The scorer for problems and rewards by name: one in each process, with its sandbox."""
-    return Scorer(rewards, load_problems(problems))
+    """The scorer for problems and rewards by name: one in each process, where all share one sandbox."""
+    return Scorer(rewards, load_problems(problems), _grader())
+
+
+@cache
+def _grader() -> Grader:
+    return Grader()
 
 
 def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
