@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -99,6 +100,43 @@ def test_a_process_that_ends_while_answers_run_leaves_no_folder(tmp_path, layers
         assert list(tmp_path.glob("greenward-sandbox-*/*"))
         process.send_signal(sent)
     assert eventually(lambda: not list(tmp_path.iterdir()))
+
+
+_AUDITED = """
+from greenward.evaluation.audit import audit
+audit("function_that_hangs:score", timeout_seconds=60)
+"""
+_HANGS = """
+import os, time
+def score(completions, **columns):
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    open("begun", "w").close()
+    while True: pass
+"""
+
+
+def test_an_audit_that_is_killed_leaves_no_process_and_no_folder(tmp_path):
+    (tmp_path / "function_that_hangs.py").write_text(_HANGS)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", _AUDITED], cwd=tmp_path, env=environment) as process:
+        assert eventually(lambda: list(place.glob("*/begun")), seconds=60)
+        process.send_signal(signal.SIGKILL)
+    assert eventually(lambda: not list(place.iterdir()))
+    assert eventually(lambda: not processes_with(str(place)))
+
+
+def processes_with(text: str) -> list[str]:
+    """Those in whose environment a text occurs; forks of a process have it, too."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text.encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found
 
 
 def the_busy_one(executor: LocalExecutor) -> int:
