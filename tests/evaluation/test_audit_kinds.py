@@ -355,6 +355,11 @@ def test_a_solution_in_reach_of_the_answer_is_found(project):
     assert found == {Kind.LEAKS}
 
 
+def test_a_number_beyond_those_of_a_float_is_no_score(project):
+    report = audit_repository(project, answers=("shapes.py",), grader="python3 -c 'print(10 ** 400)'")
+    assert report.honest[0].score == 1.0  # that of its exit status
+
+
 def test_a_solved_tree_that_is_refused_says_nothing_and_an_unknown_answer_is_an_error(project):
     report = audit_repository(project, answers=("shapes.py",), grader="python3 missing.py")
     assert report.says_nothing

@@ -207,6 +207,97 @@ def examples_passed(test):
     return found
 
 
+COMPARISONS = """
+>>> xs = [3, 1]
+>>> f(xs) == [1, 3]
+True
+>>> [1, 3] == f(xs)
+True
+>>> f(xs) == [3, 1]
+False
+>>> f(xs) != [1, 3]
+False
+>>> f(xs) is None
+False
+>>> f(xs)[0] in (1, 2)
+True
+>>> f(xs)[-1] not in [1, 2]
+True
+>>> assert f((2.0, 1)) == [1, 2]
+>>> (f(xs)
+...  == [1, 3])
+True
+>>> len(f(xs)) == 2
+True
+>>> f(xs) == (1, 3)
+False
+"""
+OTHER_EXAMPLES = """
+>>> isinstance(f([2]), list)
+True
+>>> 1 in f([1])
+True
+>>> for n in range(3): assert f([n]) == [n]
+>>> f([2]) == [1 + 1]
+True
+>>> bool(f([]))
+False
+"""
+ALWAYS_EQUAL = """
+class Liar(list):
+    def __getitem__(self, key): return Liar()
+    __eq__ = __contains__ = lambda self, other: True
+    __ne__ = __bool__ = lambda self, *other: False
+    __len__ = lambda self: 2
+class Stranger(Liar.__base__.__base__):
+    vars().update({name: one for name, one in vars(Liar).items() if name not in ("__dict__", "__weakref__")})
+    __class__ = list
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(xs):\n    return sorted(xs)",
+        "def f(xs):\n    return xs",
+        "def f(xs):\n    return None",
+        "def f(xs):\n    return tuple(sorted(xs))",
+        "class List(list): pass\ndef f(xs):\n    return List(sorted(xs))",
+        "def f(xs):\n    raise ValueError(xs)",
+    ],
+)
+def test_examples_that_compare_with_a_literal_are_judged_as_the_standard_library_judges_them(grader, code):
+    problem = Problem("d", "", "f", tests=(Doctest(COMPARISONS),))
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    expected = examples_passed(doctest.DocTestParser().get_doctest(COMPARISONS, namespace, "", "", 0))
+    (verdict,) = grader.grade([(problem, code)])
+    assert list(verdict.tests_passed) == [passed for _, passed in expected]
+
+
+@pytest.mark.parametrize("kind", ["Liar", "Stranger"])
+def test_an_object_that_claims_to_equal_everything_passes_no_example_that_compares(grader, kind):
+    problem = Problem("d", "", "f", tests=(Doctest(COMPARISONS.replace(">>> xs = [3, 1]\n", "")),))
+    code = f"{ALWAYS_EQUAL}\nxs = []\ndef f(xs):\n    return {kind}()"
+    (verdict,) = grader.grade([(problem, code)])
+    assert not verdict.passed
+    honest = [">>> f(xs)", ">>> [1", ">>> assert", ">>> (f(xs)"]
+    assert verdict.first_failure.startswith(tuple(honest)), verdict.first_failure
+    (right,) = grader.grade([(problem, "xs = [3, 1]\ndef f(xs):\n    return sorted(xs)")])
+    assert right.passed, right.failure
+
+
+def test_examples_that_objects_of_the_answer_decide_are_counted_as_forgeable():
+    plain = Doctest(">>> f([2, 1])\n[1, 2]\n>>> len(f([1]))\n1\n>>> ys = f([1])\n")
+    tests = (Doctest(COMPARISONS), plain, Doctest(OTHER_EXAMPLES))
+    modes = [one.mode for one in make_plan(Problem("d", "", "f", tests=tests)).expectations]
+    assert modes == ["values"] * 15 + ["in_process"] * 5
+    calls = (Doctest(">>> is_odd(3)\nTrue\n>>> Number(3).is_odd()\nTrue\n>>> all([is_odd(3)])\nTrue\n"),)
+    for entry_point in ("is_odd", "Number.is_odd"):
+        found = make_plan(Problem("d", "", entry_point, tests=calls)).expectations
+        assert [one.mode for one in found] == ["values", "values", "in_process"]
+
+
 def test_the_failure_of_a_doctest_says_what_was_printed(grader):
     problem = Problem("d", "", "f", tests=(Doctest(">>> f(3)\n9\n"),))
     (verdict,) = grader.grade([(problem, "def f(n):\n    return n + n")])

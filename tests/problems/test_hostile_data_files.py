@@ -153,6 +153,22 @@ def test_objects_over_several_lines_and_in_one_line_are_told_from_bad_rows(tmp_p
     assert "in the row that begins in line 3" in bad[0].message
 
 
+@pytest.mark.parametrize("value", ["x" * 100_000, "\x1b[31m\u202e" + "y\n" * 1000], ids=["long", "escapes"])
+def test_an_error_about_a_row_is_one_short_line_whatever_the_row_holds(tmp_path, value):
+    path = tmp_path / "rows.jsonl"
+    for name, row in {
+        "mbpp": {"task_id": value, "text": "", "code": "", "test_list": []},
+        "multipl-e": {"name": "a", "language": value, "prompt": "", "tests": ""},
+        "deepcoder": {"problem": "", "tests": [{"input": "", "output": "", "testtype": value}]},
+        "json": ROW | {"function_name": value},
+    }.items():
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(ProblemError) as raised:
+            load_file(path)
+        assert len(raised.value.message) < len(str(path)) + 600, name
+        assert not {"\x1b", "\u202e", "\n"} & set(raised.value.message), name
+
+
 @pytest.mark.parametrize("form", ['{{"task_id": "a", "x": [{}[]]}}\n', "[[{}[]]]"])
 def test_the_values_of_a_row_are_bounded(tmp_path, monkeypatch, form):
     monkeypatch.setattr(parsing, "MAX_JSON_VALUES", 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -69,6 +70,73 @@ def test_the_loss_of_the_only_server_leaves_the_pool_usable():
         os.kill(server(executor, worker), signal.SIGKILL)
         assert eventually(lambda: not is_alive(worker))
         assert [result.outcome for _, result in executor.run([GOOD] * 2)] == [Outcome.COMPLETED] * 2
+
+
+_INTERRUPTED = """
+import sys, warnings
+from greenward.sandbox.isolation import Layer, Level
+from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.protocol import Job
+warnings.simplefilter("ignore")
+layers = {*Layer} if sys.argv[1] == "all" else {Layer.RESOURCES}
+executor = LocalExecutor(2, require=Level.D, layers=layers)  # which nobody closes
+busy = "import time\\nopen('left', 'w').close()\\nprint(1)\\ntime.sleep(20)"
+for _ in executor.run([Job("pass"), Job(busy), Job(busy)]):
+    print("runs", flush=True)
+"""
+
+
+@pytest.mark.parametrize("layers", ["all", "few"])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_a_process_that_ends_while_answers_run_leaves_no_folder(tmp_path, layers, sent):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED, layers],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        assert process.stdout.readline() == b"runs\n"
+        assert list(tmp_path.glob("greenward-sandbox-*/*"))
+        process.send_signal(sent)
+    assert eventually(lambda: not list(tmp_path.iterdir()))
+
+
+_AUDITED = """
+from greenward.evaluation.audit import audit
+audit("function_that_hangs:score", timeout_seconds=60)
+"""
+_HANGS = """
+import os, time
+def score(completions, **columns):
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    open("begun", "w").close()
+    while True: pass
+"""
+
+
+def test_an_audit_that_is_killed_leaves_no_process_and_no_folder(tmp_path):
+    (tmp_path / "function_that_hangs.py").write_text(_HANGS)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", _AUDITED], cwd=tmp_path, env=environment) as process:
+        assert eventually(lambda: list(place.glob("*/begun")), seconds=60)
+        process.send_signal(signal.SIGKILL)
+    assert eventually(lambda: not list(place.iterdir()))
+    assert eventually(lambda: not processes_with(str(place)))
+
+
+def processes_with(text: str) -> list[str]:
+    """Those in whose environment a text occurs; forks of a process have it, too."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text.encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found
 
 
 def the_busy_one(executor: LocalExecutor) -> int:

@@ -178,7 +178,7 @@ def _score(output: str, exit_code: int | None) -> float:
             found = found.get("score", found.get("reward"))
         if isinstance(found, (int, float)):
             return float(found)
-    except (ValueError, RecursionError):
+    except (ValueError, OverflowError, RecursionError):
         pass
     return float(exit_code == 0)
 

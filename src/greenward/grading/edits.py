@@ -140,7 +140,8 @@ def apply_edits(
 
 def _forbidden(path: str) -> str | None:
     """Why no answer may edit a file of this path, if so."""
-    return path_error(path) or ("it belongs to git" if ".git" in path.split("/") else None)
+    # Some file systems know no case.
+    return path_error(path) or ("it belongs to git" if ".git" in path.lower().split("/") else None)
 
 
 def _edited(path: str, files: Mapping[str, str], edits: Sequence[tuple[int, Edit]]) -> str | None:

@@ -3,16 +3,18 @@
 All of this happens in the trusted process, which alone knows the expected values. Those that are not
 literals are computed once, in a process that never runs an answer (`expected_values_job`).
 The examples of one doctest share a copy of the answer's namespace, as in `doctest`; what they print is
-compared here. `assert f(2) == 4` becomes the call `f(2)`, which the answer's process makes, and the
-expression `4`, which is evaluated elsewhere; the grader compares the two values. Only a bare call of the
-entry point is split off: any operation on its value (`len(f(2))`, `f(2)[0]`, `f(2) == f(3)`) would be
-evaluated by objects and built-in functions that the answer controls. A test of another shape runs as a check
-program, in a process that runs no code of the answer.
+compared here. Of an example that says whether a value is a literal (`f(2) == 4`), the value is compared here,
+since an object of the answer could claim to equal everything. `assert f(2) == 4` becomes the call `f(2)`,
+which the answer's process makes, and the expression `4`, which is evaluated elsewhere; the grader compares
+the two values. Only a bare call of the entry point is split off: any operation on its value (`len(f(2))`,
+`f(2)[0]`, `f(2) == f(3)`) would be evaluated by objects and built-in functions that the answer controls. A
+test of another shape runs as a check program, in a process that runs no code of the answer.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,14 +59,16 @@ if TYPE_CHECKING:
 
 
 EXAMPLE_SETUP = """
-def __example__(test, source, _namespaces={}):
+def __example__(test, source, mode="single", _namespaces={}):
     import contextlib, io, sys, traceback
     names = _namespaces.setdefault(test, dict(globals()))
+    if mode == "eval":
+        return eval(compile(source, "<example>", mode), names)
     printed, raised = io.StringIO(), None
     sys.displayhook = sys.__displayhook__
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(source, "<example>", "single"), names)
+            exec(compile(source, "<example>", mode), names)
     except BaseException as error:
         raised = traceback.format_exception_only(type(error), error)[-1]
     return [printed.getvalue(), raised]
@@ -759,13 +763,83 @@ def _plan_doctests(problem: Problem, job: Job, _: RunResult | None) -> _Made:
         except ValueError as error:
             raise problem.error(f"a doctest is malformed: {error}.") from None
         for one in examples:
-            expressions.append(f"__example__({number}, {one.source!r})")
             shown = visible(f">>> {one.source.rstrip()}", MAX_MESSAGE_CHARS)
-            expectations.append(Expectation(shown, Relation.EXAMPLE, one))
+            if (compared := _comparison_of(one)) is not None:
+                source, relation, literal = compared
+                expressions.append(f"__example__({number}, {source!r}, 'eval')")
+                expectations.append(Expectation(shown, relation, literal, _EXACTLY))
+                continue
+            expressions.append(f"__example__({number}, {one.source!r})")
+            mode: Mode = "in_process" if _asks_the_answer(one, problem.entry_point) else "values"
+            expectations.append(Expectation(shown, Relation.EXAMPLE, one, mode=mode))
     if not expectations:
         raise problem.error("its doctests have no example that is not skipped.")
     setup = f"{problem.setup_code}\n{EXAMPLE_SETUP}"
     return replace(job, expressions=tuple(expressions), setup_code=setup), expectations
+
+
+_EXACTLY = Comparison(tolerance=0.0, tuple_is_list=False)
+_OPPOSITES = {
+    Relation.EQUAL: Relation.NOT_EQUAL,
+    Relation.IDENTICAL: Relation.NOT_IDENTICAL,
+    Relation.MEMBER: Relation.NOT_MEMBER,
+}
+_OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
+_YES_OR_NO = ("True\n", "False\n")
+
+
+def _comparison_of(example: Example) -> tuple[str, Relation, Any] | None:
+    """The expression, the relation and the literal of an example that says whether the first is the second.
+
+    None for any other. `f(2) == 4` with the output False is NOT_EQUAL.
+    """
+    match _statements(example):
+        case [ast.Assert(ast.Compare(left, [operator], [right]))] if not example.want:
+            is_so = True
+        case [ast.Expr(ast.Compare(left, [operator], [right]))] if example.want in _YES_OR_NO:
+            is_so = example.want == _YES_OR_NO[0]
+        case _:
+            return None
+    relation = _RELATIONS.get(type(operator))
+    if relation is None or example.exc_msg is not None:
+        return None
+    sides = (
+        [(left, right), (right, left)]
+        if relation in (Relation.EQUAL, Relation.NOT_EQUAL)
+        else [(left, right)]
+    )
+    for value, other in sides:
+        literal = _expected_value(ParsedAssertion("", relation, ast.unparse(other)), {})
+        if relation in (Relation.IDENTICAL, Relation.NOT_IDENTICAL):
+            is_fit = literal is None or isinstance(literal, bool)
+        else:
+            is_fit = relation in (Relation.EQUAL, Relation.NOT_EQUAL) or isinstance(
+                literal, (str, list, tuple)
+            )
+        if literal is not _UNKNOWN and is_fit:
+            return ast.unparse(value), relation if is_so else _OPPOSITES[relation], literal
+    return None
+
+
+def _asks_the_answer(example: Example, entry_point: str) -> bool:
+    """Whether objects or functions that the answer controls decide an example: it asserts, or prints True or
+    False, and is more than a call of the entry point (without one, of what Python does not have).
+    """
+    body = _statements(example)
+    name = entry_point.rpartition(".")[2]
+    match body:
+        case [ast.Expr(ast.Call(ast.Name(called) | ast.Attribute(attr=called)))]:
+            if called == name or not (name or hasattr(builtins, called)):
+                return False
+    asserts = any(isinstance(node, ast.Assert) for statement in body for node in ast.walk(statement))
+    return asserts or example.want in _YES_OR_NO
+
+
+def _statements(example: Example) -> list[ast.stmt]:
+    try:
+        return parse(example.source).body
+    except UNREADABLE:
+        return []
 
 
 def _plan_in_process(problem: Problem, job: Job, _: RunResult | None) -> _Made:

@@ -58,6 +58,7 @@ from greenward.grading.rewards import GradedAnswer, RewardTerm, Scores
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Assertion, Check, Expected, Problem, StdioCase
 from greenward.sandbox.inside.codec import receive_frame, send_frame
+from greenward.sandbox.inside.files import remove_folder
 
 if TYPE_CHECKING:
     from greenward.config.sections import RewardTermConfig
@@ -201,7 +202,10 @@ class FunctionProcess:
         )
         with theirs:
             self._process = subprocess.Popen(
-                [*(_SHIELD if hostile_input else ()), sys.executable, "-c", main, str(theirs.fileno())],
+                [
+                    *(_SHIELD if hostile_input else ()),
+                    *(sys.executable, "-c", main, str(theirs.fileno()), self.folder or ""),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if hostile_input else None,
                 stderr=subprocess.DEVNULL if hostile_input else None,
@@ -271,7 +275,8 @@ def _end(process: subprocess.Popen[bytes], channel: socket.socket, cleanup: cont
 
 
 def serve(present: Present) -> None:
-    """The other side: serves until the caller closes its end. The process's argument is the descriptor.
+    """The other side: serves until the caller closes its end. The process's arguments are the descriptor and
+    the temporary folder, if it has one.
 
     `present` gets the imported function and the header; it gives what is told about the function and
     what answers each later request. Either may raise `Refused`.
@@ -279,7 +284,7 @@ def serve(present: Present) -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(OSError):  # there is no standard error
         os.dup2(2, 1)  # what the function prints must not mix with the caller's output
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_caller, args=(channel.fileno(), sys.argv[2]), daemon=True).start()
     handle: Handler | None = None
     while (frame := receive_frame(channel)) is not None:
         request = pickle.loads(frame[1])
@@ -293,10 +298,20 @@ def serve(present: Present) -> None:
         send_frame(channel, reply)
 
 
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def _end_with_caller(channel: int, folder: str) -> None:
+    """Ends this process and those of its session once the caller has closed its end or was killed.
+
+    The function may hang, and has started what it likes. The parent may be a shell, which nobody has killed,
+    and processes that the caller has forked may hold its end open.
+    """
+    parent, closed = os.getppid(), select.poll()
+    closed.register(channel, 0)  # a hang-up is always reported
+    while not closed.poll(POLL_SECONDS * 1000) and os.getppid() == parent:
+        pass
+    if folder:
+        with contextlib.suppress(OSError):
+            remove_folder(folder)
+    os.killpg(0, signal.SIGKILL)
 
 
 def load_function(path: str) -> Callable[..., Any]:

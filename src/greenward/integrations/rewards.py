@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -93,14 +94,17 @@ def reward_function(
     def greenward_reward(
         prompts: Sequence[Any], completions: Sequence[Any], task_id: Sequence[str] = (), **columns: Any
     ) -> list[float]:
-        if len(task_id) != len(completions):
+        texts = texts_of(completions)
+        if not _are_texts(task_id) or len(task_id) != len(texts):
             raise RewardError(
-                f"expected a task_id for each of {len(completions)} completions, found {len(task_id)}.",
+                f"expected a task_id for each of {len(texts)} completions, found {_shown(task_id)}.",
                 remedy="Give the trainer's data set a column task_id with the ids of the problems.",
             )
+        asked = texts_of(prompts, "prompt")
+        if len(asked) != len(texts):
+            raise RewardError(f"expected a prompt for each of {len(texts)} completions, found {len(asked)}.")
         begins = [_begun(prompt) or begun for prompt in prompts]
-        scored = scorer.score(task_id, texts_of(prompts), texts_of(completions), begins)
-        return [one.reward for one in scored]
+        return [one.reward for one in scorer.score(task_id, asked, texts, begins)]
 
     return greenward_reward
 
@@ -116,9 +120,16 @@ def compute_score(
     whether the infrastructure failed; the score is then 0.
     """
     extra = extra_info or {}
-    rewards = extra.get("rewards") or ("tests",)
-    scorer = scorer_of(data_source, tuple([rewards] if isinstance(rewards, str) else rewards))
-    (one,) = scorer.score([ground_truth], [""], [solution_str], [extra.get("begun") or ""])
+    if not isinstance(extra, Mapping):
+        raise RewardError(f"extra_info: expected a mapping, found {_shown(extra)}.")
+    rewards, begun = (extra.get(name, default) for name, default in (("rewards", "tests"), ("begun", "")))
+    begun = "" if begun is None else begun
+    texts = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
+    for name, text in {**texts, "extra_info.begun": begun}.items():
+        if not isinstance(text, str):
+            raise RewardError(f"{name}: expected text, found {_shown(text)}.")
+    terms = _shipped([rewards] if isinstance(rewards, str) else ["tests"] if rewards is None else rewards)
+    (one,) = scorer_of(data_source, terms or ("tests",)).score([ground_truth], [""], [solution_str], [begun])
     return {
         "score": one.reward if one.scored else 0.0,
         "acc": float(one.verdict.passed),
@@ -131,20 +142,36 @@ def verl_row(
 ) -> dict[str, Any]:
     """A row of verl's data set that asks a problem of the set `data_source`.
 
-    `begun` is what the model's chat template writes of each answer, as `"<think>\\n"`.
+    `rewards` are names of shipped terms. `begun` is what the model's chat template writes of each answer, as
+    `"<think>\\n"`.
     """
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": question(problem, "chat")}],
         "reward_model": {"style": "rule", "ground_truth": problem.task_id},
-        "extra_info": {"rewards": list(rewards), "begun": begun},
+        "extra_info": {"rewards": list(_shipped(rewards)), "begun": begun},
     }
+
+
+def _shipped(names: Any) -> tuple[str, ...]:
+    """The names, unless one is no text or names a function: a row may come from anybody, and runs nothing."""
+    if not _are_texts(names) or any(":" in name for name in names):
+        raise RewardError(
+            f"expected names of shipped reward terms, found {_shown(names)}.",
+            remedy="Call functions of your own in the file that verl loads, beside compute_score.",
+        )
+    return tuple(names)
 
 
 @cache
 def scorer_of(problems: str, rewards: tuple[str, ...]) -> Scorer:
-    """The scorer for problems and rewards by name: one in each process, with its sandbox."""
-    return Scorer(rewards, load_problems(problems))
+    """The scorer for problems and rewards by name: one in each process, where all share one sandbox."""
+    return Scorer(rewards, load_problems(problems), _grader())
+
+
+@cache
+def _grader() -> Grader:
+    return Grader()
 
 
 def problem_set(problems: str | Sequence[Problem]) -> ProblemSet:
@@ -167,20 +194,47 @@ def _begun(prompt: Any) -> str:
     return content_of(prompt[-1]) if prompt and prompt[-1].get("role") == "assistant" else ""
 
 
-def texts_of(conversations: Sequence[Any]) -> list[str]:
-    """Prompts or completions, each a text or a list of messages, as texts: of these the assistant's last."""
-    found = []
-    for one in conversations:
-        if not isinstance(one, str):
-            answers = [message for message in one if message.get("role") == "assistant"] or one
-            one = content_of(answers[-1]) if answers else ""
-        found.append(one)
-    return found
+def texts_of(conversations: Sequence[Any], what: str = "completion") -> list[str]:
+    """Prompts or completions, each a text or a list of messages, as texts: of these the assistant's last.
+
+    Raises `RewardError` for anything else; `what` names one of them there.
+    """
+    if isinstance(conversations, str) or not isinstance(conversations, Sequence):
+        raise RewardError(f"expected a list of {what}s, found {_shown(conversations)}.")
+    return [_text_of(one, f"{what} {place}") for place, one in enumerate(conversations)]
 
 
-def content_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, which may come in parts, or be missing beside calls of tools."""
+def _text_of(one: Any, place: str) -> str:
+    if isinstance(one, str):
+        return one
+    if not isinstance(one, Sequence) or not all(isinstance(message, Mapping) for message in one):
+        raise RewardError(f"{place}: expected a text or a list of messages, found {_shown(one)}.")
+    answers = [message for message in one if message.get("role") == "assistant"] or one
+    return content_of(answers[-1], place) if answers else ""
+
+
+def content_of(message: Mapping[str, Any], place: str = "a message") -> str:
+    """The text of a message, which may come in parts, or be missing beside calls of tools.
+
+    Raises `RewardError` for a content that is neither; `place` says where.
+    """
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
+    found = content if isinstance(content, Sequence) else [content]
+    parts = [part.get("text") or "" if isinstance(part, Mapping) else part for part in found]
+    if content is found and _are_texts(parts):
+        return "".join(parts)
+    raise RewardError(
+        f"{place}: expected the content of a message to be a text or a list of parts with a text, "
+        f"found {_shown(content)}."
+    )
+
+
+def _are_texts(values: Any) -> bool:
+    is_list = hasattr(values, "__len__") and not isinstance(values, str | Mapping)
+    return is_list and all(isinstance(value, str) for value in values)
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {reprlib.repr(value)[:80]}"

@@ -129,7 +129,11 @@ class Check(_SourceTest):
 class Doctest(_SourceTest):
     """A text with `>>>` examples, which run in a copy of the answer's namespace.
 
-    What they print is compared outside by the rules of Python's `doctest`, options included.
+    What they print is compared outside by the rules of Python's `doctest`, options included. Of an example
+    that says whether a value is a literal (`f(2) == 4` with the output True, `assert f(2) == 4`), the value
+    is plain data and is compared outside. Of others that assert, or print True or False, only calls of the
+    entry point (`is_prime(7)`) are judged so: what `isinstance(f(2), int)` or `4 in f(2)` says, objects of
+    the answer decide, and **an answer could forge it**.
     """
 
     plural: ClassVar = "doctests"

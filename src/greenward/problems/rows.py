@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 from greenward.common.errors import ProblemError
 from greenward.common.files import UNEXPECTED, read_file, read_parquet
 from greenward.common.parsing import check_nesting, check_values
+from greenward.common.text import visible
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.problems.python_source import parse
 
@@ -28,6 +29,7 @@ MAX_BYTES = 4 << 30  # of a file of problems
 MAX_UNPACKED_BYTES = 64 << 20  # of a compressed file, whatever its size
 MAX_UNPACKED_RATIO = 100  # unpacked bytes for each byte of a larger one
 MAX_BAD_ROWS = 10_000  # that are skipped
+MAX_PROBLEM_CHARS = 500  # of what is wrong with a row
 _MAX_REREAD = 16  # times its length that a file is parsed in vain, by rows that end many lines later
 
 
@@ -49,7 +51,11 @@ class Row:
         return f"row {self.number} (line {self.line})" if self.line else f"row {self.number}"
 
     def error(self, field: str, problem: str, *, remedy: str | None = None) -> BadRow:
-        """The error for a field of this row; `problem` continues the sentence "field 'x' …"."""
+        """The error for a field of this row; `problem` continues the sentence "field 'x' …".
+
+        What it quotes of the row may be of any length, and hold any character.
+        """
+        problem = visible(" ".join(problem.split()), MAX_PROBLEM_CHARS)
         return BadRow(f"{self.file}, {self.place}: field {field!r} {problem}.", remedy=remedy)
 
     def typed(

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,8 @@ class LocalExecutor(Closeable):
                     remedy=f"Install it (pip install {name}), or take it out of sandbox.packages.",
                 )
         self._folder = tempfile.mkdtemp(prefix="greenward-sandbox-")
+        # Where nobody closes this: workers that still live remove their folders, and the last one the pool's.
+        weakref.finalize(self, _remove_if_empty, self._folder)
         # The kernel ends a worker with the *thread* that started it, so one lasting thread starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="greenward-sandbox")
         self._selector = selectors.DefaultSelector()
@@ -152,8 +155,7 @@ class LocalExecutor(Closeable):
             for name in os.listdir(self._folder):
                 if (folder := os.path.join(self._folder, name)) not in left:
                     remove_folder(folder)
-        with contextlib.suppress(OSError):  # the last of those that are left does so
-            os.rmdir(self._folder)
+        _remove_if_empty(self._folder)  # the last of those that are left does so
 
     def _run(self, fresh: Iterator[Attempt]) -> Iterator[tuple[int, RunResult]]:
         again, alone = deque[Attempt](), deque[Attempt]()
@@ -268,6 +270,11 @@ class LocalExecutor(Closeable):
         """Starts missing workers; those that the machine does not let start are tried again later."""
         with contextlib.suppress(WorkerNotStarted):
             self._idle += self._start_slots(self._size - len(self._idle) - len(self._busy))
+
+
+def _remove_if_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def inspect_sandbox() -> tuple[Isolation, float]:

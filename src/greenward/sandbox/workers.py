@@ -7,6 +7,7 @@ whatever surprises the reader of its frames.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -36,6 +37,7 @@ from greenward.sandbox.inside.codec import (
     result_frame_end,
     send_frame,
 )
+from greenward.sandbox.inside.files import remove_folder
 from greenward.sandbox.inside.linux import kill_tree
 from greenward.sandbox.inside.programs import MOST_RUNS
 from greenward.sandbox.isolation import CORE_LAYERS, Layer
@@ -44,6 +46,7 @@ from greenward.sandbox.protocol import MAX_JOB_CHARS, CallResult, Job, Outcome, 
 CONTROL_SECONDS = 1.0
 _BYTES_AT_ONCE = 4 << 20  # of all standard inputs of a process, and of what is kept of its output
 _CLOCK_SECONDS = 1.0  # by which the clock of an answer and that of its worker may differ
+_REMOVAL_SECONDS = 1.0  # for the folder of a worker that was killed; `LocalExecutor.close` takes its time
 _IDLE_LIMITS = 2  # limits of wall time for which the processes of a program may sleep in all its runs
 _KILLED = {
     "cpu": (Outcome.TIMEOUT, "CPUTimeLimit"),
@@ -517,12 +520,14 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """Ends the worker and all that it started, at once."""
+        """Ends the worker and all that it started, and removes its folder, unless that takes long."""
         if self._process.poll() is None:
             kill_tree(self.pid)
             self._process.wait()
         self._channel.close()
         self._errors.close()
+        with contextlib.suppress(OSError):
+            remove_folder(self.folder, _REMOVAL_SECONDS)
 
 
 class WorkerSlot:

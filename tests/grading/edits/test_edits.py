@@ -194,6 +194,7 @@ def test_edits_are_applied_to_the_original_text(text, expected):
         (block("", "1\n", "n.py\n") * 2, Status.EDIT_OVERLAP, "both create the file n.py"),
         (block("", "1\n", "../x.py\n"), Status.EDIT_OUTSIDE, "'../x.py' is not allowed"),
         (block("", "1\n", ".git/config\n"), Status.EDIT_OUTSIDE, "it belongs to git"),
+        (block("", "1\n", "a/.GIT/hooks/post-checkout.py\n"), Status.EDIT_OUTSIDE, "it belongs to git"),
         (block("", "1\n", "/etc/x.py\n"), Status.EDIT_OUTSIDE, "'/etc/x.py' is not allowed"),
     ],
 )  # fmt: skip
