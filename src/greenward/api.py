@@ -444,11 +444,13 @@ def grade(
     with options.starting_executor() as executor:
         from greenward.evaluation.session import SampleGrading, undefined
 
-        session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
+        session = SampleGrading(
+            Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows, executor=executor
+        )
         with Progress(quiet=quiet) as progress:
             for note in (*session.notes, *undefined(k, session.most_answers)):
                 progress.message(note)
-            return EvaluationResult(*session.run(output, options, progress, executor))
+            return EvaluationResult(*session.run(output, options, progress))
 
 
 def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:

@@ -7,7 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any, NoReturn
 
 import click
@@ -130,8 +130,9 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _of_key(error, sys.argv[1:] if arguments is None else arguments)
-        error.message = visible(error.message)
-        error.show()
+        said = StringIO()
+        error.show(said)
+        echo(said.getvalue(), err=True, nl=False)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter
         echo("Interrupted.", err=True)

@@ -5,7 +5,7 @@ They are no section of a recipe: loading what reads recipes takes longer than st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite
@@ -36,8 +36,8 @@ class GradingOptions:
     timeout: float | None = None
     workers: int = 2
     require: str = "B"
-    packages: tuple[str, ...] = ()
-    k: tuple[int, ...] = ()
+    packages: Sequence[str] = ()
+    k: Sequence[int] = ()
     recheck: int | None = None
     eval_results: bool = False
     overwrite: bool = False

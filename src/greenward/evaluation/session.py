@@ -60,7 +60,8 @@ class EvaluationSession(ABC):
     `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
     the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
     number of answers in all. While `run` runs, `grader` judges them and `progress` is shown. `not_taken` are
-    settings that were asked for and that a server did not take: the summary has None for them.
+    settings that were asked for and that a server did not take: the summary has None for them. Answers run in
+    `executor`, or in one that starts with `run`.
     The answers are kept in a folder (`run`) or in memory (`run_in_memory`).
     """
 
@@ -73,6 +74,7 @@ class EvaluationSession(ABC):
     answers: int
     grader: Grader
     progress: Progress
+    executor: StartingExecutor | None = None
     device: str | None = None
     not_taken: Sequence[str] = ()
 
@@ -100,15 +102,10 @@ class EvaluationSession(ABC):
         return {}
 
     def run(
-        self,
-        out: str | Path | None,
-        grading: GradingOptions,
-        progress: Progress,
-        executor: StartingExecutor | None = None,
+        self, out: str | Path | None, grading: GradingOptions, progress: Progress
     ) -> tuple[dict[str, Any], Path]:
         """Does what is missing in the folder `out`, or the usual one, and writes its summary and reports.
 
-        Answers run in `executor`, or in one of the session's own.
         Returns the summary, whose `failures` say why the command must exit with 2 although everything was
         written, and the folder. Raises `RunError` for a folder of other settings or answers, `SandboxError`
         when nothing could be judged.
@@ -120,7 +117,7 @@ class EvaluationSession(ABC):
         began, seconds = time.perf_counter(), Seconds()
         with (
             interruption.stoppable(lambda: GOES_ON),
-            self._grading(grading, executor) as problems,
+            self._grading(grading) as problems,
             EvaluationFolder(path, settings, problems, overwrite=grading.overwrite) as folder,
         ):
             session = collect_provenance(self.device) | {"sandbox": self.grader.isolation.to_json()}
@@ -168,11 +165,9 @@ class EvaluationSession(ABC):
         return {"command": self.command, "suite": self.problems.name} | self.settings | grading.settings
 
     @contextmanager
-    def _grading(
-        self, grading: GradingOptions, executor: StartingExecutor | None = None
-    ) -> Iterator[ProblemSet]:
+    def _grading(self, grading: GradingOptions) -> Iterator[ProblemSet]:
         """The problems with all expected values; inside, `grader` judges."""
-        with grading.grader(executor.result() if executor else None) as self.grader:
+        with grading.grader(self.executor.result() if self.executor else None) as self.grader:
             with self.progress.during("expected values of the suite"):
                 problems = self.grader.complete(self.problems)
             yield problems
@@ -237,8 +232,15 @@ class SampleGrading(EvaluationSession):
     command = "grade"
 
     def __init__(
-        self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
+        self,
+        samples: Path,
+        suite: str,
+        *,
+        extract: Extract = "auto",
+        skip_bad_rows: bool = False,
+        executor: StartingExecutor | None = None,
     ) -> None:
+        self.executor = executor
         demand_samples(samples)
         self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
         unknown: list[ProblemError] = []
