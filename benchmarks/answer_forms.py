@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from greenward.grading.answers import Extracted, extract_code, final_text
+from greenward.grading.answers import extract_code, final_text
 from greenward.grading.edits import extract_edited, form_of
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.integrations.rewards import extracted_answer
 from greenward.problems.problem import Case, Problem, StdioCase

@@ -36,7 +36,7 @@ DEMO = (
 TRIVIAL = f"""
 import time
 from greenward import Case, Grader, Problem
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 problem = Problem("a", "", "f", (Case((1,), 1),))
 answers = [Extracted(f"def f(x):\\n    return x  # {{number}}") for number in range({ANSWERS})]
 with Grader(workers=1) as grader:

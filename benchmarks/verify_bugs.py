@@ -15,9 +15,10 @@ from collections import Counter
 from greenward.config.generated import FamiliesConfig
 from greenward.grading.judge import Grader
 from greenward.grading.verification import verified_bugs
-from greenward.problems.catalog import FAMILIES, SHIPPED, load_suite
+from greenward.problems.catalog import load_suite
 from greenward.problems.generated import generate
 from greenward.problems.mutation import repair_candidates
+from greenward.problems.names import FAMILIES, SHIPPED
 from greenward.problems.problem import ProblemSet
 from greenward.sandbox.protocol import Limits
 

@@ -17,8 +17,9 @@ from collections import Counter
 from greenward.config.generated import FamiliesConfig
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Verdict
-from greenward.problems.catalog import SHIPPED, load_suite
+from greenward.problems.catalog import load_suite
 from greenward.problems.generated import OPERATIONS, compositions, generate, split
+from greenward.problems.names import SHIPPED
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.protocol import Limits
 from greenward.tasks.corpus import failing_bodies, generated_examples, texts_to_tokenize

@@ -7,8 +7,8 @@ from typing import ClassVar
 import greenward
 from greenward.config.recipe import recipes_with
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge, JobSet
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import build_executor
 from greenward.grading.rewards import per_answer
 from greenward.grading.verdict import Status, Verdict

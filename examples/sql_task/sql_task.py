@@ -13,8 +13,8 @@ from questions import Question, read_questions
 from greenward.config.recipe import recipes_with
 from greenward.config.sections import ConfigSection
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge, JobSet
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import build_executor, build_limits
 from greenward.grading.rewards import GradedAnswer, per_answer
 from greenward.grading.verdict import Status, Verdict

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from greenward.common.errors import ConfigError, ProblemError, RewardError, RunError
 from greenward.common.files import expecting
 from greenward.common.garbage import collection_paused
-from greenward.problems.problem import GIVEN, Problem, ProblemSet
+from greenward.problems.names import GIVEN
+from greenward.problems.problem import Problem, ProblemSet
 from greenward.runs.files import from_json_number, read_json, read_jsonl
 from greenward.runs.progress import Progress
 from greenward.runs.reading import (
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from greenward.config.recipe import Recipe
     from greenward.evaluation.audit_report import AuditReport as AuditReport
     from greenward.evaluation.audit_report import Trial as Trial
+    from greenward.evaluation.grading_options import GradingOptions
     from greenward.evaluation.model_session import AnswerOptions
-    from greenward.evaluation.session import GradingOptions
     from greenward.grading.user_rewards import RewardFunction, Rewards
     from greenward.models.policy import Policy
 
@@ -420,7 +421,7 @@ def check_references(
         recipe = find_model(policy, checkpoint).recipe
     suite = suites.find_suite(problems or suites.HELD_OUT, recipe, skip_bad_rows=skip_bad_rows)
     asked = suites.part_of_suite(suite, ids=ids, limit=limit)
-    return suites.check_references(asked, _grading((), grading)[0].sandbox)
+    return suites.check_references(asked, _grading((), grading)[0])
 
 
 def grade(
@@ -439,14 +440,17 @@ def grade(
     `grading` are the options of `evaluate` from `timeout` on. Raises `ProblemError` for an unknown suite and
     for answers that cannot be read.
     """
-    from greenward.evaluation.session import SampleGrading, undefined
-
     options, _ = _grading(k, grading)
-    session = SampleGrading(Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows)
-    with Progress(quiet=quiet) as progress:
-        for note in (*session.notes, *undefined(k, session.most_answers)):
-            progress.message(note)
-        return EvaluationResult(*session.run(output, options, progress))
+    with options.starting_executor() as executor:
+        from greenward.evaluation.session import SampleGrading, undefined
+
+        session = SampleGrading(
+            Path(samples), suite, extract=extract, skip_bad_rows=skip_bad_rows, executor=executor
+        )
+        with Progress(quiet=quiet) as progress:
+            for note in (*session.notes, *undefined(k, session.most_answers)):
+                progress.message(note)
+            return EvaluationResult(*session.run(output, options, progress))
 
 
 def audit(reward: Recipe | RewardFunction | str | Path, **settings: Any) -> AuditReport:
@@ -488,25 +492,20 @@ def is_project(reward: str | Path) -> bool:
     return ":" not in str(reward) and Path(reward).is_dir() and str(reward) not in shipped_recipes()
 
 
-_LIMITS = ("timeout", "workers", "require", "packages")
 _OF_FOLDERS = ("eval_results", "overwrite", "show")
-_JUDGING = ("recheck", *_OF_FOLDERS)
 
 
 def _grading(
     k: Sequence[int], options: Mapping[str, Any], others: type[AnswerOptions] | None = None
 ) -> tuple[GradingOptions, dict[str, Any]]:
     """How answers are judged, and the options that are fields of `others`. Raises `ConfigError`."""
-    from greenward.evaluation.session import GradingOptions, grading_sandbox
+    from greenward.evaluation.grading_options import GradingOptions
 
+    judging = [one.name for one in fields(GradingOptions) if one.name != "k"]
     rest = [one.name for one in fields(others) if one.name != "suite"] if others else []
-    check_names(options, [*_LIMITS, *_JUDGING, *rest])
-    limits = {"timeout": None, "workers": 2, **options}
-    sandbox = checked(grading_sandbox, **{name: limits[name] for name in _LIMITS if name in limits})
-    given = {name: options[name] for name in _JUDGING if name in options}
-    return checked(GradingOptions, sandbox=sandbox, k=k, **given), {
-        name: options[name] for name in rest if name in options
-    }
+    check_names(options, [*judging, *rest])
+    given, left = ({name: options[name] for name in names if name in options} for names in (judging, rest))
+    return GradingOptions(k=k, **given), left
 
 
 def _estimates(found: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:

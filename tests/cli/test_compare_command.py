@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from greenward.cli.evaluate import compare
 from greenward.evaluation.samples import EvaluationRow, Sample
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -368,7 +369,7 @@ def test_an_evaluation_of_which_nothing_could_be_judged_is_an_error(call, suite,
     def refuse(*_: object, **__: object) -> None:
         raise SandboxError("no worker can start")
 
-    monkeypatch.setattr("greenward.evaluation.session.build_grader", refuse)
+    monkeypatch.setattr("greenward.sandbox.pool.LocalExecutor", refuse)
     code, _, told = call("grade", samples((1, RIGHT)), "--suite", suite, "--out", "out")
     assert code == 2
     assert "no worker can start" in told
@@ -586,3 +587,17 @@ def test_the_page_says_which_exception_ended_an_answer(call, suite, samples, tmp
         text = (tmp_path / "out" / view).read_text()
         assert named in text
         assert "not reached or not finished" not in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which file a descriptor is")
+def test_answers_and_verdicts_reach_the_disk_before_the_summary(call, suite, samples, monkeypatch):
+    forced, fsync = [], os.fsync
+
+    def recorded(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        forced.append("the summary" if name.startswith(".summary.json") else name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    assert call("grade", samples((1, RIGHT)), "--suite", suite, "--out", "out")[0] == 0
+    assert {"samples.jsonl", "results.jsonl"} <= set(forced[: forced.index("the summary")])

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 from greenward.cli.main import cli
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.common.http import RetryPolicy
+from greenward.grading.judge import Grader
 from greenward.tasks.repair.fix import FixOptions, find_repair, repair_problem
 from openai_server import OpenAIServer
 
@@ -835,6 +837,46 @@ def test_tests_that_a_class_derives_are_its_tests(tests: str, names: list[str], 
     found = [name.removeprefix("test_prices.").removeprefix("py::") for name in project.tests]
     assert found == names
     assert all("def test_tax" in project.test_source(name) for name in project.tests)
+
+
+BASE = f"import unittest\nfrom shop.prices import total\n\nclass Base(unittest.TestCase):\n{METHOD}"
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"base.py": BASE, "test_it.py": "from base import Base\n\nclass It(Base):\n    pass\n"},
+         ["Base", "It"]),
+        ({"test_base.py": BASE, "test_it.py": "import test_base as b\nclass It(b.Base):\n    x = 1\n"},
+         ["Base", "It"]),
+        ({"__init__.py": "", "base.py": BASE.replace("Base(unittest.TestCase)", "Mixin"),
+          "all.py": "from .base import Mixin as Base\n",
+          "test_it.py": "import unittest\nfrom tests.all import Base\n"
+                        "class Middle(Base): pass\nclass It(Middle, unittest.TestCase):\n    x = 1\n"}, ["It"]),
+        ({"test_mixin.py": BASE.replace("Base(unittest.TestCase)", "Mixin"),
+          "test_it.py": "import pytest\nfrom test_mixin import Mixin\nclass TestIt(Mixin):\n    x = 1\n"},
+         ["TestIt"]),
+        ({"a.py": "from b import Base\n", "b.py": "from a import Base\n", "test_it.py": UNITTEST
+          + "\nfrom a import Base\nclass It(Base):\n    x = 1\n"}, ["Prices"]),
+    ],
+)  # fmt: skip
+def test_tests_that_a_class_inherits_from_another_file_are_its_tests(
+    files: dict[str, str], names: list[str], shop: Path
+) -> None:
+    (shop / "tests/test_prices.py").unlink()
+    for name, text in files.items():
+        (shop / "tests" / name).write_text(text)
+    problem, project = repair_problem(Path("shop/prices.py"), Path("tests"))
+    tests = {re.split(r"::|\.(?!py)", name)[-2]: name for name in project.tests}
+    assert list(tests) == names
+    inherited = [name for of, name in tests.items() if of.endswith("It")]
+    for name in inherited:
+        shown = project.test_source(name)
+        assert shown.index("def test_tax") < shown.index("It(")
+    with Grader(workers=1, packages=["pytest"]) as grader:
+        for answer, status in ((PRICES, "failed"), (PRICES.replace("* RATE", "* (1 + RATE)"), "passed")):
+            (verdict,) = grader.grade([(problem, answer)])
+            assert inherited == [] or verdict.status.value == status, verdict
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 TRAINING = ("torch", "transformers", "tokenizers", "greenward.training.trainer")
 RECIPES = ("pydantic_core", "greenward.config.sections")
 GRADING = ("asyncio", "greenward.grading.judge", "greenward.sandbox.pool", "greenward.environments.code")
+NOT_BEFORE_JUDGING = ("numpy", "rich", "jinja2", "greenward.grading.answers", "greenward.problems.mining")
 PAGES = ("jinja2", "greenward.reports.training", "greenward.reports.page")
 OTHERS = ("greenward.config.originals", "greenward.diagnostics.readers.printed")  # files of other systems
 LIBRARY = ("csv", "html", "sqlite3", "subprocess", "zipfile", "numpy.ma")
@@ -102,7 +103,7 @@ def test_a_long_command_says_what_it_loads_before_it_loads_it(command: str, says
     assert loaded.split() == []
 
 
-def test_grade_loads_nothing_of_models_and_recipes(folder: Path) -> None:
+def test_grade_loads_nothing_of_models_and_recipes_and_little_before_it_judges(folder: Path) -> None:
     of_models = (
         "greenward.environments.code",
         "greenward.evaluation.model_session",
@@ -111,13 +112,20 @@ def test_grade_loads_nothing_of_models_and_recipes(folder: Path) -> None:
     code = f"""
 import sys
 from greenward import grade
+from greenward.runs.progress import Progress
+phase = Progress.phase
+def judging(self, name, *arguments, **options):
+    if name == "judging":
+        print(*(name for name in {NOT_BEFORE_JUDGING} if name in sys.modules))
+    return phase(self, name, *arguments, **options)
+Progress.phase = judging
 print(grade("answers.jsonl", "suite.json", output="graded_again").metrics["pass@1"].value)
-print(*(name for name in {(*TRAINING, *OTHERS, *of_models, RECIPES[1], "asyncio", "yaml", "ssl")} if name in sys.modules))
+print(*(name for name in {(*TRAINING, *RECIPES, *OTHERS, *of_models, "pydantic", "asyncio", "yaml", "ssl")} if name in sys.modules))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["1.0", ""]
+    assert done.stdout.splitlines() == ["", "1.0", ""]
 
 
 def test_the_recipe_of_a_run_imports_no_task_but_its_own() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from greenward.hardware.launch import python_module
+from greenward.common.processes import python_module
 
 
 @pytest.mark.parametrize("safe_path", ["", "1"])

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 
 import pytest
 
-from greenward.common.text import visible
+from greenward.common.text import visible, visible_json
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,11 @@ def test_every_control_format_and_surrogate_character_is_replaced():
 def test_a_long_text_is_cut_with_a_mark():
     assert visible("12345", 5) == "12345"
     assert visible("123456", 5) == "1234…"
+
+
+def test_json_keeps_its_values_and_shows_no_hidden_character():
+    value = {"\x9b31m": ["\u202eevil", "é 中", "\U000e0041", "\n"]}
+    shown = visible_json(json.dumps(value, ensure_ascii=False, indent=1))
+    assert json.loads(shown) == value
+    assert visible(shown) == shown
+    assert "é 中" in shown

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from greenward.common.errors import DiagnosticsError, GreenwardError
+from greenward.common.parquet import read_parquet
 from greenward.diagnostics.readers import read_run_signals
-from greenward.diagnostics.readers.tables import parquet_rows
 from greenward.diagnostics.readers.trackers import _masked_crc
 
 SECONDS, BYTES = 10.0, 200 << 20  # far more than is needed
@@ -339,7 +339,7 @@ def test_a_parquet_file_that_stands_for_more_than_it_holds_is_refused(tmp_path):
         path = tmp_path / f"{what}.parquet"
         parquet.write_table(table, path, compression="zstd", use_dictionary=what != "unpacked")
         with bounded(), pytest.raises(DiagnosticsError, match=what):
-            list(parquet_rows(path))
+            list(read_parquet(DiagnosticsError, path))
         if what != "rows":  # a log needs its columns of numbers only
             assert read_run_signals(path).steps[0] in (0, 1)
     # A dictionary of one long text, which each row holds.
@@ -348,7 +348,7 @@ def test_a_parquet_file_that_stands_for_more_than_it_holds_is_refused(tmp_path):
     del sound
     with bounded():
         assert len(read_run_signals(tmp_path / "sound.parquet").steps) == 3000
-        assert next(parquet_rows(tmp_path / "sound.parquet"))["loss"] == 0.5
+        assert next(read_parquet(DiagnosticsError, tmp_path / "sound.parquet"))["loss"] == 0.5
     many = arrow.table(
         {"step": range(90_000), **{f"a{i}": arrow.nulls(90_000, "double") for i in range(300)}}
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.problems.problem import Problem
 from greenward.rollouts.protocols import Completion, OnGroup, SamplingParams, StopReason, per_prompt
 

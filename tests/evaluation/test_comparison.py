@@ -16,7 +16,7 @@ from greenward.evaluation.compare import (
     read_evaluation,
 )
 from greenward.evaluation.samples import EvaluationRow, Sample
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Problem
 

@@ -9,8 +9,8 @@ import pytest
 
 from greenward.common.errors import CheckpointError, RunError
 from greenward.config.loading import load_recipe
+from greenward.evaluation.grading_options import GradingOptions
 from greenward.evaluation.model_session import AnswerOptions, ModelEvaluation
-from greenward.evaluation.session import GradingOptions, grading_sandbox
 from greenward.models.catalog import find_model
 from greenward.problems.catalog import load_problems
 from greenward.recipes.run import train
@@ -28,7 +28,7 @@ SMALL = (
     "sampling.max_tokens=9",
     "evaluation.enabled=false",
 )
-GRADING = GradingOptions(grading_sandbox(5.0, 1))
+GRADING = GradingOptions(timeout=5.0, workers=1)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from greenward.evaluation.evaluate import Seconds, add_given, flaky_samples, jud
 from greenward.evaluation.policy_source import PolicySource
 from greenward.evaluation.samples import Sample
 from greenward.evaluation.store import RESULTS, SAMPLES, EvaluationFolder, read_rows
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import FlakyAnswer
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem, ProblemSet
 from greenward.rollouts.protocols import SamplingParams

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from greenward.common.errors import RunError, SandboxError
-from greenward.evaluation.evaluate import mean_pass_at_k, rates_of, summarise, usual_ks
+from greenward.evaluation.evaluate import usual_ks
+from greenward.evaluation.figures import mean_pass_at_k, rates_of, summarise
 from greenward.evaluation.samples import MAX_FAILED_TESTS, EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.store import PROMPTS, RESULTS, SAMPLES, evalplus_results, text_of
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status, Verdict
 from greenward.problems.problem import Case, Problem
 

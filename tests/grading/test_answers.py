@@ -7,7 +7,8 @@ from time import process_time
 import pytest
 
 from greenward.grading import answers
-from greenward.grading.answers import explained, extract_code, final_text, last_block
+from greenward.grading.answers import extract_code, final_text, last_block
+from greenward.grading.extracted import explained
 from greenward.problems.problem import Problem, StdioCase
 
 ADD = Problem("add", "Add.", "add", starter_code="def add(a, b):\n")

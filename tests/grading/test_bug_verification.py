@@ -10,8 +10,8 @@ import pytest
 from greenward.config.generated import FamiliesConfig
 from greenward.grading.verification import verified_bugs, with_failing_tests
 from greenward.problems.generated import generate
-from greenward.problems.mutation import bug_kind, repair_candidates
-from greenward.problems.problem import Case, Problem, ProblemSet, original_id
+from greenward.problems.mutation import repair_candidates
+from greenward.problems.problem import Case, Problem, ProblemSet, bug_kind, original_id
 
 RIGHT = "def double(n):\n    return 2 * n\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from greenward.config.sections import RewardTermConfig
-from greenward.evaluation.evaluate import with_style
+from greenward.evaluation.figures import with_style
 from greenward.evaluation.samples import EvaluationRow, Sample
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.style import deviations, habits, score_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.agent import APPLY_PATCH, SHELL, SUBMIT, parse_call
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.answers import Extracted, continues_starter, extract_code, holds_fence, last_block
+from greenward.grading.answers import continues_starter, extract_code, holds_fence, last_block
 from greenward.grading.edits import EditError, apply_edits, extract_edited, parse_blocks, parse_diff
+from greenward.grading.extracted import Extracted
 from greenward.grading.reward_terms import SHIPPED_REWARDS, make_reward
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.verdict import EDIT_ERRORS, Status, Verdict

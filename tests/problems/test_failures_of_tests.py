@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from greenward.grading.judge import Grader
-from greenward.problems.mining import usual_packages, without_runner
+from greenward.problems.mining import usual_packages
+from greenward.problems.sandboxed_suites import without_runner
 from greenward.tasks.repair.fix import repair_problem
 
 PROGRAM = """

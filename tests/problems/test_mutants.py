@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from greenward.problems import mutation
-from greenward.problems.catalog import SHIPPED, load_suite
-from greenward.problems.mutation import KINDS, bug_kind, mutants, normalised, repair_candidates
-from greenward.problems.problem import Case, Problem, ProblemSet, original_id
+from greenward.problems.catalog import load_suite
+from greenward.problems.mutation import KINDS, mutants, normalised, repair_candidates
+from greenward.problems.names import SHIPPED
+from greenward.problems.problem import Case, Problem, ProblemSet, bug_kind, original_id
 
 # kind: (a line of a program, the same line as people get it wrong)
 ONE_LINE = {

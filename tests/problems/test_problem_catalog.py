@@ -13,9 +13,10 @@ import pytest
 from greenward.common.errors import ProblemError
 from greenward.config.generated import FamiliesConfig
 from greenward.grading.judge import Grader
-from greenward.problems.catalog import SHIPPED, load_problems, load_suite
+from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.formats import save_json
 from greenward.problems.generated import generate, split
+from greenward.problems.names import SHIPPED
 from greenward.sandbox.protocol import Limits
 
 # The classic problems, answered a second time.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +53,23 @@ def test_the_newest_are_kept_and_last_is_a_plain_model_folder_wherever_the_run_i
     assert checkpoint_step(run.checkpoints / "last") == 60
     run.close()
     verify(run.path.rename(tmp_path / "elsewhere") / "checkpoints/last")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which file a descriptor is")
+def test_the_rows_of_all_steps_reach_the_disk_before_the_checkpoint(run, monkeypatch):
+    run.metrics.append(1, {"loss": 0.5})
+    run.predictions.append(1, [0.25], [True])
+    run.prompts.add(1, "Add two numbers.")
+    forced, fsync = [], os.fsync
+
+    def recorded(descriptor: int) -> None:
+        forced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    save_checkpoint(run, 1, lambda folder: forced.append("the checkpoint"))
+    before = forced[: forced.index("the checkpoint")]
+    assert {"metrics.jsonl", "predictions.jsonl", "prompts.jsonl", "run"} <= set(before)
 
 
 def test_a_file_cut_short_is_named_with_both_sizes_and_the_one_before_is_used(run):

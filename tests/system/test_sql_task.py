@@ -15,7 +15,7 @@ import pytest
 from greenward import api
 from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status
 from greenward.runs.reading import read_evaluations, read_metrics
 

@@ -19,6 +19,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from greenward.common.terminal import echo
+
 _BASH = """\
 %(complete_func)s() {
     local IFS=$'\\n' kind value reply files=0
@@ -171,4 +173,4 @@ def completion(context: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None  # the choices above are those of this module
-    click.echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())
+    echo(kind(context.find_root().command, {}, "greenward", "_GREENWARD_COMPLETE").source())

@@ -30,6 +30,7 @@ from greenward.cli.options import (
     with_options,
 )
 from greenward.common.errors import DiagnosticsError
+from greenward.common.terminal import echo
 from greenward.common.text import visible
 
 if TYPE_CHECKING:
@@ -194,10 +195,10 @@ def _finish(
     if not (as_json or verbose):
         missing = len(diagnosis.gaps)
         unchecked = f"{missing} check{'s' if missing > 1 else ''} could not be made. " if missing else ""
-        click.echo(f"{unchecked}Everything: {'--verbose, ' if is_short else ''}--output-dir or --json.")
+        echo(f"{unchecked}Everything: {'--verbose, ' if is_short else ''}--output-dir or --json.")
     if written:
         more = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-        click.echo(f"Wrote {written[0]}{more}", err=True)
+        echo(f"Wrote {written[0]}{more}", err=True)
     raise SystemExit(diagnosis.exit_code(fail_on))
 
 
@@ -239,7 +240,7 @@ def diff(
     show_report(report, as_json=as_json)
     if output_dir is not None:
         for path in write_report(report, output_dir, "diff_report", ("json", "markdown")).values():
-            click.echo(f"Wrote {path}", err=True)
+            echo(f"Wrote {path}", err=True)
     raise SystemExit(DIFF_EXIT_CODES[found.verdict])
 
 
@@ -326,7 +327,7 @@ def monitor(
                 if wrong == "role"
                 else "--webhook: expected an address (https://…), or the name of an environment variable."
             ) from None
-    watching = Monitor(rules, say=click.echo, alarms=alarms, pid=pid, webhook=hook, run=run.resolve().name)
+    watching = Monitor(rules, say=echo, alarms=alarms, pid=pid, webhook=hook, run=run.resolve().name)
     last = None
     for last in _followed(run, pid=pid, **how):
         if not how["once"]:
@@ -334,11 +335,11 @@ def monitor(
     if last is not None:
         watching.follow(last, ended=True)
     for line in watching.silent_rules():
-        click.echo(line, err=True)
+        echo(line, err=True)
     told = [one for one in watching.found if not one.provisional]
     bad = [one for one in told if one.severity == "critical" or fail_on == "warning"]
     if how["once"] and last is not None:
-        click.echo(f"{len(told)} alarm(s) up to step {last.steps[-1]}.")
+        echo(f"{len(told)} alarm(s) up to step {last.steps[-1]}.")
     raise SystemExit(1 if bad else 0)
 
 
@@ -398,7 +399,7 @@ def _followed(
                 raise
             if said != str(error):
                 said = str(error)
-                click.echo(f"Waiting: {visible(said)}", err=True)
+                echo(f"Waiting: {said}", err=True)
         else:
             if int(signals.steps[-1]) != steps:
                 steps = int(signals.steps[-1])
@@ -457,12 +458,12 @@ def check_determinism(
         command, replicas, log=log, tolerance=tolerance, seconds=timeout, signals=compare
     )
     for repetition, one in found.items():
-        click.echo(
+        echo(
             f"DIFFERENT at step {one.step} in {one.signal}: {one.first:.8g} in run 1, {one.other:.8g} in run "
             f"{repetition}"
         )
     if not found:
-        click.echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")
+        echo(f"DETERMINISTIC: {replicas} runs logged equal numbers (relative tolerance {tolerance:g}).")
     raise SystemExit(1 if found else 0)
 
 
@@ -486,16 +487,14 @@ def replay(run: Path, *, output: Path | None, **chosen: Any) -> None:
     place = f"steps {found.first_step + 1} to {found.last_step}"
     if found.finding is not None:
         since = f" from step {found.finding.onset}" if found.finding.onset else ""
-        click.echo(f"THE FAULT RETURNS: {found.finding.name}{since} in {place}.")
+        echo(f"THE FAULT RETURNS: {found.finding.name}{since} in {place}.")
     else:
-        click.echo(f"THE FAULT IS GONE in {place}: checkpoint, settings and seed alone do not lead to it.")
+        echo(f"THE FAULT IS GONE in {place}: checkpoint, settings and seed alone do not lead to it.")
     if found.difference is None:
-        click.echo("The numbers are those of the run.")
+        echo("The numbers are those of the run.")
     else:
         step, signal, first, other = found.difference
-        click.echo(
-            f"The numbers differ from step {step} on, in {signal}: {first:.6g} in the run, {other:.6g} now."
-        )
+        echo(f"The numbers differ from step {step} on, in {signal}: {first:.6g} in the run, {other:.6g} now.")
     raise SystemExit(0 if found.finding is None else 1)
 
 
@@ -519,17 +518,15 @@ def bisect(run: Path, *, output: Path | None, **chosen: Any) -> None:
     from greenward.diagnostics.proof import bisect_settings
 
     with tempfile.TemporaryDirectory() as temporary:
-        found = bisect_settings(
-            run, output or Path(temporary), say=lambda text: click.echo(visible(text)), **chosen
-        )
+        found = bisect_settings(run, output or Path(temporary), say=echo, **chosen)
     cure = found.cure
     if not found.returns:
-        click.echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
+        echo("CANNOT TELL: the fault does not return when the run is repeated unchanged.")
     elif cure is None:
-        click.echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
+        echo(f"NO SINGLE SETTING cures {found.fault.name}; {len(found.trials)} were tried.")
     else:
         cured = f"CURED by {cure.key}: {cure.value} caused {found.fault.name}, {cure.reference} does not."
-        click.echo(visible(cured))
+        echo(cured)
     raise SystemExit(0 if cure is not None else 1)
 
 

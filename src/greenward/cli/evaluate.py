@@ -29,7 +29,7 @@ from greenward.cli.options import (
     pairs,
     with_options,
 )
-from greenward.common.text import visible
+from greenward.common.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from greenward.api import EvaluationResult
@@ -162,7 +162,7 @@ def eval_(
         who = f"the model {served or model}" if not base_url else f"{served or 'the model'} of the server"
         on = suite or "what its run held out"
         doing = f"Evaluating {who} on {on}" if model else f"Judging the solutions of {suite}"
-        click.echo(visible(f"{doing}{'; loading torch' if model and not base_url else ''}."), err=True)
+        echo(f"{doing}{'; loading torch' if model and not base_url else ''}.", err=True)
 
     import greenward.api as api
 
@@ -177,9 +177,9 @@ def eval_(
     if check_references:
         how = {name: given[name] for name in (*_WHICH, *_JUDGING) if name in given}
         line, failures = api.check_references(suite, policy=None if base_url else model, **how)
-        click.echo(line, err=as_json)
+        echo(line, err=as_json)
         for failure in failures:
-            click.echo(f"  {failure}", err=True)
+            echo(f"  {failure}", err=True)
         if failures:
             raise SystemExit(EXIT_BELOW)
     if model is None:
@@ -189,8 +189,8 @@ def eval_(
         shown = api.prompts(model, suite, **asked)
         task_id, prompt = next(iter(shown["prompts"].items()))
         named = f"{shown['prompt']} prompt, {shown['style']} style"
-        click.echo(f"# {task_id}, {named}; all prompts: {shown['prompt_hash']}", err=True)
-        click.echo(visible(prompt))
+        echo(f"# {task_id}, {named}; all prompts: {shown['prompt_hash']}", err=True)
+        echo(prompt)
         return
     result = api.evaluate(model, suite, k=k, output=out, quiet=quiet, **given)
     _finish(result, as_json=as_json, fail_under=fail_under, quiet=quiet)
@@ -222,7 +222,7 @@ def grade(
     greenward grade samples.jsonl --suite mbpp+ --eval-results --out graded
     """
     if not quiet:
-        click.echo(visible(f"Judging the answers of {samples}."), err=True)
+        echo(f"Judging the answers of {samples}.", err=True)
     import greenward.api as api
 
     result = api.grade(samples, suite, output=out, quiet=quiet, **options)
@@ -234,20 +234,20 @@ def _finish(result: EvaluationResult, *, as_json: bool, fail_under: float | None
     out, summary = result.folder, result.summary
     assert out is not None  # commands evaluate models and suites by name
     for failure in summary["failures"]:
-        click.echo(f"Error: {failure}", err=as_json or quiet)
+        echo(f"Error: {failure}", err=as_json or quiet)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        echo_json(json.dumps(summary, indent=2))
     elif not quiet:
         from greenward.reports.evaluation import evaluation_report
         from greenward.reports.render import print_report
 
         print_report(evaluation_report(out))
-        click.echo(f"Report: {out / 'report.html'}")
+        echo(f"Report: {out / 'report.html'}")
     if summary["failures"]:
         raise SystemExit(EXIT_FAILED)
     reached = summary["metrics"].get("pass@1", {}).get("value", 0.0)
     if fail_under is not None and reached < fail_under:
-        click.echo(f"pass@1 is {reached:.3f}, below {fail_under:g}.", err=True)
+        echo(f"pass@1 is {reached:.3f}, below {fail_under:g}.", err=True)
         raise SystemExit(EXIT_BELOW)
 
 
@@ -263,7 +263,7 @@ def show(task_id: str, folder: Path, sample: int | None) -> None:
     """
     from greenward.evaluation.store import text_of
 
-    click.echo(visible(text_of(folder, task_id, sample)))
+    echo(text_of(folder, task_id, sample))
 
 
 @click.command()
@@ -288,7 +288,7 @@ def compare(a: Path, b: Path, *, k: int, as_json: bool) -> None:
 
     found = compare_evaluations(read_evaluation(a), read_evaluation(b), k=k)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        echo_json(json.dumps(found.to_json(), indent=2))
     else:
         print_comparison(found)
 
@@ -380,7 +380,7 @@ def audit(function: str, *, timeout_seconds: float, show_all: bool, as_json: boo
         asked["timeout_seconds"] = timeout_seconds
     report = api.audit(function, progress=_progress(), **asked)
     if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
+        echo_json(json.dumps(report.to_json(), indent=2))
     else:
         print_audit(report, show_all=show_all)
     if not report.sound:

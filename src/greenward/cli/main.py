@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any, NoReturn
 
 import click
@@ -35,6 +36,7 @@ from greenward.cli.train import config, demo, import_, init, launch, slurm, swee
 from greenward.cli.ui import ui
 from greenward.common import interruption
 from greenward.common.errors import GreenwardError, TrainingStopped
+from greenward.common.terminal import echo, format_visible_warning
 from greenward.common.text import visible, without_keys
 
 EXIT_ERROR = 2
@@ -117,6 +119,7 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     """Run a group of commands as the program `name`; see `main`."""
     # Imports, problems and logs allocate many objects and few cycles. The default threshold is 700.
     gc.set_threshold(50_000)
+    warnings.formatwarning = format_visible_warning
     if isinstance(sys.stdout, TextIOWrapper):  # answers and paths hold characters that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -127,22 +130,24 @@ def run(group: click.Group, name: str, arguments: Sequence[str] | None = None) -
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _of_key(error, sys.argv[1:] if arguments is None else arguments)
-        error.show()
+        said = StringIO()
+        error.show(said)
+        echo(said.getvalue(), err=True, nl=False)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):  # click makes the former of the latter
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(interruption.EXIT_CODE)
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in TRAINING_PACKAGES:
             raise
         remedy = "Install what trains and loads models: pip install 'greenward[train]'"
-        click.echo(f"Error: this command needs {package}, which is not installed.\n  {remedy}", err=True)
+        echo(f"Error: this command needs {package}, which is not installed.\n  {remedy}", err=True)
         sys.exit(EXIT_ERROR)
     except GreenwardError as error:
-        click.echo(f"Error: {visible(without_keys(str(error)))}", err=True)
+        echo(f"Error: {without_keys(str(error))}", err=True)
         sys.exit(EXIT_STOPPED if isinstance(error, TrainingStopped) else EXIT_ERROR)
     except OSError as error:  # 1 would be a finding of `diagnose`, or a score below --fail-under of `eval`
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"Error: {visible(f'{where}{error.strerror or error}')}", err=True)
+        echo(f"Error: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_ERROR)

@@ -16,6 +16,7 @@ import click
 
 from greenward.cli.completion import complete_override, complete_recipe
 from greenward.common import interruption
+from greenward.common.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from greenward.reports.document import Report
@@ -117,7 +118,7 @@ def show_report(report: Report, *, as_json: bool, brief: bool = False, whole: bo
     if as_json:
         from greenward.reports.write import render
 
-        click.echo(render(report, "json"), nl=False)
+        echo_json(render(report, "json"), nl=False)
     else:
         from greenward.reports.render import print_report
 
@@ -164,7 +165,7 @@ def resume_command_on_interrupt(
         if (count := os.environ.get("WORLD_SIZE", "1")) != "1":
             resume += f" (by the launcher, with {count} processes)"
         if os.environ.get("RANK", "0") == "0":
-            click.echo(f"Interrupted. Continue with: {resume}", err=True)
+            echo(f"Interrupted. Continue with: {resume}", err=True)
         raise SystemExit(interruption.EXIT_CODE) from None
 
 

@@ -12,6 +12,7 @@ from greenward import __version__
 from greenward.cli.diagnose import map_option, run_options
 from greenward.cli.main import DIAGNOSING, SETTINGS, Main, run
 from greenward.cli.options import PATH, OutputFile, json_option
+from greenward.common.terminal import echo, echo_json
 from greenward.common.text import visible
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ def ingest(path: Path, mapping: dict[str, str], run_name: str | None, output: Pa
     signals = read_run_signals(path, mapping=mapping, run_name=run_name)
     content = metrics_as_rows(signals)
     if output is None:
-        click.echo(content, nl=False)
+        echo_json(content.decode(), nl=False)
     else:
         write_atomically(output, content)
     for note in signals.notes:
-        click.echo(f"! {note}", err=True)
+        echo(f"! {note}", err=True)
 
 
 @rldk.command("validate-format")
@@ -54,13 +55,13 @@ def validate_format(path: Path, mapping: dict[str, str], run_name: str | None) -
     from greenward.diagnostics.readers import read_run_signals
 
     signals = read_run_signals(path, mapping=mapping, run_name=run_name)
-    click.echo(f"{signals.format}: {len(signals.steps):,} steps, {signals.steps[0]} to {signals.steps[-1]}")
+    echo(f"{signals.format}: {len(signals.steps):,} steps, {signals.steps[0]} to {signals.steps[-1]}")
     for name in sorted(signals.values):
         theirs = signals.theirs.get(name)
         source = f" (from {visible(theirs, 80)})" if theirs else ""
-        click.echo(f"  {visible(name, 80)}{source}: {int(signals.recorded[name].sum()):,} values")
+        echo(f"  {visible(name, 80)}{source}: {int(signals.recorded[name].sum()):,} values")
     for note in signals.notes:
-        click.echo(f"! {note}")
+        echo(f"! {note}")
 
 
 def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
@@ -79,15 +80,13 @@ def _view(diagnosis: Diagnosis, view: str) -> NoReturn:
     ]
     for one in found:
         since = f" from step {one.onset}" if one.onset else ""
-        click.echo(f"{one.severity.upper()}: {one.title}{since}. {one.measured}")
+        echo(f"{one.severity.upper()}: {one.title}{since}. {one.measured}")
     if not found:
         made = {check for card in diagnosis.cards for check in card.checked}
         names = {check.partition(" (")[0].replace(" ", "-") for check in made}
         ranged = {f"{values.name.replace('-', ' ')} ({name})" for name in signals}
         checked = not names.isdisjoint(by_name) or not made.isdisjoint(ranged)
-        click.echo(
-            "Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs."
-        )
+        echo("Nothing wrong was found." if checked else "Not checked: the run has not logged what it needs.")
     raise SystemExit(1 if any(one.severity != "info" for one in found) else 0)
 
 
@@ -110,12 +109,12 @@ def card(kind: str, run_a: Path, run_b: Path | None, *, mapping: dict[str, str])
         from greenward.diagnostics.diff import diff_runs
 
         found = diff_runs(run_a, run_b, mapping=mapping)
-        click.echo(found.headline)
+        echo(found.headline)
         raise SystemExit(DIFF_EXIT_CODES[found.verdict])
     if kind == "determinism":
         for line in audit_environment(run_a):
-            click.echo(line)
-        click.echo("Whether it repeats is shown by a second run (RUN_B), or by check-determinism.")
+            echo(line)
+        echo("Whether it repeats is shown by a second run (RUN_B), or by check-determinism.")
         return
     _view(diagnose_run(run_a, mapping=mapping), kind)
 
@@ -150,7 +149,7 @@ def log_scan(path: Path, mapping: dict[str, str], run_name: str | None, rules: s
     monitor = Monitor(rules, say=lambda text: None)
     monitor.follow(signals, ended=True)
     for alarm in monitor.found:
-        click.echo(dump_json(asdict(alarm)))
+        echo_json(dump_json(asdict(alarm)))
     raise SystemExit(1 if monitor.found else 0)
 
 
@@ -168,11 +167,11 @@ def reward_drift(a: Path, b: Path, *, as_json: bool) -> None:
 
     found = compare_scores(a, b)
     if as_json:
-        click.echo(json.dumps(vars(found)))
+        echo_json(json.dumps(vars(found)))
         return
-    click.echo(found.headline)
+    echo(found.headline)
     for name, value in vars(found).items():
-        click.echo(f"  {name.replace('_', ' '):24}{value:.4g}")
+        echo(f"  {name.replace('_', ' '):24}{value:.4g}")
 
 
 @rldk.command("env-audit")
@@ -184,7 +183,7 @@ def env_audit(path: Path) -> None:
     from greenward.diagnostics.proof import audit_environment
 
     for line in audit_environment(path):
-        click.echo(line)
+        echo(line)
 
 
 def main() -> NoReturn:

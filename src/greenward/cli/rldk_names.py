@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from greenward.common.text import visible
+from greenward.common.terminal import echo
 
 
 class Theirs(NamedTuple):
@@ -256,7 +256,7 @@ def _options(name: str, arguments: Sequence[str]) -> list[str]:
         if theirs.takes_value and not equals:
             value = _value(option, rest)
         if theirs.ours is None:
-            click.echo(f"{visible(option)} is left out: {theirs.why}.", err=True)
+            echo(f"{option} is left out: {theirs.why}.", err=True)
         else:
             result += [*filter(None, [theirs.ours]), *([value + theirs.suffix] if theirs.takes_value else [])]
     return result

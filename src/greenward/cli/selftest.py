@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from greenward.cli.options import json_option
+from greenward.common.terminal import echo, echo_json
 
 _STEPS = 240  # of a simulated run
 _HEALTHY_RUNS = 2
@@ -175,18 +176,16 @@ def selftest(as_json: bool) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from greenward.common.text import visible
-
     with ThreadPoolExecutor(2) as pool:  # the diagnosis computes, the audit waits
         waiting = pool.submit(attempted, audit)
         areas = [attempted(diagnosis), attempted(sandbox), waiting.result()]
     failed = [(area.name, *failure) for area in areas for failure in area.failures]
     if as_json:
-        click.echo(json.dumps({"passed": not failed, "areas": list(map(asdict, areas))}, indent=2))
+        echo_json(json.dumps({"passed": not failed, "areas": list(map(asdict, areas))}, indent=2))
     else:
         for area in areas:
             remark = f" ({area.remark})" if area.remark else ""
-            click.echo(visible(f"{area.name:10} {area.held} of {area.of} {area.tried}{remark}"))
+            echo(f"{area.name:10} {area.held} of {area.of} {area.tried}{remark}")
         for name, failure, remedy in failed:
-            click.echo(visible(f"FAILED     {name}: {failure}. {remedy}"))
+            echo(f"FAILED     {name}: {failure}. {remedy}")
     raise SystemExit(1 if failed else 0)

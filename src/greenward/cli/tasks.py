@@ -32,6 +32,7 @@ from greenward.cli.options import (
     quiet_option,
 )
 from greenward.common.errors import EngineError
+from greenward.common.terminal import echo, echo_json
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 
 if TYPE_CHECKING:
@@ -129,34 +130,34 @@ def fix(
         }
         if record["applied"]:
             repair.apply()
-        click.echo(json.dumps(record))
+        echo_json(json.dumps(record))
     elif repair.selection is None:
-        click.echo(f"{file}: all {total} tests pass. There is nothing to repair.")
+        echo(f"{file}: all {total} tests pass. There is nothing to repair.")
     else:
-        click.echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
+        echo(f"{file}: {passed_before} of {total} tests pass.\n  {repair.failure}")
         made = repair.model or {}
         how = ", ".join(filter(None, (stored_as(made), made.get("dtype"))))
-        click.echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
-        click.echo(_took(took))
+        echo(f"{answers_passed} of {len(verdicts)} answers{how and f' ({how})'} pass all tests.")
+        echo(_took(took))
         if best is None or not repair.changes:
-            click.echo(f"No answer passes more tests than the file itself{':' if verdicts else '.'}")
+            echo(f"No answer passes more tests than the file itself{':' if verdicts else '.'}")
             counted = Counter(tuple(one.values()) for one in repair.outcomes()).most_common()
             for (status, reason, passed, _, edit_error), count in counted[:MOST_REASONS]:
                 shown = visible(str(reason), MAX_MESSAGE_CHARS).replace("\n", " ")
                 ran = "" if edit_error else f", {passed} of {total} tests pass"
-                click.echo(f"  {count} x {status}{ran}: {shown}")
+                echo(f"  {count} x {status}{ran}: {shown}")
             if left := sum(count for _, count in counted[MOST_REASONS:]):
-                click.echo(f"  and {left} more")
+                echo(f"  and {left} more")
         else:
-            click.echo(f"\n{visible(repair.diff(), 1 << 20)}")
-            click.echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")
+            echo(f"\n{visible(repair.diff(), 1 << 20)}")
+            echo(f"Best: {best.status.value}, {sum(best.tests_passed)} of {total} tests pass.")
             if is_cut:
-                click.echo("Nothing was changed.")
+                echo("Nothing was changed.")
             elif not yes and not _is_typed():
-                click.echo("Nothing was changed (--yes applies the repair).")
+                echo("Nothing was changed (--yes applies the repair).")
             elif yes or click.confirm("Apply it?"):
                 repair.apply()
-                click.echo("Applied.")
+                echo("Applied.")
     if repair.stopped is not None:
         raise repair.stopped
     if not repair.passed:
@@ -228,18 +229,18 @@ def from_source(
     if as_json:
         counts = {"train": len(result.train), "held_out": len(result.held_out)}
         found = {"folder": str(result.folder), "problems": counts, "functions": result.functions}
-        click.echo(json.dumps({**found, "left_out": dict(result.left_out)}, indent=2))
+        echo_json(json.dumps({**found, "left_out": dict(result.left_out)}, indent=2))
     elif not quiet:
         kept = len(result.train) + len(result.held_out)
-        click.echo(f"{kept} problems of {result.functions} functions: {len(result.train)} to train on, "
+        echo(f"{kept} problems of {result.functions} functions: {len(result.train)} to train on, "
                    f"{len(result.held_out)} held out ({result.folder})")  # fmt: skip
         for reason, count in result.left_out.items():
-            click.echo(f"{count:8} {reason}")
-        click.echo(f"         line by line: {result.folder / 'left_out.jsonl'}")
+            echo(f"{count:8} {reason}")
+        echo(f"         line by line: {result.folder / 'left_out.jsonl'}")
         sides = [side for side in ("train", "held_out") if getattr(result, side)]
         keys = [f"problems.{side}={result.folder / f'{side}.json'}" for side in sides]
         keys += [f"sandbox.packages=[{','.join(result.packages)}]"] if result.packages else []
-        click.echo(f"Train on them: greenward train grpo_spec {shlex.join(keys)}")
+        echo(f"Train on them: greenward train grpo_spec {shlex.join(keys)}")
 
 
 def _show_progress(files: int, of: int, found: int) -> None:
@@ -288,7 +289,7 @@ def play(
     if games and not opponent:
         raise click.UsageError("--games is the length of a match: name its --opponent.")
     players = " and ".join(filter(None, (model, opponent)))
-    click.echo(visible(f"Loading the game {name}{f' and {players}' if players else ''}."), err=True)
+    echo(f"Loading the game {name}{f' and {players}' if players else ''}.", err=True)
 
     import random
 
@@ -316,7 +317,7 @@ def play(
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # whatever is typed is at worst no move
     if how:
-        click.echo(f"{visible(model)} is computed in {how}.")
+        echo(f"{model} is computed in {how}.")
     TerminalGame(game, against, visible(model), show_reasoning, random.Random(seed)).play(role)
 
 
@@ -343,7 +344,7 @@ class TerminalGame:
 
     def play(self, role: str | None) -> None:
         """Game after game until the person has enough; the roles alternate unless one is given."""
-        click.echo(f"{self.game.name} against {self.name}. {HELP} explains, {QUIT} ends.")
+        echo(f"{self.game.name} against {self.name}. {HELP} explains, {QUIT} ends.")
         person = self.game.roles.index(role) if role else 0
         while True:
             try:
@@ -354,7 +355,7 @@ class TerminalGame:
                 click.secho(f"The game has no result: {visible(str(error))}", fg="yellow")
             won, lost = sum(one > 0 for one in self.gains), sum(one < 0 for one in self.gains)
             drawn = len(self.gains) - won - lost
-            click.echo(f"Score: won {won}, drawn {drawn}, lost {lost}; total {sum(self.gains):+g}.")
+            echo(f"Score: won {won}, drawn {drawn}, lost {lost}; total {sum(self.gains):+g}.")
             answer = self._read("Another game? [Y/n] ")
             if answer is None or answer[:1].lower() in (QUIT, "n"):
                 return
@@ -367,7 +368,7 @@ class TerminalGame:
         game = self.game
         state = game.start(self.rng)
         seen = ""
-        click.echo(f"\nYou are {game.roles[person]}.")
+        echo(f"\nYou are {game.roles[person]}.")
         while (player := game.player(state)) is not None:
             if player == person:
                 shown = view(game, state, person)
@@ -399,12 +400,12 @@ class TerminalGame:
                 click.secho(visible(reasoning), dim=True)
             if move.action is None or move.action not in self.game.legal_actions(state):
                 wrote = visible(move.text.strip(), MAX_SHOWN)
-                click.echo(f"{self.name} wrote {wrote!r}, which is no legal move.")
+                echo(f"{self.name} wrote {wrote!r}, which is no legal move.")
                 return None
             action = move.action
         else:
             action = self.opponent.act(self.game, state, self.rng)
-        click.echo(f"{self.name} plays {click.style(visible(action), bold=True)}.")
+        click.echo(f"{visible(self.name)} plays {click.style(visible(action), bold=True)}.")
         return action
 
     def _ask(self, legal: Sequence[str]) -> str | None:
@@ -418,9 +419,9 @@ class TerminalGame:
             if len(found) == 1:
                 return found[0]
             if text == HELP:
-                click.echo(visible(self.game.rules))
-                click.echo("Write a move, its first letters, or its number where it has one.")
-                click.echo(f"Your moves: {', '.join(named)}. {QUIT} ends the game.")
+                echo(self.game.rules)
+                echo("Write a move, its first letters, or its number where it has one.")
+                echo(f"Your moves: {', '.join(named)}. {QUIT} ends the game.")
             elif text.lower() == QUIT:
                 return None
             elif text in self.game.actions:  # at another time
@@ -436,10 +437,10 @@ class TerminalGame:
 
     def _read(self, prompt: str) -> str | None:
         """A line; None at the end of the input."""
-        click.echo(prompt, nl=False)
+        echo(prompt, nl=False)
         line = sys.stdin.readline() if sys.stdin else ""
         if not (line and _is_typed()):
-            click.echo(visible(line.strip(), MAX_SHOWN))  # as a terminal shows what is typed
+            echo(visible(line.strip(), MAX_SHOWN))  # as a terminal shows what is typed
         return line.strip() if line else None
 
 

@@ -29,7 +29,7 @@ from greenward.cli.options import (
     run_argument,
 )
 from greenward.common.errors import ConfigError, RunError
-from greenward.common.text import visible
+from greenward.common.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from greenward.hardware.detection import Machine
@@ -90,13 +90,13 @@ def report(
     else:
         made = report_of(*runs)
     if export is not None:
-        click.echo("\n".join(map(str, write_export(made, export, overwrite=overwrite, png=png))))
+        echo("\n".join(map(str, write_export(made, export, overwrite=overwrite, png=png))))
         if form is None:
             return
     if form == "html":
-        click.echo(write_report(made, folder)["html"])
+        echo(write_report(made, folder)["html"])
     elif form in ("markdown", "json"):
-        click.echo(render(made, form))
+        (echo_json if form == "json" else echo)(render(made, form))
     else:
         print_report(made)
 
@@ -180,9 +180,9 @@ def rollouts(
     if form == "terminal":
         print_report(found.report(page))
         if page < found.pages:
-            click.echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")
+            echo(f"Page {page} of {found.pages}; the next one: --page {page + 1}")
     else:
-        click.echo(render(found.report(page), form))
+        (echo_json if form == "json" else echo)(render(found.report(page), form))
 
 
 @click.command("runs")
@@ -208,7 +208,7 @@ def runs_(folder: Path, *, as_json: bool) -> None:
     found, notes = list_runs(folder)
     if as_json:
         record = {"folder": str(folder), "runs": [asdict(one) for one in found], "notes": notes}
-        click.echo(dump_json(record, indent=2))
+        echo_json(dump_json(record, indent=2))
     else:
         print_report(listing_report(folder, found, notes))
 
@@ -236,13 +236,13 @@ def push(run: Path, *, repo: str, checkpoint: str, public: bool, dry_run: bool) 
     sizes = {name: file.stat().st_size for name, file in pushed.files.items()}
     sizes[hub.CARD] = len(pushed.card.encode())
     for name, size in sizes.items():
-        click.echo(visible(f"{size:>15,}  {name}"))
-    click.echo(f"{sum(sizes.values()):>15,}  bytes in all, of {pushed.checkpoint}")
+        echo(f"{size:>15,}  {name}")
+    echo(f"{sum(sizes.values()):>15,}  bytes in all, of {pushed.checkpoint}")
     if pushed.url:
-        click.echo(f"Sent to {pushed.repo}: {pushed.url}")
+        echo(f"Sent to {pushed.repo}: {pushed.url}")
     else:
-        click.echo(visible(f"\n{pushed.card}"))
-        click.echo(f"Nothing was sent to {pushed.repo} ({'private' if pushed.private else 'public'}).")
+        echo(f"\n{pushed.card}")
+        echo(f"Nothing was sent to {pushed.repo} ({'private' if pushed.private else 'public'}).")
 
 
 @click.command()
@@ -270,7 +270,7 @@ def export(model: str, *, file: Path, kind: str | None, checkpoint: str | None, 
 
     found = find_model(model, checkpoint)
     written = write_gguf(found, file, kind=kind, overwrite=overwrite)
-    click.echo(f"{file}: {written}, {file.stat().st_size:,} bytes")
+    echo(f"{file}: {written}, {file.stat().st_size:,} bytes")
 
 
 @click.command()
@@ -304,7 +304,7 @@ def doctor(as_json: bool) -> None:
             for layer in Layer
         }
         sandbox = {"level": isolation.level.value, "layers": layers, "answer_ms": answer_ms}
-        click.echo(json.dumps({"machine": machine, "sandbox": sandbox}, indent=2))
+        echo_json(json.dumps({"machine": machine, "sandbox": sandbox}, indent=2))
     else:
         _print(machine, found, isolation, answer_ms)
     if not isolation.level.suffices(Level.B):
@@ -326,7 +326,7 @@ def build_kernels() -> None:
     from greenward.models.kernels.build import build
 
     built = build(anew=True)
-    click.echo(f"{built.library}: {built.reason}" if built.library else f"No kernels: {built.reason}.")
+    echo(f"{built.library}: {built.reason}" if built.library else f"No kernels: {built.reason}.")
     raise SystemExit(0 if built.library else 1)
 
 
@@ -407,7 +407,7 @@ def plan(recipe: str, overrides: tuple[str, ...], **how: Any) -> None:
     from greenward.models.memory import plan_lines
 
     for line in plan_lines(recipe, overrides, **how):
-        click.echo(line)
+        echo(line)
 
 
 @click.group(cls=Commands)
@@ -447,7 +447,7 @@ def serve(
         limits = {"max_jobs": max_jobs, "max_body_bytes": max_body_mb << 20, "memory_bytes": memory_mb << 20}
         server = SandboxServer(jobs, host, port, token=token, **limits)
         level = jobs.isolation.level.value
-        click.echo(f"Serving on http://{host}:{server.server_port} at level {level}, {jobs.workers} workers.")
+        echo(f"Serving on http://{host}:{server.server_port} at level {level}, {jobs.workers} workers.")
         serve(server)
 
 
@@ -507,7 +507,7 @@ def sample(
         nonlocal shown
         new = piece(newest[0])
         shown += new
-        click.echo(visible(new), nl=False)
+        echo(new, nl=False)
 
     began = time.perf_counter()
     ((*answers,),) = policy.sample(
@@ -520,13 +520,13 @@ def sample(
     seconds = time.perf_counter() - began
     for one in answers:
         answer = tokenizer.decode_answer(one.token_ids)
-        click.echo(visible(answer.removeprefix(shown)))
-        click.echo(f"{len(one.token_ids)} tokens, ended by {one.stop_reason.value}", err=True)
+        echo(answer.removeprefix(shown))
+        echo(f"{len(one.token_ids)} tokens, ended by {one.stop_reason.value}", err=True)
     tokens = sum(len(one.token_ids) for one in answers)
     style = "as a text" if raw or tokenizer.chat_template is None else "in the chat template"
     speed = f"{tokens} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} a second)"
     stored = f" ({found.quantization})" if found.quantization else ""
-    click.echo(
+    echo(
         f"{found.name}{stored}: {len(ids)} tokens asked {style}; {speed}, {policy.computed_in} on "
         f"{policy.device}",
         err=True,

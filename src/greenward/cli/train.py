@@ -28,6 +28,7 @@ from greenward.cli.options import (
     resume_command_on_interrupt,
     with_options,
 )
+from greenward.common.terminal import echo, echo_json
 from greenward.common.text import visible, without_keys
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def train(
     if recipe is None:
         raise click.UsageError("name a recipe: CONFIG, or --config FILE.")
     if not quiet:  # before the packages are loaded, which takes seconds
-        click.echo(f"Reading the recipe {visible(recipe)}; loading torch.", err=True)
+        echo(f"Reading the recipe {recipe}; loading torch.", err=True)
     import tempfile
 
     import greenward.api as api
@@ -121,7 +122,7 @@ def _as_recipe(given: str, folder: Path, *, quiet: bool) -> str:
         return given
     imported = import_config(given)
     if not quiet:
-        click.echo(visible(_fates(imported)))
+        echo(_fates(imported))
     recipe = folder / f"{imported.recipe}.yaml"
     recipe.write_text(imported.text, encoding="utf-8")
     return str(recipe)
@@ -168,10 +169,10 @@ def import_(config: Path, *, output: Path | None, as_json: bool) -> None:
         check_file(output)
     write_atomically(output, imported.text.encode())
     if as_json:
-        click.echo(json.dumps({"recipe": str(output), **asdict(imported)}, indent=2, default=str))
+        echo_json(json.dumps({"recipe": str(output), **asdict(imported)}, indent=2, default=str))
         return
-    click.echo(visible(_fates(imported)))
-    click.echo(f"\nWrote {output}. Next: greenward config check {output}, then greenward train {output}.")
+    echo(_fates(imported))
+    echo(f"\nWrote {output}. Next: greenward config check {output}, then greenward train {output}.")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -247,7 +248,7 @@ def demo(
     folder = output or Path("runs/demo")
     if not quiet:  # before the packages are loaded, which takes seconds
         what = "A trial of a few steps, which learns nothing" if quick else "Training and comparing"
-        click.echo(f"{what}, into {visible(str(folder))}; loading torch.", err=True)
+        echo(f"{what}, into {folder}; loading torch.", err=True)
     from greenward.recipes import sweep as recipes
 
     options = (f"--seeds={','.join(map(str, seeds))}", *(["--quick"] if quick else []))
@@ -256,7 +257,7 @@ def demo(
         if not recipes.demo(folder, seeds=seeds, overrides=overrides, quiet=quiet, **how):
             raise Interrupted
     if quick and not quiet:
-        click.echo("These are the figures of a trial of a few steps; without --quick a model learns.")
+        echo("These are the figures of a trial of a few steps; without --quick a model learns.")
 
 
 @click.command()
@@ -303,11 +304,11 @@ def init(folder: Path) -> None:
     from greenward.recipes.starter import RECIPE, write_project
 
     for file in write_project(folder):
-        click.echo(file)
-    click.echo("Check them, then train:")
+        echo(file)
+    echo("Check them, then train:")
     if folder.resolve() != Path.cwd():
-        click.echo(f"  cd {shlex.quote(str(folder))}")
-    click.echo(f"  greenward config check {RECIPE}\n  greenward train {RECIPE}")
+        echo(f"  cd {shlex.quote(str(folder))}")
+    echo(f"  greenward config check {RECIPE}\n  greenward train {RECIPE}")
 
 
 @click.group(cls=Commands)
@@ -323,10 +324,8 @@ def list_recipes() -> None:
     recipes = shipped_recipes()
     width = max(map(len, recipes))
     for name, file in recipes.items():
-        click.echo(f"{name:{width}}  {about_recipe(file)}")
-    click.echo(
-        "`greenward config show NAME` prints all keys of one; `greenward init` writes one of your own."
-    )
+        echo(f"{name:{width}}  {about_recipe(file)}")
+    echo("`greenward config show NAME` prints all keys of one; `greenward init` writes one of your own.")
 
 
 @config.command()
@@ -338,9 +337,9 @@ def show(recipe: str, overrides: tuple[str, ...]) -> None:
     from greenward.config.loading import dump, preset_line
 
     resolved = greenward.load_recipe(recipe, overrides)
-    click.echo(dump(resolved), nl=False)
+    echo(dump(resolved), nl=False)
     if line := preset_line(resolved):
-        click.echo(f"# {line}")
+        echo(f"# {line}")
 
 
 @config.command()
@@ -363,7 +362,7 @@ def check(recipe: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
     def keep(kind: str, shown: str, line: str) -> None:
         found[kind].append(line)
         if not as_json:
-            click.echo(visible(f"{shown}{line}"))
+            echo(f"{shown}{line}")
 
     try:
         resolved = greenward.load_recipe(recipe, overrides)
@@ -373,9 +372,9 @@ def check(recipe: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
             raise
         found["errors"].append(visible(without_keys(str(error))))
     if not as_json:
-        click.echo(f"{find_recipe(recipe)}: good.")
+        echo(f"{find_recipe(recipe)}: good.")
         return
-    click.echo(json.dumps({"recipe": recipe, "good": not found["errors"], **found}, indent=2))
+    echo_json(json.dumps({"recipe": recipe, "good": not found["errors"], **found}, indent=2))
     if found["errors"]:
         raise SystemExit(2)
 
@@ -399,7 +398,7 @@ def upgrade(file: Path) -> None:
     RecipeText.read_recipe(text, str(file))
     upgraded = upgraded_text(text)
     if upgraded == text:
-        click.echo(f"{file}: nothing to rewrite.")
+        echo(f"{file}: nothing to rewrite.")
         return
     old = file.with_name(f"{file.name}.old")
     if old.exists():
@@ -408,7 +407,7 @@ def upgrade(file: Path) -> None:
     shutil.copymode(file, old)
     write_atomically(file, upgraded.encode())
     shutil.copymode(old, file)
-    click.echo(f"{file}: rewritten; {old} is what was there.")
+    echo(f"{file}: rewritten; {old} is what was there.")
     parse_recipe(upgraded, name=str(file))
 
 
@@ -417,7 +416,7 @@ def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
     from greenward.config.loading import schema_json
 
-    click.echo(schema_json())
+    echo(schema_json())
 
 
 _file = partial(click.option, type=PATH)
@@ -471,7 +470,7 @@ def render(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     \b
     greenward slurm render quickstart --partition gpu --gpus 1 --time 12:00:00 > job.sh
     """
-    click.echo(_script(recipe, overrides, options)[0], nl=False)
+    echo(_script(recipe, overrides, options)[0], nl=False)
 
 
 @slurm.command()
@@ -480,7 +479,7 @@ def submit(recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Submit the script that `render` prints, and print the id of the job."""
     from greenward.hardware.launch import submit as submit_script
 
-    click.echo(submit_script(*_script(recipe, overrides, options)))
+    echo(submit_script(*_script(recipe, overrides, options)))
 
 
 def _script(recipe: str, overrides: tuple[str, ...], options: dict[str, Any]) -> tuple[str, Path]:
@@ -533,8 +532,8 @@ def validate_model(model: str, overrides: tuple[str, ...], *, output: Path | Non
     with tempfile.TemporaryDirectory(prefix="greenward-") as folder:
         for good, line in validate_model(model, output or Path(folder) / "run", overrides):
             word = {True: "passed", False: "FAILED", None: "found"}[good]
-            click.echo(visible(f"{word:6}  {line}"))
+            echo(f"{word:6}  {line}")
             passed &= good is not False
-    click.echo(f"Verdict: greenward {'can' if passed else 'CANNOT'} train {model} as it stands here.")
+    echo(f"Verdict: greenward {'can' if passed else 'CANNOT'} train {model} as it stands here.")
     if not passed:
         raise SystemExit(1)

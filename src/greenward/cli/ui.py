@@ -11,6 +11,7 @@ import click
 
 from greenward.cli.options import PATH, flag, json_option
 from greenward.common.errors import GreenwardError
+from greenward.common.terminal import echo, echo_json
 
 
 @click.command("ui")
@@ -72,17 +73,17 @@ def ui(
     if bundle is not None:
         count = write_pages(shown, bundle, cache=cache)
         said = json.dumps({"bundle": str(bundle), "files": count})
-        click.echo(said if as_json else f"{bundle}: {count} files, for any static host")
+        echo(said if as_json else f"{bundle}: {count} files, for any static host")
         return
 
     def ready(url: str) -> None:
         if as_json:
-            click.echo(json.dumps({"url": url, "pid": os.getpid()}))
+            echo_json(json.dumps({"url": url, "pid": os.getpid()}))
         else:
-            click.echo(f"{url}\nCtrl-C ends it.")
+            echo(f"{url}\nCtrl-C ends it.")
             if "SSH_CONNECTION" in os.environ:
                 found = url.split("/")[2].rpartition(":")[2]
-                click.echo(f"From your own machine: ssh -L {found}:127.0.0.1:{found} THIS_HOST", err=True)
+                echo(f"From your own machine: ssh -L {found}:127.0.0.1:{found} THIS_HOST", err=True)
         sys.stdout.flush()
         if not (no_open or as_json or "SSH_CONNECTION" in os.environ):
             import webbrowser

@@ -33,10 +33,6 @@ T = TypeVar("T")
 MAX_DOCUMENT_BYTES = 256 << 20  # of a file that is parsed as a whole
 MAX_LOG_BYTES = 4 << 30  # of a file that is read row by row
 MAX_LINE_BYTES = 16 << 20
-_LEAST_ROWS = 100_000  # of a parquet file of any size
-_LEAST_VALUES = 1 << 24
-_LEAST_UNPACKED, _MAX_RATIO = 64 << 20, 100
-_BATCH_BYTES = 256 << 20
 
 UNEXPECTED = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
@@ -156,61 +152,6 @@ def lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
         yield line
         if not end.endswith(b"\n"):
             return
-
-
-def read_parquet(
-    error: type[GreenwardError],
-    path: Path,
-    columns: Callable[[Any], set[str]] | None = None,
-    *,
-    within: Path | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The rows of a parquet file, or of those of its columns that `columns` names, given the open file.
-
-    Raises an `error` without pyarrow, for a broken file, or a link that leads out of `within`.
-    """
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise error(f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow") from None
-    try:
-        with (
-            open_file(path, MAX_LOG_BYTES, within=within) as source,
-            parquet.ParquetFile(source, thrift_string_size_limit=1 << 24) as file,
-        ):
-            names = columns(file) if columns else None
-            wanted = None if names is None else sorted(names)
-            for batch in file.iter_batches(_rows_at_once(error, path, file, names), columns=wanted):
-                yield from batch.to_pylist()
-    except (ArrowException, OSError, *UNEXPECTED) as fault:
-        raise error(f"{path} cannot be read as parquet: {str(fault)[:200]}") from None
-
-
-def _rows_at_once(error: type[GreenwardError], path: Path, file: Any, names: set[str] | None) -> int:
-    """How many rows of a parquet file to read at once, of the columns with these names or of all.
-
-    By run lengths and dictionaries a few bytes stand for any number of rows or values: what the footer says
-    is compared with the size of the file. Raises an `error`.
-    """
-    footer, size = file.metadata, path.stat().st_size
-    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
-    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
-    if names is not None:
-        chunks = [one for one in chunks if one.path_in_schema in names]
-    for what, found, most in (
-        ("rows", footer.num_rows, _LEAST_ROWS + size),
-        ("values", sum(one.num_values for one in chunks), max(_LEAST_VALUES, size)),
-        (
-            "bytes, unpacked",
-            sum(max(one.total_uncompressed_size, 0) for one in chunks),
-            max(_LEAST_UNPACKED, _MAX_RATIO * size),
-        ),
-    ):
-        if not 0 <= found <= most:
-            raise error(f"{path} says that it has {found} {what}; at most {most} are read")
-    # A value of a dictionary may be as long as the dictionary, and stand in each row.
-    texts = sum(one.total_uncompressed_size for one in chunks if one.physical_type.endswith("BYTE_ARRAY"))
-    return max(1, min(1024, _BATCH_BYTES // max(1, texts)))
 
 
 def expects(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import unicodedata
@@ -26,9 +27,16 @@ def visible(text: str, max_chars: int | None = None) -> str:
     text = text.replace("\r\n", "\n")
     if max_chars is not None and len(text) > max_chars:
         text = text[: max_chars - 1] + "…"
-    return _MAYBE_HIDDEN.sub(
-        lambda one: REPLACEMENT if unicodedata.category(one[0]) in _HIDDEN_CATEGORIES else one[0], text
-    )
+    return _MAYBE_HIDDEN.sub(lambda one: REPLACEMENT if _is_hidden(one[0]) else one[0], text)
+
+
+def visible_json(text: str) -> str:
+    """A JSON text in which hidden characters are escaped, as `visible` replaces them; it means the same."""
+    return _MAYBE_HIDDEN.sub(lambda one: json.dumps(one[0])[1:-1] if _is_hidden(one[0]) else one[0], text)
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in _HIDDEN_CATEGORIES
 
 
 def encodable(text: str) -> str:

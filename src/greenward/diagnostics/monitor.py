@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import read_file
 from greenward.common.statistics import median
+from greenward.common.terminal import echo
 from greenward.common.text import visible
 from greenward.common.yaml_text import MAX_YAML_CHARS, parse_yaml_text
 from greenward.config.section import ConfigSection
@@ -372,7 +372,7 @@ class Monitor:
         self,
         rules: str | Path | Rules = "default",
         *,
-        say: Callable[[str], object] = lambda text: print(text, file=sys.stderr),
+        say: Callable[[str], object] = lambda text: echo(text, err=True),
         alarms: str | Path | None = None,
         stop: Callable[[], object] | None = None,
         pid: int | None = None,

@@ -20,13 +20,13 @@ import numpy as np
 
 from greenward.common.errors import CheckpointError, ConfigError, DiagnosticsError
 from greenward.common.files import UNEXPECTED, leads_out
+from greenward.common.processes import python_module
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.diff import TOLERANCE, setting_differences
 from greenward.diagnostics.findings import topics_of
 from greenward.diagnostics.monitor import PRESETS
 from greenward.diagnostics.readers import read_run_signals
 from greenward.diagnostics.signals import RunSignals
-from greenward.hardware.launch import python_module
 from greenward.reports.document import Fact, Occurrence, Report, Table, section
 from greenward.runs.directory import fork_run
 from greenward.runs.files import to_json

@@ -25,8 +25,9 @@ from greenward.common.text import encodable
 from greenward.config.sections import ToolsConfig
 from greenward.environments.code import CodeEnvironment, ProblemDialogue
 from greenward.environments.prompts import PromptRenderer, PromptTokenizer, without_special
-from greenward.grading.answers import Extracted, final_text
+from greenward.grading.answers import final_text
 from greenward.grading.edits import PATH, Edit, EditError, apply_edits, editable_files, parse_blocks
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer
 from greenward.grading.testcases import program_changes

@@ -16,7 +16,7 @@ import numpy as np
 
 from greenward.common.seeding import shuffled_index
 from greenward.environments.prompts import PromptRenderer
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.rewards import GradedAnswer, RewardTerm, combine
 from greenward.grading.verdict import EDIT_ERRORS, Family, Verdict

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from greenward.common.errors import ConfigError
 from greenward.config.recipe import EditSections, ModelRecipe, ToolSections
 from greenward.config.sections import ToolsConfig
-from greenward.grading.answers import Extracted, Style, begun_thought, extract_code
+from greenward.grading.answers import Style, begun_thought, extract_code
 from greenward.grading.edits import AnswerForm, editable_files, extract_edited, written_edits
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Verdict
 from greenward.problems.problem import Assertion, Problem, PromptName, StdioCase, hole_of
 from greenward.rollouts.endpoint import TextTokenizer

@@ -24,15 +24,18 @@ from greenward.environments.agent import agent_maker
 from greenward.evaluation import suites
 from greenward.evaluation.contamination import contamination
 from greenward.evaluation.evaluate import OnSamples, Seconds
+from greenward.evaluation.grading_options import GradingOptions
 from greenward.evaluation.policy_source import PolicySource
 from greenward.evaluation.samples import EvaluationRows, Sample
-from greenward.evaluation.session import EvaluationSession, GradingOptions
-from greenward.grading.answers import Extracted, Style
+from greenward.evaluation.session import EvaluationSession
+from greenward.grading.answers import Style
 from greenward.grading.edits import PATH, AnswerForm, diff_between, editable_files, print_diff
+from greenward.grading.extracted import Extracted
 from greenward.grading.verification import failing_references
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import part_of
-from greenward.problems.problem import GIVEN, Problem, ProblemSet, PromptName
+from greenward.problems.names import GIVEN
+from greenward.problems.problem import Problem, ProblemSet, PromptName
 from greenward.rollouts.endpoint import (
     CONCURRENCY,
     Answer,

@@ -18,8 +18,8 @@ from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.evaluate import OnSamples, Seconds, VerdictMemory, evaluate
 from greenward.evaluation.samples import EvaluationRows, Sample
 from greenward.evaluation.suites import stable_subset
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge
+from greenward.grading.extracted import Extracted
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.rollouts.driver import run_dialogues
 from greenward.rollouts.protocols import POLICY, Completion, RolloutEngine, SamplingParams, StopReason

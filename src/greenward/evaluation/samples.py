@@ -9,7 +9,7 @@ from typing import Any
 
 from greenward.common.errors import SandboxError
 from greenward.common.records import check_types
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.runs.files import from_json_number
@@ -93,7 +93,7 @@ class EvaluationRow:
     `success` is None when the infrastructure failed. `failed_tests` are the positions of the first tests
     that failed or were not reached; `base_passed` says whether the original tests of a suite with added
     ones passed, None where there is no such difference. `seconds` is wall time in the sandbox.
-    `extraction` names the rules by which the program was found (`answers.RULES`). `code_sha256` identifies
+    `extraction` names the rules by which the program was found (`extracted.RULES`). `code_sha256` identifies
     the program that was judged, None if the answer held none. `layers` are those of isolation.
     """
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from greenward.common.errors import ConfigError, ProblemError
-from greenward.grading.answers import Extracted
 from greenward.grading.changes import changed_lines
 from greenward.grading.compare import matches, same_output
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Family, Verdict
 from greenward.problems.problem import Assertion, Case, Problem, StdioCase
 from greenward.sandbox.protocol import Outcome, RunResult

@@ -15,12 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import NonNegativeInt, PositiveInt
-from pydantic.dataclasses import dataclass
-
 from greenward.common import interruption
 from greenward.common.errors import ProblemError, RunError
-from greenward.config.sandbox import SandboxConfig
 from greenward.evaluation.evaluate import (
     OnSamples,
     Seconds,
@@ -29,6 +25,7 @@ from greenward.evaluation.evaluate import (
     flaky_samples,
     usual_ks,
 )
+from greenward.evaluation.grading_options import GradingOptions
 from greenward.evaluation.samples import EvaluationRow, EvaluationRows
 from greenward.evaluation.store import (
     EVALPLUS_RESULTS,
@@ -41,7 +38,7 @@ from greenward.evaluation.store import (
     read_samples,
     refuse_other_settings,
 )
-from greenward.grading.judge import DEFAULT_TIMEOUT, WALL_PER_CPU, Grader, build_grader
+from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
 from greenward.grading.verification import usable
 from greenward.problems.catalog import load_suite
@@ -51,51 +48,10 @@ from greenward.runs.files import read_json, write_rows
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder
 from greenward.runs.progress import Progress, shown_answer
+from greenward.sandbox.pool import StartingExecutor
 
-MEMORY_MB = 1024
 MOST_LOST = 0.02  # of the answers, before an evaluation counts as failed
 GOES_ON = f"Stopping; all answers so far are kept, and the same command goes on. {interruption.AGAIN}"
-
-
-@dataclass(frozen=True)
-class GradingOptions:
-    """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
-
-    With `recheck`, every answer is judged so often again to find verdicts that vary. With `overwrite`, an
-    evaluation that is there is deleted. The first `show` answers are shown as soon as they are judged.
-    """
-
-    sandbox: SandboxConfig
-    k: tuple[PositiveInt, ...] = ()
-    recheck: PositiveInt | None = None
-    eval_results: bool = False
-    overwrite: bool = False
-    show: NonNegativeInt = 0
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The options that decide verdicts."""
-        return {
-            "timeout_seconds": None if self.sandbox.suite_times else self.sandbox.cpu_seconds,
-            "memory_mb": self.sandbox.memory_mb,
-            "packages": list(self.sandbox.packages),
-        }
-
-
-def grading_sandbox(timeout: float | None, workers: int, **others: Any) -> SandboxConfig:
-    """The sandbox for answers to public suites: `timeout` CPU seconds each, and more memory than in training.
-
-    Without `timeout`, the suite's own times hold. The limit of wall time is three times that of CPU time.
-    """
-    seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-    return SandboxConfig(
-        workers=workers,
-        cpu_seconds=seconds,
-        suite_times=timeout is None,
-        wall_seconds=WALL_PER_CPU * seconds,
-        memory_mb=MEMORY_MB,
-        **others,
-    )
 
 
 class EvaluationSession(ABC):
@@ -104,7 +60,8 @@ class EvaluationSession(ABC):
     `name` is that of the source, `facts` are what the summary says of it, `settings` what must be equal when
     the evaluation is resumed, besides `command` and suite, `notes` sentences for the report, `answers` the
     number of answers in all. While `run` runs, `grader` judges them and `progress` is shown. `not_taken` are
-    settings that were asked for and that a server did not take: the summary has None for them.
+    settings that were asked for and that a server did not take: the summary has None for them. Answers run in
+    `executor`, or in one that starts with `run`.
     The answers are kept in a folder (`run`) or in memory (`run_in_memory`).
     """
 
@@ -117,6 +74,7 @@ class EvaluationSession(ABC):
     answers: int
     grader: Grader
     progress: Progress
+    executor: StartingExecutor | None = None
     device: str | None = None
     not_taken: Sequence[str] = ()
 
@@ -180,6 +138,7 @@ class EvaluationSession(ABC):
             }
             for name, rows in self.further_files(folder).items():
                 write_rows(path / name, rows)
+            folder.sync()
             folder.write(SUMMARY, summary)
             if grading.eval_results:
                 folder.write(EVALPLUS_RESULTS, evalplus_results(folder, summary))
@@ -208,7 +167,7 @@ class EvaluationSession(ABC):
     @contextmanager
     def _grading(self, grading: GradingOptions) -> Iterator[ProblemSet]:
         """The problems with all expected values; inside, `grader` judges."""
-        with build_grader(grading.sandbox) as self.grader:
+        with grading.grader(self.executor.result() if self.executor else None) as self.grader:
             with self.progress.during("expected values of the suite"):
                 problems = self.grader.complete(self.problems)
             yield problems
@@ -273,8 +232,15 @@ class SampleGrading(EvaluationSession):
     command = "grade"
 
     def __init__(
-        self, samples: Path, suite: str, *, extract: Extract = "auto", skip_bad_rows: bool = False
+        self,
+        samples: Path,
+        suite: str,
+        *,
+        extract: Extract = "auto",
+        skip_bad_rows: bool = False,
+        executor: StartingExecutor | None = None,
     ) -> None:
+        self.executor = executor
         demand_samples(samples)
         self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
         unknown: list[ProblemError] = []

@@ -34,12 +34,21 @@ from greenward.common.files import expecting, expects
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import encodable
 from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample, SampleKey
-from greenward.grading.answers import Extracted, explained, extract_code, is_prose
+from greenward.grading.extracted import Extracted, explained, is_prose
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
 from greenward.problems.rows import BadRow, Row, read_text, refuse
 from greenward.problems.rows import read_rows as read_rows_of_file
-from greenward.runs.files import append_row, read_json, read_jsonl, to_json, write_json, write_rows
+from greenward.runs.files import (
+    append_row,
+    force,
+    read_json,
+    read_jsonl,
+    to_json,
+    write_json,
+    write_rows,
+    writing,
+)
 from greenward.runs.output import RunLock, check_folder, claim_folder
 
 SETTINGS, PROVENANCE, SUMMARY = "settings.json", "provenance.json", "summary.json"
@@ -107,6 +116,12 @@ class EvaluationFolder(EvaluationRows, Closeable):
     def add_row(self, row: EvaluationRow) -> None:
         append_row(self.path / RESULTS, row.to_json())
         super().add_row(row)
+
+    def sync(self) -> None:
+        """Forces answers and verdicts onto the disk, before a summary that counts them."""
+        files = (self.path / SAMPLES, self.path / RESULTS)
+        with writing(self.place):
+            force([file for file in files if file.exists()])
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
         """Writes a JSON file, whole or not at all."""
@@ -199,6 +214,8 @@ def extracted(samples: Sequence[Sample], mode: Extract) -> tuple[list[Sample], s
 
 
 def _with_program(sample: Sample, *, keep: bool) -> Sample:
+    from greenward.grading.answers import extract_code  # most files hold programs
+
     # A completion continues the prompt, which is no part of what the model wrote.
     completed = sample.code == sample.problem.starter_code + sample.text
     taken = extract_code(sample.text if completed else sample.code or "", sample.problem)
@@ -283,10 +300,11 @@ def _continued(problem: Problem, completion: str) -> str:
     LeetCodeDataset's completions repeat the class that the starter code begins.
     """
     program = problem.starter_code + completion
-    repeats = (
-        is_prose(program) and not is_prose(completion) and extract_code(completion, problem, "chat").code
-    )
-    return completion if repeats else program
+    if not is_prose(program) or is_prose(completion):
+        return program
+    from greenward.grading.answers import extract_code
+
+    return completion if extract_code(completion, problem, "chat").code else program
 
 
 def _completion(row: Row) -> str:

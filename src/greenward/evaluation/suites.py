@@ -25,7 +25,6 @@ from pathlib import Path
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import GRPORecipe, ModelRecipe
-from greenward.config.sandbox import SandboxConfig
 from greenward.config.sections import ToolsConfig
 from greenward.environments.agent import STOP_STRINGS, AgentPrompts
 from greenward.environments.prompts import (
@@ -36,14 +35,13 @@ from greenward.environments.prompts import (
     reads_input,
     tools_of,
 )
+from greenward.evaluation.grading_options import GradingOptions
 from greenward.grading.answers import Style
 from greenward.grading.edits import AnswerForm, editable_files
-from greenward.grading.judge import build_grader
 from greenward.grading.verification import failing_references, load_verified
-from greenward.problems.catalog import BUGS, FAMILIES, SHIPPED, load_suite, sources_in
-from greenward.problems.generated import MODULES
+from greenward.problems.catalog import load_suite, sources_in
+from greenward.problems.names import BUGS, FAMILIES, MODULES, REPOSITORY_TAG, SHIPPED
 from greenward.problems.problem import Problem, ProblemSet, PromptName, hole_of
-from greenward.problems.repositories import REPOSITORY_TAG
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")
 
@@ -191,12 +189,12 @@ def agent_tools(recipe: ModelRecipe | None, problems: Sequence[Problem]) -> Tool
     return tools_of(recipe) or usual
 
 
-def check_references(problems: ProblemSet, sandbox: SandboxConfig) -> tuple[str, list[str]]:
+def check_references(problems: ProblemSet, grading: GradingOptions) -> tuple[str, list[str]]:
     """Judges a suite's own solutions, which shows whether its tests and this machine can be trusted.
 
     Returns the result in one line, and a line for each solution that failed.
     """
-    with build_grader(sandbox) as grader:
+    with grading.grader() as grader:
         given = [problem for problem in grader.complete(problems) if problem.reference]
         failures = failing_references(given, grader)
     result = f"{problems.name}: {len(given) - len(failures)}/{len(given)} references pass"

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from greenward.grading.verdict import Status
+from greenward.grading.extracted import MOST_PARSED, Extracted, is_prose
 from greenward.problems.problem import Problem, hole_of, place
 from greenward.problems.python_source import (
     UNREADABLE,
@@ -147,29 +147,10 @@ _READS_INPUT = re.compile(
 _WRITES_OUTPUT = re.compile(r"\bprint\b|\bwrite(?:lines)?\b|\bstdout\b")
 _SHELL = re.compile(r"\s*(?:[$!%>]|(?:sudo )?(?:pip|python|uv|conda)3? )")
 
-_MOST_PARSED = 1 << 16  # characters
 _MOST_STARTS = 8  # lines from which on a text is tried to be a program
 _MOST_CUTS = 20  # places at which a text is cut that is not Python, before it stays as it is
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _BINDINGS = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-
-RULES = {
-    "given": "the text as it was given",
-    "label": "the answer itself",
-    "edits": "the program after the edits",
-    "workspace": "the repository as the agent left it",
-    "starter": "the starter code with the text that continues it",
-    "block": "the last block that defines the entry point",
-    "closed": "the text before the fence that closes it",
-    "body": "the last block, as the body of the starter code",
-    "last_block": "the last Python block, since none defines the entry point",
-    "program": "the last block that is a program",
-    "text": "the text from its first line of code on",
-    "joined": "with what it uses from other blocks",
-    "cut": "without what is not Python behind it",
-    "tests_dropped": "without the tests behind the entry point",
-}
-"""The rules by which programs are found, and what was done to them (`Extracted.rule`)."""
 
 
 @dataclass(frozen=True)
@@ -472,26 +453,6 @@ def holds_fence(text: str) -> bool:
     return any(_FENCE.match(line[1]) or _CODE_IN_LINE.match(line[1]) for line in _LINE.finditer(text))
 
 
-@dataclass(frozen=True)
-class Extracted:
-    """The code of an answer, or None, the reason why there is none, and the status that this is.
-
-    `files` are further files that the answer changes, with their text; None deletes one. `rule` holds the
-    names of the `RULES` that led to the code, separated by spaces.
-    """
-
-    code: str | None
-    reason: str = ""
-    status: Status = Status.NO_CODE
-    files: tuple[tuple[str, str | None], ...] = ()
-    rule: str = ""
-
-    @property
-    def answer(self) -> str | Extracted | None:
-        """What a grader is given: the code, where that is all."""
-        return self if self.files or self.status is not Status.NO_CODE else self.code
-
-
 def extract_code(text: str, problem: Problem, style: Style | None = None, begun: str = "") -> Extracted:
     """The program in a model's answer.
 
@@ -529,7 +490,7 @@ def extract_code(text: str, problem: Problem, style: Style | None = None, begun:
 
 def _parsed(text: str) -> ast.Module | None:
     """The syntax tree of a text; None for what is not Python or too long to be parsed."""
-    return parse_or_none(text) if len(text) <= _MOST_PARSED else None
+    return parse_or_none(text) if len(text) <= MOST_PARSED else None
 
 
 def continues_starter(text: str, problem: Problem) -> bool:
@@ -537,16 +498,6 @@ def continues_starter(text: str, problem: Problem) -> bool:
     name = re.escape(problem.entry_point.partition(".")[0])
     defined = name and re.search(rf"^(?:async\s+def|def|class)\s+{name}\b", text, re.MULTILINE)
     return bool(problem.starter_code) and not holds_fence(text) and not defined
-
-
-def is_prose(text: str | None) -> bool:
-    """Whether a text is no Python as it stands; of one that is too long to be parsed it is not known."""
-    return text is not None and len(text) <= _MOST_PARSED and parse_or_none(text) is None
-
-
-def explained(rule: str) -> str:
-    """The `RULES` of an answer in words."""
-    return ", ".join(RULES[name] for name in rule.split() if name in RULES)
 
 
 def _continued(text: str, problem: Problem) -> Extracted:
@@ -812,7 +763,7 @@ def _trimmed(code: str, problem: Problem, *, is_text: bool = False) -> tuple[str
 
 def _python_part(code: str, problem: Problem, *, is_text: bool) -> str | None:
     """The longest beginning that is Python and holds all that is asked for; None without one."""
-    if len(code) > _MOST_PARSED:
+    if len(code) > MOST_PARSED:
         return None
     try:
         parse(code)

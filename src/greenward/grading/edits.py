@@ -56,7 +56,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from greenward.common.errors import GreenwardError
-from greenward.grading.answers import Extracted, final_text
+from greenward.grading.answers import final_text
+from greenward.grading.extracted import Extracted
 from greenward.grading.testcases import program_changes
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Problem

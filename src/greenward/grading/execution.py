@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from greenward.common.errors import Closeable, ConfigError, GreenwardError
-from greenward.grading.answers import Extracted
+from greenward.common.text import MAX_MESSAGE_CHARS, visible
+from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.problem import Problem, ProblemSet
 from greenward.sandbox.isolation import Isolation
@@ -185,7 +186,7 @@ class ExecutionJudge(Closeable):
         """The jobs that judge an answer; None before `plan` was called for its problem, if that is needed."""
         code = answer.code
         if code is None or not code.strip():
-            found = Verdict(answer.status, (False,), error_message=answer.reason)
+            found = Verdict(answer.status, (False,), error_message=visible(answer.reason, MAX_MESSAGE_CHARS))
             return JobSet((), lambda _: found)
 
         def combine(results: Sequence[RunResult]) -> Verdict:
@@ -195,8 +196,8 @@ class ExecutionJudge(Closeable):
             return Verdict(
                 status_of(result.outcome),
                 (False,),
-                result.error_class,
-                result.error_message,
+                None if result.error_class is None else visible(result.error_class, 100),
+                visible(result.error_message, MAX_MESSAGE_CHARS),
                 cpu_seconds=result.cpu_seconds,
                 wall_seconds=result.wall_seconds,
                 layers=result.layers,

@@ -32,13 +32,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
-from greenward.config.sandbox import HttpSandboxConfig, SandboxConfig
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import (
     Answer,
     ExecutionJudge,
@@ -48,6 +46,7 @@ from greenward.grading.execution import (
     in_order,
     run_unique,
 )
+from greenward.grading.extracted import Extracted
 from greenward.grading.testcases import (
     GradingPlan,
     Mode,
@@ -64,6 +63,9 @@ from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
+
+if TYPE_CHECKING:
+    from greenward.config.sandbox import HttpSandboxConfig, SandboxConfig
 
 LEAST_TEST_SECONDS = 1.0
 TIMES_REFERENCE = 4.0

@@ -26,7 +26,7 @@ class GradedAnswer:
 
     `messages` are those that a chat prompt was made of, empty for a plain one. The token ids are what the
     policy read and wrote, empty where no policy wrote the answer. `files` are further files that the answer
-    changes (`answers.Extracted`), and `begun` is what the prompt wrote of the answer.
+    changes (`extracted.Extracted`), and `begun` is what the prompt wrote of the answer.
     """
 
     problem: Problem

@@ -12,17 +12,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from greenward.common.errors import ProblemError
-from greenward.grading.answers import Extracted
 from greenward.grading.execution import ExecutionJudge
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader, build_grader
 from greenward.grading.testcases import demand_judgeable
 from greenward.grading.verdict import Family
-from greenward.problems.catalog import BUGS, load_problems
+from greenward.problems.catalog import load_problems
 from greenward.problems.formats import refuse_test_ids
-from greenward.problems.generated import ID_PREFIX, MODULES
-from greenward.problems.mutation import bug_kind
-from greenward.problems.problem import Problem, ProblemSet, first_shared, original_id, shared_problems
-from greenward.problems.repositories import PLANTED
+from greenward.problems.names import BUGS, FAMILY_PREFIX, MODULES, PLANTED
+from greenward.problems.problem import (
+    Problem,
+    ProblemSet,
+    bug_kind,
+    first_shared,
+    original_id,
+    shared_problems,
+)
 from greenward.problems.rows import BadRow
 
 if TYPE_CHECKING:
@@ -185,7 +190,7 @@ def verify_references(
     """
     if not recipe.problems.verify_references:
         return 0
-    made = (ID_PREFIX, f"{MODULES}/")
+    made = (FAMILY_PREFIX, f"{MODULES}/")
     sets = ([p for p in one if p.reference and not p.task_id.startswith(made)] for one in problem_sets)
     given = list(chain.from_iterable(one[:most] for one in sets))
     if failing := failing_references(given, grader):

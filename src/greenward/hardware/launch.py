@@ -23,18 +23,6 @@ from greenward.config.loading import GridRun, shipped_folder
 from greenward.runs.files import writing
 from greenward.runs.output import claim_folder
 
-# `python -m` and `python -c` look into the working folder first, which may be somebody else's.
-_RUN = (
-    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
-
-
-def python_module(name: str, *arguments: str) -> list[str]:
-    """The command that runs the module `name` with these arguments."""
-    return [sys.executable, "-c", _RUN, name, *arguments]
-
-
 SHUTDOWN_SECONDS = 300
 """How long processes may take to end the step that they are in, and write a checkpoint, after Ctrl-C."""
 

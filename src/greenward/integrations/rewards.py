@@ -12,8 +12,9 @@ from greenward.api import load_problems
 from greenward.common.errors import RewardError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import question
-from greenward.grading.answers import Extracted, begun_thought, extract_code, final_text
+from greenward.grading.answers import begun_thought, extract_code, final_text
 from greenward.grading.edits import edited_program, extract_edited, form_of, holds_edits
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine

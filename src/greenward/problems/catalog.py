@@ -35,13 +35,12 @@ from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from greenward.common.errors import ProblemError
 from greenward.common.files import expects
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import load_keys
-from greenward.config.generated import BugsConfig, FamiliesConfig
 from greenward.problems.contests import (
     APPS,
     CODE_CONTESTS,
@@ -65,20 +64,16 @@ from greenward.problems.formats import (
     SIMPLE_JSON,
     load_json,
 )
-from greenward.problems.generated import MODULES, generate, generated_modules, split
-from greenward.problems.mutation import repair_candidates
+from greenward.problems.names import BUGS, FAMILIES, MODULES, PLANTED, REPOSITORY_SETS, SHIPPED
 from greenward.problems.problem import Assertion, Case, Check, Comparison, InProcess, Problem, ProblemSet
 from greenward.problems.python_source import parse
-from greenward.problems.repositories import (
-    PLANTED,
-    REPOSITORY_SETS,
-    SWE_BENCH,
-    planted_candidates,
-    shipped_repositories,
-)
+from greenward.problems.repositories import SWE_BENCH, planted_candidates, shipped_repositories
 from greenward.problems.rows import DATA, BadRow, Format, Row, read_problems, read_rows, read_text
 from greenward.runs.files import write_atomically, writing
 from greenward.tasks import FORMATS, SOURCES, load
+
+if TYPE_CHECKING:
+    from greenward.config.generated import BugsConfig, FamiliesConfig
 
 DATA_VARIABLE = "GREENWARD_DATA"
 CACHE_VARIABLE = "GREENWARD_CACHE"
@@ -311,10 +306,6 @@ def _split_pytest_file(module: ast.Module) -> tuple[str, tuple[str, ...]]:
 
 
 Part = Literal["train", "held_out"]
-FAMILIES = "families"
-BUGS = "bugs:"
-SHIPPED = ("classic_training", "classic_evaluation")
-_ONE_BUG_EACH = BugsConfig()
 _SPARE_BUGS = 3  # further candidates, for bugs that no test finds
 
 
@@ -393,7 +384,7 @@ def load_problems(
     families: FamiliesConfig,
     part: Part,
     *,
-    bugs: BugsConfig = _ONE_BUG_EACH,
+    bugs: BugsConfig | None = None,
     skip_bad_rows: bool = False,
 ) -> ProblemSet:
     """The problems that a recipe's `problems.train` or `problems.held_out` names.
@@ -406,7 +397,11 @@ def load_problems(
     if part not in get_args(Part):
         raise ProblemError(f"part: expected {' or '.join(get_args(Part))}, found {part!r:.100}.")
     if source.startswith(BUGS):
+        from greenward.config.generated import BugsConfig
+        from greenward.problems.mutation import repair_candidates
+
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
+        bugs = bugs or BugsConfig()
         candidates = repair_candidates(originals, per_problem=bugs.per_problem + _SPARE_BUGS, seed=bugs.seed)
         if not candidates:
             raise ProblemError(
@@ -415,6 +410,9 @@ def load_problems(
             )
         return candidates
     if source.startswith(PLANTED):
+        from greenward.config.generated import BugsConfig
+
+        bugs = bugs or BugsConfig()
         return planted_candidates(source[len(PLANTED) :], per_module=4 * bugs.per_problem, seed=bugs.seed)
     if source == FAMILIES:
         return _split_families(families)[part]
@@ -606,12 +604,16 @@ def _format_of(path: Path) -> Format:
 
 @lru_cache(maxsize=1)
 def _split_families(config: FamiliesConfig) -> dict[str, ProblemSet]:
+    from greenward.problems.generated import generate, split
+
     train, held_out = split(generate(config), config.held_out, config.seed)
     return {"train": train, "held_out": held_out}
 
 
 @lru_cache(maxsize=1)
 def _split_modules(config: FamiliesConfig) -> dict[str, ProblemSet]:
+    from greenward.problems.generated import generated_modules
+
     sides = _split_families(config)
     train, held_out = generated_modules(sides["train"], sides["held_out"])
     return {"train": train, "held_out": held_out}

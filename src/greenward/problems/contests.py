@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import pickletools
 import re
 import zlib
 from collections.abc import Iterator
@@ -455,6 +454,8 @@ def unpacked_tests(packed: str) -> str:
         raise ProblemError(f"is neither JSON nor base64 of zlib: {error}") from None
     if not stream.eof:
         raise ProblemError(f"unpacks to more than {MAX_TEST_BYTES >> 20} MB, or is cut short")
+    import pickletools  # few files hold a pickle
+
     texts: list[str] = []
     try:
         for instruction, argument, _ in pickletools.genops(content):

@@ -67,8 +67,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from greenward.common.errors import ProblemError
-from greenward.problems.mining import RUNNER, run_by_runner, sandboxed
-from greenward.problems.mutation import KIND_TAG
+from greenward.problems.names import KIND_TAG
 from greenward.problems.problem import (
     Assertion,
     Case,
@@ -94,6 +93,7 @@ from greenward.problems.python_source import (
     starter_code,
 )
 from greenward.problems.rows import Format, Row, read_problems, read_programs
+from greenward.problems.sandboxed_suites import RUNNER, run_by_runner, sandboxed
 from greenward.runs.files import write_atomically
 
 

@@ -23,13 +23,16 @@ from enum import Enum
 from functools import cache
 from itertools import islice, pairwise
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from greenward.common.errors import ProblemError
-from greenward.config.generated import FamiliesConfig
 from greenward.problems.mining import LeftOut, SourceFile, SourceTree, masked_functions, masked_problem
+from greenward.problems.names import FAMILIES, FAMILY_PREFIX, MODULES
 from greenward.problems.problem import Case, Comparison, Doctest, Problem, ProblemSet, stable_hash
 from greenward.problems.rows import read_table
+
+if TYPE_CHECKING:
+    from greenward.config.generated import FamiliesConfig
 
 
 class Kind(str, Enum):
@@ -90,7 +93,6 @@ OPERATIONS_TAKING: dict[Kind, tuple[Operation, ...]] = {
 
 
 ENTRY_POINT = "solve"
-ID_PREFIX = "families/"
 
 # What a wrong expression may raise on the values of the generated problems.
 _EXCEPTIONS = (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError)
@@ -105,10 +107,10 @@ class Composition:
     @classmethod
     def of(cls, task_id: str) -> Composition:
         """The composition that a task id such as `families/keep_even+sum` names. Raises `ProblemError`."""
-        names = task_id.removeprefix(ID_PREFIX).split("+")
-        if not task_id.startswith(ID_PREFIX) or not all(name in OPERATIONS for name in names):
+        names = task_id.removeprefix(FAMILY_PREFIX).split("+")
+        if not task_id.startswith(FAMILY_PREFIX) or not all(name in OPERATIONS for name in names):
             raise ProblemError(
-                f"expected the id of a generated problem ({ID_PREFIX}<operation>+…), found {task_id!r}.",
+                f"expected the id of a generated problem ({FAMILY_PREFIX}<operation>+…), found {task_id!r}.",
                 remedy="Only generated problems have examples; for others, set warm_start.data to a file.",
             )
         return cls(tuple(OPERATIONS[name] for name in names))
@@ -123,7 +125,7 @@ class Composition:
 
     @property
     def task_id(self) -> str:
-        return ID_PREFIX + "+".join(operation.name for operation in self.operations)
+        return FAMILY_PREFIX + "+".join(operation.name for operation in self.operations)
 
     @property
     def specification(self) -> str:
@@ -310,7 +312,6 @@ def _draw_uneven(kind: Kind, rng: random.Random) -> Any:
     return "".join(rng.choices(_CHARACTERS, k=rng.randint(0, 14)))
 
 
-MODULES = "modules"
 FUNCTIONS_PER_MODULE = 3
 CONTEXT_CHARS = 320
 # A helper is called by one of these verbs, none of which says what it does.
@@ -350,7 +351,7 @@ def generated_modules(train: ProblemSet, held_out: ProblemSet) -> tuple[ProblemS
     known = held_out.filter(lambda one: _second(one) in asked)
     new = _modules(known, [helper for helper in HELPERS if helper in used], is_new=True)
     trained, tested = ([one for module in side for one in _problems_of(module)] for side in (modules, new))
-    names = [problems.name.replace("families", MODULES) for problems in (train, held_out)]
+    names = [problems.name.replace(FAMILIES, MODULES) for problems in (train, held_out)]
     return ProblemSet(trained, name=names[0]), ProblemSet(tested, name=names[1])
 
 
@@ -421,7 +422,7 @@ def _problems_of(module: _Module) -> Iterator[Problem]:
             and (helper in new_helpers(expressions[1])) == module.is_new
             and any(chain.fails(expressions, one.args[0], one.expected) for one in original.cases)
         ]
-        task_id = f"{MODULES}/{original.task_id.removeprefix(ID_PREFIX)}"
+        task_id = f"{MODULES}/{original.task_id.removeprefix(FAMILY_PREFIX)}"
         yield replace(made, task_id=task_id, columns={"wrong_bodies": wrong})
 
 

@@ -14,7 +14,6 @@ import ast
 import errno
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -36,15 +35,17 @@ from typing import Any
 from greenward.common.errors import ProblemError
 from greenward.common.files import read_untrusted
 from greenward.common.text import visible
-from greenward.problems.problem import Doctest, InProcess, Problem
+from greenward.problems.problem import Doctest, Problem
 from greenward.problems.python_source import (
     UNREADABLE,
     FunctionNode,
     first_line,
+    module_of,
     parse,
     qualified_functions,
     source_lines,
 )
+from greenward.problems.sandboxed_suites import RUNNER, run_by_runner, sandboxed
 
 _ACTIONS = (ast.If, ast.For, ast.While, ast.With, ast.Expr)
 _FEW_LINES = 2  # that are shown as a whole, unless they do something
@@ -322,10 +323,10 @@ class SourceTree:
         """The first file of each place."""
         return {file.place: file for file in reversed(self.files)}
 
-
-def module_of(place: str) -> str:
-    """The dotted name of the module at a place."""
-    return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    def module(self, name: str) -> SourceFile | None:
+        """The file of the module, or of the package, with this dotted name."""
+        path = name.replace(".", "/")
+        return self.by_place.get(f"{path}.py") or self.by_place.get(f"{path}/__init__.py")
 
 
 @lru_cache(maxsize=8)
@@ -506,46 +507,6 @@ def _first_line(text: str) -> str:
     return visible(next(filter(None, map(str.strip, text.splitlines())), ""), MAX_FACT_CHARS)
 
 
-_RUNNER_MODULE = "__import__('greenward_tests')"
-_PASSES = f"{_RUNNER_MODULE}.passes"
-_RUNNERS_CALL = re.compile(
-    re.escape(_PASSES) + r"\((?:.*?expected it to pass, raised AssertionError: (.*)|'([^']*)'\))", re.DOTALL
-)
-RUNNER, TRACER = "greenward_tests.py", "greenward_trace.py"
-
-
-def sandboxed(name: str) -> str:
-    """The text of a program that runs in the sandbox beside a suite."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def traced_rows(printed: str) -> Iterator[Any]:
-    """The rows that `TRACER` printed, and whatever JSON the tests printed."""
-    for line in printed.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        yield row
-
-
-def run_by_runner(names: Sequence[str], demand: str = "passes") -> dict[str, Any]:
-    """The fields of a problem that is judged by these tests, which `RUNNER` among its test files runs.
-
-    `demand` is the function of `RUNNER` that says of each whether it has ended as it should.
-    """
-    return {
-        "setup_code": f"{_RUNNER_MODULE}.run({list(names)!r})",
-        "tests": tuple(InProcess(f"{_RUNNER_MODULE}.{demand}({name!r})") for name in names),
-    }
-
-
-def without_runner(failure: str) -> str:
-    """What a failing test of `run_by_runner` says, without the call of the runner."""
-    found = _RUNNERS_CALL.match(failure)
-    return failure if found is None else found[1] or f"{found[2]}{failure[found.end() :]}"
-
-
 def suites_of(file: SourceFile, tree: SourceTree) -> list[str]:
     """The tests that may call the functions of a file: places of files, or modules of the installed tests.
 
@@ -605,18 +566,52 @@ def dependencies(files: Iterable[SourceFile]) -> set[str]:
 def _imported(file: SourceFile) -> tuple[str, ...]:
     """The absolute names of all that a file may import; of `from a import b` both `a` and `a.b`."""
     names: dict[str, None] = {}
-    package = file.module.split(".")
-    package = package if file.place.endswith("__init__.py") else package[:-1]
     for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Import):
             names.update((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
+            origin = _origin(file, node)
             names[origin] = None
             names.update((f"{origin}.{alias.name}".lstrip("."), None) for alias in node.names)
     names.pop("", None)
     return tuple(names)
+
+
+def _origin(file: SourceFile, node: ast.ImportFrom) -> str:
+    """The absolute name of the module that names are imported from."""
+    package = file.module.split(".")
+    package = package if file.place.endswith("__init__.py") else package[:-1]
+    base = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+_MOST_IMPORTS = 8  # by which a class is found
+
+
+def find_class(
+    name: str, file: SourceFile, tree: SourceTree, imports: int = _MOST_IMPORTS
+) -> tuple[SourceFile, ast.ClassDef] | None:
+    """The class that a dotted name stands for in a file, with the file that defines it.
+
+    It is defined there at top level or imported from another file of the tree, by name and not by `*`.
+    """
+    origin: SourceFile | None
+    for node in reversed(_parsed(file).body):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return file, node
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) and imports else ():
+            known_as = alias.asname or alias.name
+            inner = name.removeprefix(f"{known_as}.")
+            if isinstance(node, ast.ImportFrom) and name == known_as:
+                origin, inner = tree.module(_origin(file, node)), alias.name
+            elif inner == name:
+                continue
+            elif isinstance(node, ast.ImportFrom):
+                origin = tree.module(f"{_origin(file, node)}.{alias.name}".lstrip("."))
+            else:
+                origin = tree.module(alias.name)
+            return None if origin is None else find_class(inner, origin, tree, imports - 1)
+    return None
 
 
 def _parsed(file: SourceFile) -> ast.Module:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TypeVar
 
-from greenward.problems.problem import MUTANT_TAG, Problem, ProblemSet, stable_hash
+from greenward.problems.names import KIND_TAG, MUTANT_TAG
+from greenward.problems.problem import Problem, ProblemSet, stable_hash
 from greenward.problems.python_source import function_named, parse, parse_or_none
 
 # What takes the place of a node: another node, or any number of statements.
@@ -248,7 +249,6 @@ def _integer(expression: ast.expr) -> int | None:
 
 
 MAX_MUTANT_CHARS = 64 << 20
-KIND_TAG = "bug:"
 
 # Fields of nodes that declare a program's interface and do not compute anything.
 _DECLARING = ("args", "annotation", "returns", "decorator_list", "type_params", "bases")
@@ -267,11 +267,6 @@ def repair_candidates(problems: ProblemSet, *, per_problem: int, seed: int) -> P
     """
     candidates = (_candidates(problem, per_problem, seed) for problem in problems)
     return problems.with_problems(chain.from_iterable(candidates), name=f"{problems.name}/bugs")
-
-
-def bug_kind(problem: Problem) -> str:
-    """The kind of the bug, a key of `KINDS`, or the suite's name for it; empty when unknown."""
-    return next((tag[len(KIND_TAG) :] for tag in problem.tags if tag.startswith(KIND_TAG)), "")
 
 
 def _candidates(problem: Problem, count: int, seed: int) -> Iterator[Problem]:

@@ -17,12 +17,11 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from greenward.common.errors import ProblemError
+from greenward.problems.names import KIND_TAG, MUTANT_TAG
 from greenward.problems.python_source import FunctionNode, parse_or_none, qualified_functions, source_lines
 
 PromptName = Literal["greenward", "evalplus", "livecodebench", "bigcodebench", "bigcodebench-instruct"]
 """The prompts with which problems are put (`environments.prompts`): ours and published ones."""
-GIVEN = "python:"
-"""Begins the name of a set of problems that a program gave, which no other process can read."""
 Rule = Literal["equal", "same_set", "not_none", "equal_or_in_list"]
 
 
@@ -379,12 +378,14 @@ class ProblemSet(Sequence[Problem]):
         return ProblemSet(problems, name=name or self.name, skipped=self.skipped)
 
 
-MUTANT_TAG = "mutant"
-
-
 def original_id(problem: Problem) -> str:
     """The id of the problem whose program was mutated; a problem's own id if it is no mutant."""
     return problem.task_id.rpartition("#")[0] if MUTANT_TAG in problem.tags else problem.task_id
+
+
+def bug_kind(problem: Problem) -> str:
+    """The kind of the bug, a key of `mutation.KINDS`, or the suite's name for it; empty when unknown."""
+    return next((tag[len(KIND_TAG) :] for tag in problem.tags if tag.startswith(KIND_TAG)), "")
 
 
 def first_shared(shared: Mapping[str, str]) -> str:

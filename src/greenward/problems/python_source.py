@@ -24,6 +24,11 @@ MAX_PARSED_CHARS = 20_000
 _PARSING = threading.Lock()
 
 
+def module_of(place: str) -> str:
+    """The dotted name of the module at a place."""
+    return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def parse(source: str) -> ast.Module:
     """The syntax tree of a program, without warnings about its escape sequences.
 

@@ -24,18 +24,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from greenward.common.errors import ProblemError, RepositoryError, SandboxError
-from greenward.problems.mining import RUNNER, module_of, read_python_files, run_by_runner, sandboxed
-from greenward.problems.mutation import KIND_TAG, mutants, normalised
-from greenward.problems.problem import MUTANT_TAG, Assertion, Problem, ProblemSet, stable_hash
-from greenward.problems.python_source import FunctionNode, parse_or_none
+from greenward.problems.names import (
+    KIND_TAG,
+    MUTANT_TAG,
+    PLANTED,
+    REPOSITORIES,
+    REPOSITORY_TAG,
+)
+from greenward.problems.problem import Assertion, Problem, ProblemSet, stable_hash
+from greenward.problems.python_source import FunctionNode, module_of, parse_or_none
 from greenward.problems.rows import DATA, Format, Row
+from greenward.problems.sandboxed_suites import RUNNER, run_by_runner, sandboxed
 from greenward.runs.repository import MAX_FILE_BYTES, Repository
 from greenward.sandbox.inside.files import check_files, module_name
 
-REPOSITORIES, REPOSITORY_TAG = "repositories", "repository"
-REPOSITORY_SETS = (REPOSITORIES, f"{REPOSITORIES}:train", f"{REPOSITORIES}:test")
 _TEST_PACKAGES = ("shop", "settings")  # all tasks of a package are in one part, whose code they share
-PLANTED = "planted:"
 FAILING_TESTS = "failing_tests"  # a column: how many of the tests, the first ones, the bug breaks
 _FIELDS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
@@ -168,6 +171,9 @@ def planted_candidates(folder: str, *, per_module: int, seed: int) -> ProblemSet
     Which bugs a test finds, and whether the package passes without them, only its tests tell
     (`grading.verification`). Raises `ProblemError` for a folder without Python files or without such tests.
     """
+    from greenward.problems.mining import read_python_files
+    from greenward.problems.mutation import mutants, normalised
+
     root = Path(folder)
     found = sorted(read_python_files(root) if root.is_dir() else (), key=lambda one: one[0].split("/"))
     files = {path: text for path, text in found if isinstance(text, str)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from greenward.common.errors import ProblemError
-from greenward.common.files import UNEXPECTED, read_file, read_parquet
+from greenward.common.files import UNEXPECTED, read_file
 from greenward.common.parsing import check_nesting, check_values
 from greenward.common.text import visible
 from greenward.problems.problem import Problem, ProblemSet
@@ -169,6 +169,8 @@ def read_rows(
     if not path.is_file():
         raise ProblemError(f"{path}: there is no such file.", remedy=remedy)
     if path.suffix == ".parquet":
+        from greenward.common.parquet import read_parquet
+
         for number, values in enumerate(read_parquet(ProblemError, path), start=1):
             yield Row(path, number, 0, values)
         return

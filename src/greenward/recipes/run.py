@@ -22,6 +22,7 @@ import torch
 
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, EngineError, RewardError, TrainingStopped
+from greenward.common.terminal import echo
 from greenward.common.text import load_keys
 from greenward.config.loading import convert, dump, preset_line, with_defaults
 from greenward.config.recipe import (
@@ -776,7 +777,7 @@ def show_report(output: Path, *, quiet: bool) -> None:
     paths = write_report(report, output)
     if not quiet:
         print_report(report)
-        print(f"Report: {paths['html']}")
+        echo(f"Report: {paths['html']}")
 
 
 def dry_run(
@@ -787,17 +788,17 @@ def dry_run(
     """Check the recipe; then print it as resolved, the model's size and the first prompt; train nothing."""
 
     def warn(line: str) -> None:
-        print(f"warning: {line}")
+        echo(f"warning: {line}")
 
-    task, reader = check_recipe(recipe, given, functions, say=print, warn=warn, fetch=True)
+    task, reader = check_recipe(recipe, given, functions, say=echo, warn=warn, fetch=True)
     sizes: list[str] = []
     if isinstance(recipe, ModelRecipe):
         policy = build_policy(recipe, task.texts, reader)
         sizes = [*check_memory(recipe)[0], preset_line(recipe) or "", training_memory(policy)]
-    print(f"{recipe.name}: good.\n\n{dump(recipe)}")
+    echo(f"{recipe.name}: good.\n\n{dump(recipe)}")
     for line in filter(None, sizes):
-        print(f"# {line}")
-    print(task.sample(reader))
+        echo(f"# {line}")
+    echo(task.sample(reader))
 
 
 def training_memory(policy: Policy) -> str:

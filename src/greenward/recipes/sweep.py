@@ -22,11 +22,11 @@ from typing import IO, Any
 from greenward.common import interruption
 from greenward.common.errors import ConfigError, RunError, SandboxError
 from greenward.common.interruption import POLL_SECONDS, Stopped
+from greenward.common.processes import python_module
 from greenward.config.loading import has_key, load_recipe, resolved_grid, with_defaults
 from greenward.config.recipe import GRPORecipe, Recipe
 from greenward.evaluation.session import MOST_LOST
 from greenward.hardware.detection import this_machine
-from greenward.hardware.launch import python_module
 from greenward.recipes.leaving import leaving_line
 from greenward.recipes.run import check_needs, refuse_both, show_report
 from greenward.reports.runs import ALGORITHM_LABELS, max_lost_share, read_runs

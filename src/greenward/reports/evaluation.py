@@ -12,6 +12,7 @@ import click
 
 from greenward.common.errors import RunError
 from greenward.common.files import expects
+from greenward.common.terminal import echo
 from greenward.common.text import visible
 from greenward.reports.document import (
     AnsweredTask,
@@ -231,21 +232,21 @@ def print_comparison(found: PairedComparison) -> None:
     click.secho(visible(found.claim), bold=True)
     for side, name, rate in (("A", found.name_a, found.a), ("B", found.name_b, found.b)):
         interval = f"[{rate.low:.1%}, {rate.high:.1%}]"
-        click.echo(visible(f"  {side}           pass@{found.k} {rate.value:6.1%} {interval:16} {name}"))
+        echo(f"  {side}           pass@{found.k} {rate.value:6.1%} {interval:16} {name}")
     points = found.difference
     interval = f"[{100 * points.low:+.1f}, {100 * points.high:+.1f}]"
-    click.echo(f"  difference  {100 * points.value:+.1f} points, 95 % interval {interval}")
+    echo(f"  difference  {100 * points.value:+.1f} points, 95 % interval {interval}")
     if found.mid_p is not None:
-        click.echo(f"  mid-p       {found.mid_p:.2g}")
+        echo(f"  mid-p       {found.mid_p:.2g}")
     power = "(power 80 %, alpha 5 %)"
     if found.detectable is None:
-        click.echo(f"  {found.problems} problems are too few to show any difference {power}")
+        echo(f"  {found.problems} problems are too few to show any difference {power}")
     else:
         least = f"the smallest difference that these {found.problems} problems can show {power}"
-        click.echo(f"  {least}: {100 * found.detectable:.1f} points")
+        echo(f"  {least}: {100 * found.detectable:.1f} points")
     for label, ids in (("won by B", found.won), ("lost by B", found.lost)):
         more = f" … and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-        click.echo(visible(f"  {label:11} {len(ids)}  {' '.join(ids[:_SHOWN_IDS])}{more}".rstrip()))
+        echo(f"  {label:11} {len(ids)}  {' '.join(ids[:_SHOWN_IDS])}{more}".rstrip())
 
 
 def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
@@ -254,9 +255,9 @@ def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
     unfit = [trial for trial in report.false_refusals if trial.detail and not report.told_apart]
     if report.says_nothing:
         click.secho("It never told right from wrong: is the data of the shape it expects?", bold=True)
-        click.echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
+        echo("--signature, --ground-truth, --data-source and --column change the data (docs/audit.md).")
         given = ", ".join(sorted({str(trial.score) for trial in report.honest})[:5])
-        click.echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
+        echo(f"It gave {given} to {len(report.honest)} right answers, and no more to wrong ones.")
     else:
         verdict = "Sound" if report.sound else "NOT SOUND"
         counts = f"accepted {len(report.accepted)} of {len(report.cheats)} wrong or cheating answers"
@@ -266,31 +267,27 @@ def print_audit(report: AuditReport, *, show_all: bool = False) -> None:
         if report.pairs:
             counts += f", {len(report.pairs)} pairs in the wrong order"
         click.secho(visible(f"{verdict}{kinds and f', {kinds}'}: {counts}."), bold=True)
-    click.echo(visible(f"{report.function}: {report.signature} signature, {report.presentation}"))
+    echo(f"{report.function}: {report.signature} signature, {report.presentation}")
     if report.left_out:
-        click.echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
+        echo(f"Left out: tasks of {report.left_out}, where no right answer scored above a wrong one.")
     if not (report.told_apart or report.says_nothing):
-        click.echo("No right answer scored above a wrong one of the same form.")
+        echo("No right answer scored above a wrong one of the same form.")
     if unfit:
-        click.echo(visible(f"  {unfit[0].answer} was refused: {unfit[0].detail}"))
+        echo(f"  {unfit[0].answer} was refused: {unfit[0].detail}")
     for finding in report.findings:
         of = f" ({finding.count} of {finding.of})" if finding.of > 1 else ""
-        click.echo(visible(f"  {finding.kind.value}{of}: {finding.why}"))
+        echo(f"  {finding.kind.value}{of}: {finding.why}")
         if finding.example:
-            click.echo(visible(f"    {finding.example}"))
+            echo(f"    {finding.example}")
     if report.spellings:
         usual = [trial for trial in report.spellings if trial.family == "spelling"]
         refused = ", ".join(trial.answer for trial in report.refused_spellings[:4])
         shown = f": {refused} …" if refused else ""
-        click.echo(
-            visible(
-                f"Spellings of right values: {len(report.refused_spellings)} of {len(usual)} refused{shown}"
-            )
-        )
+        echo(f"Spellings of right values: {len(report.refused_spellings)} of {len(usual)} refused{shown}")
     if show_all:
         _print_trials(report)
     elif not report.sound:
-        click.echo("--all shows every answer that was judged wrongly, and --json every answer.")
+        echo("--all shows every answer that was judged wrongly, and --json every answer.")
 
 
 def _print_trials(report: AuditReport) -> None:
@@ -305,12 +302,12 @@ def _print_trials(report: AuditReport) -> None:
             click.secho(f"\n{heading}: {len(trials)}", bold=True)
         for family in dict.fromkeys(trial.family for trial in trials):
             members = [trial for trial in trials if trial.family == family]
-            click.echo(f"  {family}: {members[0].why}")
+            echo(f"  {family}: {members[0].why}")
             for trial in members:
                 outcome = click.style(f"{trial.outcome.value:8}", fg=_COLOURS.get(trial.outcome.value))
                 detail = f" ({trial.detail})" if trial.detail else ""
-                click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")
+                echo(f"    {outcome} {trial.answer}, {trial.task_id}{detail}")
     if report.pairs:
         click.secho(f"\nPairs in the wrong order: {len(report.pairs)}", bold=True)
     for pair in report.pairs:
-        click.echo(visible(f"    {pair}"))
+        echo(f"    {pair}")

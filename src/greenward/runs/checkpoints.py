@@ -50,12 +50,12 @@ def save_checkpoint(
     Those that are pinned are kept as well, and `spaced` older ones at logarithmic distances. With
     `keep_best`, the one that `find_checkpoint` calls the best stays, too.
 
-    The metrics written so far are forced to disk first, so that a checkpoint never stands without the rows
-    before it. Once a stop was asked for, nothing is forced to disk, and the checkpoint before is kept in any
-    case: should the power fail, the manifest tells a damaged one. Raises `RunError` when the file system
-    refuses; earlier checkpoints are untouched.
+    The rows of the steps so far (metrics, predictions, prompts) are forced to disk first, so that a
+    checkpoint never stands without them. Once a stop was asked for, nothing is forced to disk, and the
+    checkpoint before is kept in any case: should the power fail, the manifest tells a damaged one. Raises
+    `RunError` when the file system refuses; earlier checkpoints are untouched.
     """
-    run.metrics.sync()
+    run.sync()
     final = run.checkpoints / step_name(step)
     temporary = run.checkpoints / temporary_name(final)
     for leftover in run.checkpoints.glob(".step_*"):  # half written or half deleted when a run was killed

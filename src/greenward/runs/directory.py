@@ -139,12 +139,6 @@ class StepFile:
             write_rows(self.path, kept)
         self.last_step = kept[-1]["step"] if kept else None
 
-    def sync(self) -> None:
-        """Force the rows onto the disk (before a checkpoint that relies on them)."""
-        if self.path.exists():
-            with writing(str(self.path)):
-                force([self.path])
-
     def _append(self, row: Mapping[str, Any]) -> None:
         append_row(self.path, row)
         self.last_step = row["step"]
@@ -333,6 +327,12 @@ class RunDirectory(Closeable):
         for file in (self.metrics, self.predictions, self.prompts):
             file.truncate_after(step)
 
+    def sync(self) -> None:
+        """Force the rows of all steps onto the disk, before a checkpoint that relies on them."""
+        files = (self.metrics.path, self.predictions.path, self.prompts.path)
+        with writing(str(self.path)):
+            force([*(file for file in files if file.exists()), self.path])
+
     def close(self) -> None:
         """Let others write the run."""
         self._lock.release()
@@ -346,7 +346,7 @@ class _Dropped:
     def add(self, *_: Any) -> str:
         return ""
 
-    sync = truncate_after = append
+    truncate_after = append
 
 
 class FollowedRun(RunDirectory):
@@ -363,7 +363,7 @@ class FollowedRun(RunDirectory):
 
     def _drop(self, *_: Any, **__: Any) -> None: ...
 
-    add_provenance = write_rollouts = write_tokens = truncate_after = close = _drop
+    add_provenance = write_rollouts = write_tokens = truncate_after = sync = close = _drop
 
 
 def has_steps(path: Path) -> bool:

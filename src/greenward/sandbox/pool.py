@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
@@ -275,6 +275,22 @@ class LocalExecutor(Closeable):
 def _remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.rmdir(folder)
+
+
+StartingExecutor = Future[LocalExecutor]
+"""An executor that is ready soon: its result, or the error for which there is none."""
+
+
+@contextlib.contextmanager
+def starting_executor(workers: int, *, require: Level, packages: Sequence[str]) -> Iterator[StartingExecutor]:
+    """A `LocalExecutor` that starts while the caller goes on, and is closed at the end."""
+    with ThreadPoolExecutor(1, thread_name_prefix="greenward-starting") as thread:
+        starting = thread.submit(LocalExecutor, workers, require=require, packages=packages)
+        try:
+            yield starting
+        finally:
+            if starting.exception() is None:
+                starting.result().close()
 
 
 def inspect_sandbox() -> tuple[Isolation, float]:

@@ -34,8 +34,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from greenward.common.errors import Closeable, SandboxError
-from greenward.sandbox.inside.files import check_files
-from greenward.sandbox.inside.worker import RESULT_BYTES
+from greenward.sandbox.inside.files import RESULT_BYTES, check_files
 from greenward.sandbox.isolation import CORE_LAYERS, Layer, level_of
 from greenward.sandbox.protocol import CheckedLimits, Outcome
 from greenward.sandbox.workers import NoNamespaces, WorkerLost, WorkerNotStarted

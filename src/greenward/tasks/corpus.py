@@ -23,8 +23,9 @@ from greenward.environments.agent import AgentPrompts, demonstration
 from greenward.environments.prompts import PromptRenderer
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import Tokenizer
-from greenward.problems.generated import ID_PREFIX, Composition
+from greenward.problems.generated import Composition
 from greenward.problems.mutation import mutants
+from greenward.problems.names import FAMILY_PREFIX
 from greenward.problems.problem import Problem, ProblemSet, begun_function, hole_of, stable_hash
 from greenward.problems.rows import Row, read_rows
 from greenward.training.protocols import Example
@@ -76,7 +77,7 @@ def texts_to_tokenize(problems: Iterable[Problem]) -> Iterator[str]:
         yield problem.reference
         if problem.buggy_code:
             yield problem.buggy_code
-        elif problem.task_id.startswith(ID_PREFIX):
+        elif problem.task_id.startswith(FAMILY_PREFIX):
             for bodies in failing_bodies(problem).values():
                 yield from (problem.starter_code + body for body in bodies)
         elif hole_of(problem) is not None:

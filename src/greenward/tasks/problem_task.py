@@ -263,7 +263,8 @@ class ProblemTask(Task):
         from greenward.grading.reward_terms import try_rewards
         from greenward.grading.user_rewards import MADE_UP
         from greenward.grading.verification import verify_references
-        from greenward.problems.catalog import BUGS, GENERATED
+        from greenward.problems.catalog import GENERATED
+        from greenward.problems.names import BUGS
 
         with self.judge() as judge:
             if not self.labelled:

@@ -33,7 +33,6 @@ process, and is asked for by all processes at once.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import warnings
@@ -47,6 +46,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from greenward.common.errors import CheckpointError, ConfigError, PeerError
+from greenward.common.terminal import echo
 from greenward.models.decoder import Decoder
 from greenward.models.policy import Policy
 from greenward.rollouts.protocols import Episode
@@ -252,7 +252,7 @@ class _Watch(threading.Thread):
                 reason = f"process {self._next} gave no sign of life for {missed * POLL_SECONDS:.0f} seconds"
             if self.over.wait(POLL_SECONDS):  # this process was ending, or raises the reason itself
                 return
-            print(f"Error: process {self._number} stops: {reason}", file=sys.stderr, flush=True)
+            echo(f"Error: process {self._number} stops: {reason}", err=True)
             os._exit(1)
 
 

@@ -12,7 +12,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
@@ -21,6 +20,7 @@ from typing import Any
 from greenward import __version__
 from greenward.common.errors import GreenwardError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, leads_out, lines, open_file
+from greenward.common.parquet import has_pyarrow
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import visible
 from greenward.diagnostics.readers.answers import (
@@ -69,7 +69,7 @@ def keep_answers(folder: Path, within: Path, out: Path, seconds: float) -> dict[
     found = sources(folder, within)
     kept = _Kept(folder, out)
     kept.drop_all_but(found)
-    if any(one.suffix == ".parquet" for files in found.values() for one in files) and not _has_pyarrow():
+    if any(one.suffix == ".parquet" for files in found.values() for one in files) and not has_pyarrow():
         said = (
             "The answers are in parquet files, which need pyarrow: pip install pyarrow, and start this again."
         )
@@ -85,13 +85,6 @@ def keep_answers(folder: Path, within: Path, out: Path, seconds: float) -> dict[
     kept.write()
     left = len(found) - done if kept.is_full else 0
     return {"share": (done + left) / max(1, len(found)), "problems": kept.problems(left)}
-
-
-def _has_pyarrow() -> bool:
-    try:
-        return find_spec("pyarrow") is not None
-    except ValueError:  # it was hidden
-        return False
 
 
 class _Kept:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from typing import Any
+
+from greenward.common.processes import python_module
 
 SECONDS_FOR_ONE = 600.0  # of a worker that does not answer; on a busy machine it may wait long
 
@@ -30,7 +31,7 @@ class WorkerProcess:
                 raise OSError("The server ends.")
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "greenward.ui.worker"],
+                    python_module("greenward.ui.worker"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

@@ -11,8 +11,8 @@ from greenward.common.errors import ProblemError
 from greenward.config.sections import RewardTermConfig
 from greenward.environments.prompts import PromptRenderer
 from greenward.evaluation.samples import Sample
-from greenward.grading.answers import Extracted
 from greenward.grading.edits import written_edits
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.reward_terms import make_reward
 from greenward.grading.rewards import GradedAnswer, combine

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, lines, open_file, read_parquet
+from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, UNEXPECTED, lines, open_file
 from greenward.common.text import visible
 from greenward.diagnostics.readers.rows import STEP_KEYS
 from greenward.runs.files import JsonRows, json_object
@@ -158,6 +158,8 @@ def rows_in(file: Path, within: Path | None = None) -> Iterator[Row]:
     Raises `DiagnosticsError` as `read_rollouts` does, and `RunError` for JSON lines that cannot be read.
     """
     if file.suffix == ".parquet":
+        from greenward.common.parquet import read_parquet
+
         return read_parquet(DiagnosticsError, file, within=within)
     return iter(JsonRows(file, lenient=True, within=within))
 

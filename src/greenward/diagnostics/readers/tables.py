@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from greenward.common.errors import DiagnosticsError
-from greenward.common.files import read_file, read_parquet
+from greenward.common.files import read_file
 from greenward.common.parsing import parse_json_text
 from greenward.diagnostics.readers.rows import (
     MAX_CELL,
@@ -31,7 +30,6 @@ from greenward.diagnostics.readers.rows import (
     text_lines,
 )
 
-_NUMBERS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE")
 # Those of Stable-Baselines3 come first: it logs iterations beside them.
 _CSV_STEPS = ("time/total_timesteps", "time/iterations", *STEP_KEYS)
 _BOUND = re.compile(r"__(?:MIN|MAX)")
@@ -137,28 +135,10 @@ def _headings(cells: list[str], run: str, path: Path, log: Log) -> list[str | No
     return [cell or None for cell in cells]  # pandas writes an index without a name
 
 
-def _numbers(file: Any) -> set[str]:
-    """The names of the columns that are plain numbers, which a log needs of a parquet file.
-
-    By a name, pyarrow also reads columns whose path continues it after a dot: such names are left out.
-    """
-    columns = [file.schema.column(index) for index in range(len(file.schema))]
-    plain = {
-        one.path
-        for one in columns
-        if one.path == one.name
-        and not one.max_repetition_level
-        and (one.physical_type in _NUMBERS or one.logical_type.type == "FLOAT16")
-    }
-    others = {one.path for one in columns} - plain
-    return plain - {path[: dot.start()] for path in others for dot in re.finditer(r"\.", path)}
-
-
 def _parquet_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
-    return chain.from_iterable(parquet_rows(path, _numbers) for path in files)
+    from greenward.common.parquet import read_parquet
 
-
-parquet_rows = partial(read_parquet, DiagnosticsError)
+    return chain.from_iterable(read_parquet(DiagnosticsError, path, numbers_only=True) for path in files)
 
 
 _TAG = re.compile(r"<(/?)(table|tr|td|th)\b[^<>]*>", re.IGNORECASE)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greenward.hardware.launch import python_module
+from greenward.common.processes import python_module
 from greenward.models.kernels import compiling
 from greenward.models.kernels.compiling import compiler
 from greenward.runs.files import sha256_of, write_atomically

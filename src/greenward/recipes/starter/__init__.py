@@ -13,7 +13,8 @@ from pathlib import Path
 from greenward.common.errors import RunError
 from greenward.config.generated import FamiliesConfig
 from greenward.problems.formats import save_json
-from greenward.problems.generated import ID_PREFIX, generate
+from greenward.problems.generated import generate
+from greenward.problems.names import FAMILY_PREFIX
 from greenward.problems.problem import Problem, stable_hash
 from greenward.runs.files import writing
 from greenward.tasks.corpus import generated_examples
@@ -65,9 +66,9 @@ def write_project(folder: Path) -> list[Path]:
 
 
 def _operations(problem: Problem) -> set[str]:
-    return set(problem.task_id.removeprefix(ID_PREFIX).split("+"))
+    return set(problem.task_id.removeprefix(FAMILY_PREFIX).split("+"))
 
 
 def _as_of_a_user(problem: Problem) -> Problem:
     """Under an id that says nothing of where the problem is from: its examples stand in a file."""
-    return replace(problem, task_id=problem.task_id.removeprefix(ID_PREFIX), tags=())
+    return replace(problem, task_id=problem.task_id.removeprefix(FAMILY_PREFIX), tags=())

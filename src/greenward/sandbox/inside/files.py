@@ -27,6 +27,8 @@ from greenward.common.errors import SandboxError
 
 MAX_ENTRIES = 4096
 UNCOUNTABLE = 1 << 60
+MAX_READ_BYTES = 4 << 20  # of the files of a workspace that are read at once
+RESULT_BYTES = 7 * MAX_READ_BYTES  # as JSON a byte takes up to six
 _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 

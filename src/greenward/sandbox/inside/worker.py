@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from greenward.sandbox.inside import linux, programs, template
 from greenward.sandbox.inside.codec import accept_numpy, receive_frame_with_descriptor, send_frame
-from greenward.sandbox.inside.files import remove_folder, write_files
+from greenward.sandbox.inside.files import MAX_READ_BYTES, remove_folder, write_files
 from greenward.sandbox.inside.harness import CALL_FD, RESULT_FD
 from greenward.sandbox.inside.layers import (
     OPEN_FILES,
@@ -215,8 +215,6 @@ def _remove_own_folder(folder: str) -> None:
 
 
 WORKSPACES_BYTES = 64 * MAX_FOLDER_BYTES  # of all workspaces of a worker, where a file system bounds them
-MAX_READ_BYTES = 4 << 20
-RESULT_BYTES = 7 * MAX_READ_BYTES  # as JSON a byte takes up to six
 COMMAND_NICENESS = 5  # the worker must be ahead of what it ends
 
 

@@ -40,9 +40,10 @@ from greenward.common.errors import ConfigError, GreenwardError, ProblemError, S
 from greenward.common.http import RequestError
 from greenward.environments.prompts import PromptRenderer, answer_form, prompt_options
 from greenward.evaluation.selection import Selection, best_by_tests
-from greenward.grading.answers import Extracted, extract_code, holds_fence
+from greenward.grading.answers import extract_code, holds_fence
 from greenward.grading.changes import completed, needed_change, without_idle_changes
 from greenward.grading.edits import AnswerForm, lines_of
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import Grader
 from greenward.grading.matching import BoundedMatcher
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
@@ -51,18 +52,15 @@ from greenward.models.policy import Policy, resolve_device
 from greenward.models.threads import use_free_cores
 from greenward.problems.mining import (
     MAX_TREE_FILES,
-    RUNNER,
     SourceFile,
     SourceTree,
     files_for,
+    find_class,
     find_tree,
     helpers_for,
     needs_pytest,
-    run_by_runner,
-    sandboxed,
     syntax_tree,
     usual_packages,
-    without_runner,
 )
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
@@ -75,6 +73,7 @@ from greenward.problems.python_source import (
     same_trees,
     source_lines,
 )
+from greenward.problems.sandboxed_suites import RUNNER, run_by_runner, sandboxed, without_runner
 from greenward.rollouts.endpoint import Endpoint, ServedModel, is_endpoint
 from greenward.rollouts.protocols import SamplingParams
 from greenward.runs.files import write_atomically, writing
@@ -599,9 +598,9 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
     suites = [
         one
         for one in tree.files
-        if (project / one.shown).is_relative_to(place) and one is not own and any(_tests_in(one))
+        if (project / one.shown).is_relative_to(place) and one is not own and any(_tests_in(one, tree))
     ]
-    found = {test.name: test for suite in suites for test in _tests_in(suite)}
+    found = {test.name: test for suite in suites for test in _tests_in(suite, tree)}
     if not found:
         unread = next((one for one in tree.left_out if (project / one.where).is_relative_to(place)), None)
         raise ProblemError(
@@ -614,7 +613,9 @@ def repair_problem(file: Path, tests: Path) -> tuple[Problem, _Project]:
     if len(rest) < MAX_FILES // 2 and sum(map(text_bytes, rest.values())) < MAX_FILES_BYTES // 2:
         files |= rest
     test_files = {RUNNER: sandboxed(RUNNER)}
-    for suite in suites:
+    # Classes of tests may lie in files that no test is found in.
+    of_tests = dict.fromkeys((*suites, *(test.file for test in found.values())))
+    for suite in of_tests:
         test_files |= helpers_for(suite, tree) | {suite.place: suite.text}
         files |= {
             path: text for path, text in files_for(suite, tree).items() if not tree.by_place[path].is_test
@@ -876,15 +877,22 @@ def _at(tree: SourceTree, project: Path, file: Path) -> SourceFile:
 
 @dataclass(frozen=True, eq=False)
 class _Test:
-    """A function of a test file, of a class where `of` is not None; `name` is as its runner takes it."""
+    """A function of a test file, of a class where `of` is not None; `name` is as its runner takes it.
+
+    `heir` is the class that it is a test of, where that lies in another file than the class that defines it.
+    """
 
     name: str
     file: SourceFile
     function: FunctionNode
     of: ast.ClassDef | None
+    heir: str = ""
 
     def source(self) -> str:
-        """The test and what it names in its file, "" if that has more than `MAX_TEST_CHARS` characters."""
+        """The test and what it names in its file, and its heir.
+
+        It is "" if that has more than `MAX_TEST_CHARS` characters.
+        """
         lines = source_lines(self.file.text)
         own: list[ast.stmt] = [self.function]
         if self.of is not None:
@@ -909,12 +917,12 @@ class _Test:
             shown += lines[itself - 1 : max(self.of.lineno, first_line(self.of.body[0]) - 1)]
         for node in own:
             shown += lines[first_line(node) - 1 : node.end_lineno]
-        text = "".join(line.rstrip("\r\n") + "\n" for line in shown)
+        text = "".join(line.rstrip("\r\n") + "\n" for line in (*shown, *source_lines(self.heir)))
         return text if len(text) <= MAX_TEST_CHARS else ""
 
 
-def _tests_in(file: SourceFile) -> Iterator[_Test]:
-    """The tests in a file; none for a file that is not Python."""
+def _tests_in(file: SourceFile, tree: SourceTree) -> Iterator[_Test]:
+    """The tests in a file, also those that its classes inherit; none for a file that is not Python."""
     try:
         body = syntax_tree(file).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -926,28 +934,36 @@ def _tests_in(file: SourceFile) -> Iterator[_Test]:
 
     is_for_pytest = needs_pytest(file)
     between, start = ("::", file.place) if is_for_pytest else (".", file.module)
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     for node in body:
         if isinstance(node, ast.ClassDef):
-            lineage, has_others = _lineage(node, classes)
+            lineage, has_others = _lineage(node, file, tree)
             if has_others or (is_for_pytest and node.name.startswith("Test")):
-                found = {one.name: one for of in reversed(lineage) for one in tests_of(of.body)}
-                for one in found.values():
-                    yield _Test(between.join((start, node.name, one.name)), file, one, node)
+                found = {one.name: (one, at, of) for at, of in reversed(lineage) for one in tests_of(of.body)}
+                for one, at, of in found.values():
+                    name = between.join((start, node.name, one.name))
+                    if at == file:
+                        yield _Test(name, file, one, node)
+                    else:
+                        lines = source_lines(file.text)[first_line(node) - 1 : node.end_lineno]
+                        yield _Test(name, at, one, of, "".join(lines))
         else:
             for one in tests_of([node]):
                 yield _Test(f"{file.place}::{one.name}", file, one, None)
 
 
-def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[list[ast.ClassDef], bool]:
-    """The class, then those of its file that it derives from, and whether it derives from others, too."""
-    found, waiting, has_others = [node], [node], False
+def _lineage(
+    node: ast.ClassDef, file: SourceFile, tree: SourceTree
+) -> tuple[list[tuple[SourceFile, ast.ClassDef]], bool]:
+    """The class and those of the tree that it derives from, with their files; whether it has other bases."""
+    found = {(file.place, node.name): (file, node)}
+    waiting, has_others = [(file, node)], False
     while waiting:
-        for base in waiting.pop(0).bases:
-            name = dotted_name(base)
-            if (known := classes.get(name)) is None:
-                has_others |= name != "object"
-            elif known not in found:
-                found.append(known)
+        at, of = waiting.pop(0)
+        for base in of.bases:
+            known = find_class(dotted_name(base), at, tree)
+            if known is None:
+                has_others |= dotted_name(base) != "object"
+            elif (key := (known[0].place, known[1].name)) not in found:
+                found[key] = known
                 waiting.append(known)
-    return found, has_others
+    return list(found.values()), has_others

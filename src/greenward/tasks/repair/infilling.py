@@ -33,7 +33,7 @@ from functools import lru_cache
 from math import sqrt
 from typing import TypeGuard
 
-from greenward.problems.mining import TRACER, SourceFile, needs_pytest, sandboxed, traced_rows
+from greenward.problems.mining import SourceFile, needs_pytest
 from greenward.problems.problem import Problem
 from greenward.problems.python_source import (
     UNREADABLE,
@@ -44,6 +44,7 @@ from greenward.problems.python_source import (
     same_trees,
     source_lines,
 )
+from greenward.problems.sandboxed_suites import TRACER, sandboxed, traced_rows
 from greenward.sandbox.protocol import Call, Executor, Job, Limits
 
 MOST_LINES, LINES_AT_ONCE = 24, 8

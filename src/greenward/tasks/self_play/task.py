@@ -20,7 +20,8 @@ from greenward.common.http import RequestError
 from greenward.config.recipe import ReinforcementRecipe, recipes_with
 from greenward.config.section import ConfigSection, Fraction, PositiveFraction
 from greenward.config.sections import InferenceDType, LossOrOwn, PolicyGradientConfig, SupervisedConfig, named
-from greenward.evaluation.session import GradingOptions, usual_folder
+from greenward.evaluation.grading_options import GradingOptions
+from greenward.evaluation.session import usual_folder
 from greenward.evaluation.store import SETTINGS, SUMMARY, refuse_other_settings
 from greenward.problems.problem import ProblemSet
 from greenward.reports.evaluation import evaluation_report

@@ -35,8 +35,6 @@ from greenward.grading.verdict import Family, Verdict
 from greenward.problems.formats import save_json
 from greenward.problems.mining import (
     EMPTY_BODIES,
-    RUNNER,
-    TRACER,
     LeftOut,
     MaskedFunction,
     SourceFile,
@@ -48,15 +46,14 @@ from greenward.problems.mining import (
     helpers_for,
     in_file,
     masked_functions,
-    module_of,
     needs_pytest,
-    sandboxed,
     suite_problem,
     suites_of,
-    traced_rows,
     usual_packages,
 )
 from greenward.problems.problem import Problem, ProblemSet, stable_hash
+from greenward.problems.python_source import module_of
+from greenward.problems.sandboxed_suites import RUNNER, TRACER, sandboxed, traced_rows
 from greenward.runs.files import write_json, write_rows, writing
 from greenward.runs.machine import collect_provenance
 from greenward.runs.output import check_folder, refuse_other_entries, replace_folder

@@ -30,11 +30,12 @@ from greenward.config.sections import (
 )
 from greenward.diagnostics.finding import Topic
 from greenward.diagnostics.simulated_faults import Kind
-from greenward.evaluation.evaluate import OnSamples, Seconds, summarise
+from greenward.evaluation.evaluate import OnSamples, Seconds
+from greenward.evaluation.figures import summarise
 from greenward.evaluation.model_session import AnswerOptions
 from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample
 from greenward.evaluation.session import EvaluationSession
-from greenward.grading.answers import Extracted
+from greenward.grading.extracted import Extracted
 from greenward.grading.judge import build_grader
 from greenward.grading.verification import build_problems, verify_references
 from greenward.problems.catalog import load_suite
