@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from greenward.common import interruption
 from greenward.common.errors import ProblemError, RunError
-from greenward.config.sandbox import SandboxConfig
+from greenward.config.section import SandboxConfig
 from greenward.evaluation.evaluate import (
     OnSamples,
     Seconds,

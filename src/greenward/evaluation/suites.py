@@ -25,7 +25,7 @@ from pathlib import Path
 
 from greenward.common.errors import ConfigError, ProblemError
 from greenward.config.recipe import GRPORecipe, ModelRecipe
-from greenward.config.sandbox import SandboxConfig
+from greenward.config.section import SandboxConfig
 from greenward.config.sections import ToolsConfig
 from greenward.environments.agent import STOP_STRINGS, AgentPrompts
 from greenward.environments.prompts import (

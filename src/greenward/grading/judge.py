@@ -37,7 +37,7 @@ from typing import Any
 from greenward.common.errors import ConfigError, SandboxError
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
-from greenward.config.sandbox import HttpSandboxConfig, SandboxConfig
+from greenward.config.section import HttpSandboxConfig, SandboxConfig
 from greenward.grading.answers import Extracted
 from greenward.grading.execution import (
     Answer,

@@ -31,7 +31,7 @@ from greenward.common.errors import ProblemError
 from greenward.common.files import expects
 from greenward.common.parsing import parse_json_text
 from greenward.common.text import load_keys
-from greenward.config.generated import BugsConfig, FamiliesConfig
+from greenward.config.section import BugsConfig, FamiliesConfig
 from greenward.problems.contests import (
     APPS,
     CODE_CONTESTS,

@@ -26,7 +26,7 @@ from textwrap import indent
 from typing import Any
 
 from greenward.common.errors import ProblemError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.problems.mining import LeftOut, SourceFile, SourceTree, masked_functions, masked_problem
 from greenward.problems.problem import Case, Comparison, Doctest, Problem, ProblemSet, stable_hash
 from greenward.problems.rows import read_table

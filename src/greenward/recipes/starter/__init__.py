@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from greenward.common.errors import RunError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.problems.formats import save_json
 from greenward.problems.generated import ID_PREFIX, generate
 from greenward.problems.problem import Problem, stable_hash
