@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Verdict
 from greenward.problems.catalog import load_suite

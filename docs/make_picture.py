@@ -39,7 +39,8 @@ def _modules(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module == "greenward":
         return [f"greenward.{alias.name}" for alias in node.names]
     own = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return own + [module for inner in ast.iter_child_nodes(node) for module in _modules(inner)]
+    blocks = (getattr(node, block, ()) for block in ("body", "orelse", "finalbody", "handlers", "cases"))
+    return own + [module for block in blocks for inner in block for module in _modules(inner)]
 
 
 def picture() -> str:

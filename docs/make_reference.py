@@ -50,7 +50,8 @@ from greenward.training.collector import collection_metrics
 from greenward.training.losses import LOSSES, ImportanceCorrection
 from greenward.training.own import OwnAdvantage, OwnLoss
 from greenward.training.trainer import RLTrainer
-from greenward.ui import beside, bundle, cache, recognized, repeated
+from greenward.ui import bundle, cache, recognized
+from greenward.ui.logs import BesideLogs, Repeated
 
 FOLDER = Path(__file__).parent / "reference"
 SOURCE = Path(greenward.__file__).parent
@@ -420,8 +421,8 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "[Pages in the browser](../ui.md) says what they show.",
         {
             "Logs below a folder": recognized,
-            "Logs of one training": repeated,
-            "Answers beside a log": beside,
+            "Logs of one training": Repeated,
+            "Answers beside a log": BesideLogs,
             "Bundles": bundle,
             "Cache": cache,
         },

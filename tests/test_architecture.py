@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -95,20 +94,30 @@ def parsed(file: Path) -> ast.Module:
 def imported_modules(file: Path) -> tuple[tuple[int, str], ...]:
     """(line, dotted name) of every import in the file, those inside functions included, those of types not."""
 
-    def visit(node: ast.AST) -> Iterator[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    left: list[ast.AST] = list(parsed(file).body)
+    while left:
+        node = left.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return
+            continue
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative import"
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
-                yield node.lineno, name if name in NAMES else node.module or ""
-        for inner in ast.iter_child_nodes(node):
-            yield from visit(inner)
+                found.append((node.lineno, name if name in NAMES else node.module or ""))
+        left += statements_in(node)
+    return tuple(found)
 
-    return tuple(visit(parsed(file)))
+
+def statements_in(node: ast.AST) -> list[ast.AST]:
+    """The statements, handlers and cases directly below a statement; no expression holds an import."""
+    return [
+        one
+        for block in ("body", "orelse", "finalbody", "handlers", "cases")
+        for one in getattr(node, block, ())
+    ]
 
 
 def may_import(importer: str, imported: str) -> bool:

@@ -14,8 +14,7 @@ import numpy as np
 from benchmarks.faultbench.synthetic import SEEDS
 
 from greenward.diagnostics.monitor import Monitor, Rules
-from greenward.diagnostics.simulated_faults import HEALTHY, KINDS, simulate
-from greenward.diagnostics.simulation import World
+from greenward.diagnostics.simulation import HEALTHY, KINDS, World, simulate
 
 # Faults that are there at once; the others grow, or are there from the start.
 ABRUPT = (

@@ -22,8 +22,7 @@ import numpy as np
 from greenward.common.statistics import proportion
 from greenward.diagnostics.change_points import simulate_autoregression
 from greenward.diagnostics.diff import RunDiff, diff_runs
-from greenward.diagnostics.simulated_faults import HEALTHY, KINDS, Kind, simulate
-from greenward.diagnostics.simulation import World
+from greenward.diagnostics.simulation import HEALTHY, KINDS, Kind, World, simulate
 from greenward.runs.files import dump_json
 
 AUTOCORRELATIONS = (0.3, 0.7, 0.9, 0.98)

@@ -24,8 +24,7 @@ import numpy as np
 
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings import FINDINGS, answers_behind
-from greenward.diagnostics.simulated_faults import every_kind, example_of, simulate
-from greenward.diagnostics.simulation import World, sigmoid, write
+from greenward.diagnostics.simulation import World, every_kind, example_of, sigmoid, simulate, write
 from greenward.runs.answers import read_answer_columns
 from greenward.runs.selection import parse_query
 

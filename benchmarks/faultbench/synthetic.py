@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from greenward.diagnostics.diagnose import diagnose_run
-from greenward.diagnostics.simulated_faults import HEALTHY as HEALTHY_RUN
-from greenward.diagnostics.simulated_faults import KINDS, simulate
-from greenward.diagnostics.simulation import World, write
+from greenward.diagnostics.simulation import HEALTHY as HEALTHY_RUN
+from greenward.diagnostics.simulation import KINDS, World, simulate, write
 
 SEEDS = {"tune": range(3), "report": range(3, 6)}
 HEALTHY = {"tune": range(1000, 1040), "report": range(2000, 2075)}

@@ -533,9 +533,8 @@ def test_answers_stop_when_one_passes(
     assert 0 < tokens[2] <= tokens[6] <= 6 * 40
 
 
-@pytest.mark.parametrize("form", ["infill", None])
 def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
-    form: str | None, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it writes is replaced: the right lines are among those that are tried in every gap."""
     from greenward.models.tokenizer import Tokenizer
@@ -546,7 +545,6 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
         [
             "    return sum(prices) * (1 + RATE)\n",
             "    return max(prices, default=0)",
-            "        return 1",
             "    while True: pass",
         ]
     )
@@ -556,7 +554,7 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     with pytest.raises(ConfigError, match="no tokens that mark a gap"):
         find_repair(*place, FixOptions(form="infill"))
     monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
-    repair = find_repair(*place, FixOptions(answers=4, form=form, timeout=3.0))
+    repair = find_repair(*place, FixOptions(answers=3, timeout=1.0))
     assert repair.passed
     repair.apply()
     text = (shop / "shop/prices.py").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from greenward.cli.main import main
 from greenward.problems.formats import load_json
-from greenward.recipes.starter import HELD_OUT, PAIRS, RECIPE, REWARDS, TRAIN
+from greenward.recipes.starter import HELD_OUT, PAIRS, RECIPE, REWARDS, TRAIN, write_project
 from greenward.runs.reading import read_evaluations
 
 FILES = (RECIPE, TRAIN, HELD_OUT, PAIRS, REWARDS)
@@ -35,17 +36,26 @@ def call(capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    write_project(folder)
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Path) -> Path:
     """A project that was just written, the current folder."""
-    code, said, _ = call("init", str(tmp_path / "my project"))
-    assert code == 0
-    assert f"cd '{tmp_path / 'my project'}'" in said
-    monkeypatch.chdir(tmp_path / "my project")
+    monkeypatch.chdir(shutil.copytree(written, tmp_path / "my project"))
     return tmp_path / "my project"
 
 
-def test_the_check_finds_nothing_to_say(project: Path, call: Call) -> None:
+def test_the_check_finds_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    project = tmp_path / "my project"
+    code, said, _ = call("init", str(project))
+    assert code == 0
+    assert f"cd '{project}'" in said
+    monkeypatch.chdir(project)
     assert {one.name for one in project.iterdir()} == set(FILES)
     code, said, _ = call("config", "check", RECIPE, "--json", *HERE)
     checked = json.loads(said)

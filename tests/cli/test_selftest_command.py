@@ -24,7 +24,7 @@ def test_every_finding_has_a_run_that_shows_it_and_every_task_with_findings_a_he
     topics = [*topics_of([]), *(topic for name in TASKS for topic in find_task(name).findings())]
     names = {one.name for topic in topics for one in topic.findings}
     assert names == {one.finding for one in EVERY if one.kind} - {None}, (
-        "a kind in diagnostics/simulated_faults.py, or in `simulated` of the task, shows a finding"
+        "a kind in diagnostics/simulation.py, or in `simulated` of the task, shows a finding"
     )
     healthy = [one.task for one in EVERY if one.finding is None]
     assert set(healthy) == {None, *TASKS_WITH_FINDINGS}

@@ -261,7 +261,7 @@ def test_import_writes_a_recipe_that_check_accepts_and_prints_what_became_of_the
     assert any(line[0] == "agent.state_dim" and "follows from" in line[2] for line in lines if len(line) == 3)
     again = CliRunner().invoke(cli, ["import", str(theirs)])
     assert again.exit_code != 0 and "exists already" in str(again.exception)
-    check = ["config", "check", "dqn_code_generation_imported.yaml", "problems.generated=20"]
+    check = ["config", "check", "dqn_code_generation_imported.yaml", "problems.compositions=20"]
     checked = CliRunner().invoke(cli, check)
     assert checked.exit_code == 0, checked.output
 

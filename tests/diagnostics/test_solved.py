@@ -11,8 +11,7 @@ from synthetic_runs import healthy, write_run
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.monitor import LiveTests
-from greenward.diagnostics.simulated_faults import every_kind, simulate
-from greenward.diagnostics.simulation import World, write
+from greenward.diagnostics.simulation import World, every_kind, simulate, write
 
 STEPS = 240
 BY_SUCCESS = {name for name, one in FINDINGS.items() if one.by_success}

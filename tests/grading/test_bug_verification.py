@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.grading.verification import verified_bugs, with_failing_tests
 from greenward.problems.generated import generate
 from greenward.problems.mutation import repair_candidates

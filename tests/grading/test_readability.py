@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ConfigError, RewardError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.config.sections import RewardTermConfig
 from greenward.grading import quality
 from greenward.grading.quality import lint, readability

@@ -33,7 +33,7 @@ def answers(rewards, **more):
 
 
 def kept(folder, step):
-    return [row for _, row in read_rollouts(folder, step, step)]
+    return [row for at, row in read_rollouts(folder) if at == step]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -330,7 +330,7 @@ def test_headers_with_changed_bytes_are_read_or_refused(tmp_path):
     numbers = [0, 1, 0xFF, 1 << 31, (1 << 63) - 1, (1 << 64) - 1, 1 << 40, len(sound)]
     refused = 0
     began = time.process_time()
-    for _ in range(400):
+    for _ in range(200):
         content = bytearray(sound)
         if rng.random() < 0.1:
             content = content[: rng.randrange(size)]
@@ -346,7 +346,7 @@ def test_headers_with_changed_bytes_are_read_or_refused(tmp_path):
         except CheckpointError as error:
             assert len(str(error)) < 3000
             refused += 1
-    assert refused > 100 and time.process_time() - began < 300
+    assert refused > 50 and time.process_time() - began < 300
 
 
 def test_lengths_in_a_header_take_no_memory(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.problems.generated import generate
 from greenward.problems.problem import ProblemSet
 

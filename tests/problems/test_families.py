@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from operation_oracles import ORACLES, expected_of
 
 from greenward.common.errors import ProblemError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.grading.judge import Grader
 from greenward.problems.generated import (
     OPERATIONS,
@@ -41,7 +41,7 @@ VALUES = {
 # Everything that the process computes, in one line: equal lines mean equal problems and splits.
 FINGERPRINT = """
 import hashlib
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.problems.generated import generate
 from greenward.problems.generated import split
 problems = generate(FamiliesConfig(limit=400, seed=5))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from greenward.config.generated import BugsConfig, FamiliesConfig
+from greenward.config.section import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems
 from greenward.problems.generated import (
     EDGE_INPUTS,

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.evaluation.contamination import contamination
 from greenward.problems.catalog import load_problems
 from greenward.problems.generated import HELPERS, OPERATIONS, generated_modules, split

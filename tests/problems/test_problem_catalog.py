@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from greenward.common.errors import ProblemError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_problems, load_suite
 from greenward.problems.formats import save_json

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from greenward.common.errors import ProblemError
-from greenward.config.generated import BugsConfig, FamiliesConfig
+from greenward.config.section import BugsConfig, FamiliesConfig
 from greenward.problems.catalog import load_problems, load_quixbugs, load_suite
 from greenward.problems.formats import load_json, save_json
 from greenward.problems.problem import Case, Check, Problem, original_id

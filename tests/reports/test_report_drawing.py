@@ -95,8 +95,8 @@ def test_one_point_and_a_constant_can_be_drawn():
 
 
 def test_the_parts_of_a_bar_fill_it():
-    root = ElementTree.fromstring(stacked_bar([("a", 1.0), ("b", 3.0)], width=400))
-    assert [float(rect.get("x")) for rect in root.iter("rect")] == [0.0, 100.0]
+    root = ElementTree.fromstring(stacked_bar([("a", 1.0), ("b", 3.0)]))
+    assert [float(rect.get("x")) for rect in root.iter("rect")] == [0.0, 240.0]
 
 
 def test_held_out_curves_show_each_seed_the_mean_and_the_arms_beside(study):

@@ -153,7 +153,7 @@ def test_no_value_in_a_file_of_a_run_raises(tmp_path, name):
     for reader in OF_FILE[name]:
         with nullcontext() if reader != "recipe" else suppress(GreenwardError):  # it has keys of other kinds
             READERS[reader](run)
-        for text in variants(OLD / "run_0" / name, rng, 8):
+        for text in variants(OLD / "run_0" / name, rng, 5):
             (run / name).write_text(text)
             with suppress(GreenwardError):
                 READERS[reader](run)

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -80,27 +81,72 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def environment(folder: Path) -> dict[str, str]:
     source = Path(greenward.__file__).parents[1]  # the clone, or an installed wheel
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder / "hidden", source)))}
 
-    def run(*arguments: str, allowed: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(map(str, (folder / "hidden", source)))
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=ALLOWED,
+
+@pytest.fixture(scope="module")
+def run(folder: Path, environment: dict[str, str]) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program in a process of its own."""
+
+    def run(program: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=ALLOWED
         )
-        assert done.returncode in allowed, done.stdout + done.stderr
-        return done
 
     return run
 
 
+COMMANDS = """
+import contextlib, io, json, sys, traceback
+from greenward.cli.main import main
+requests, replies = sys.stdin, sys.stdout
+sys.stdin = io.StringIO()
+for line in requests:
+    said, errors, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        try:
+            main(json.loads(line))
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+    print(json.dumps([code, said.getvalue(), errors.getvalue()]), file=replies, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def call(folder: Path, environment: dict[str, str]) -> Iterator[Callable[..., tuple[str, str]]]:
+    """`greenward …` in one process for all commands: standard output and standard error."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMANDS],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+
+    def call(*arguments: str, allowed: tuple[int, ...] = (0,)) -> tuple[str, str]:
+        process.stdin.write(json.dumps(arguments) + "\n")
+        process.stdin.flush()
+        late = Timer(ALLOWED, process.kill)
+        late.start()
+        code, said, errors = json.loads(process.stdout.readline() or '[null, "", "it ended"]')
+        late.cancel()
+        assert code in allowed and "Traceback" not in errors, said + errors
+        return said, errors
+
+    with process:
+        yield call
+        process.stdin.close()
+
+
 def test_torch_is_hidden(run):
-    assert "No module named 'torch'" in run("-c", "import torch", allowed=(1,)).stderr
+    assert "No module named 'torch'" in run("import torch").stderr
 
 
 @pytest.mark.parametrize(
@@ -122,38 +168,27 @@ def test_torch_is_hidden(run):
         ("config schema", ""),
     ],
 )  # fmt: skip
-def test_a_command_that_loads_no_model_needs_no_torch(run, folder, command, said):
+def test_a_command_that_loads_no_model_needs_no_torch(call, folder, command, said):
     for name in "ab":  # of another test, which another process may have taken
         if f" graded_{name}" in command.partition("--out")[0] and not (folder / f"graded_{name}").exists():
-            run(
-                "-m",
-                "greenward",
-                "grade",
-                f"{name}.jsonl",
-                "--suite",
-                "suite.json",
-                "--out",
-                f"graded_{name}",
-            )
-    done = run("-m", "greenward", *command.split(), allowed=(0, 1))
-    assert "Traceback" not in done.stderr
-    assert said in done.stdout + done.stderr
+            call("grade", f"{name}.jsonl", "--suite", "suite.json", "--out", f"graded_{name}")
+    assert said in "".join(call(*command.split(), allowed=(0, 1)))
 
 
-def test_a_model_behind_a_server_is_evaluated(run, folder):
+def test_a_model_behind_a_server_is_evaluated(call, folder):
     def answer(prompt: str) -> str:
         return "```python\ndef add(x):\n    return x\n```"
 
     with OpenAIServer(answer) as server:
-        run("-m", "greenward", "eval", "tiny", "--base-url", server.url, "--suite", "suite.json",
-            "--style", "chat", "--out", "served")  # fmt: skip
+        call("eval", "tiny", "--base-url", server.url, "--suite", "suite.json", "--style", "chat",
+             "--out", "served")  # fmt: skip
     summary = json.loads((folder / "served/summary.json").read_text())
     assert summary["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3)
 
 
-def test_a_reward_function_is_audited(run):
-    done = run("-m", "greenward", "audit", "my_rewards:right", "--json", allowed=(0, 1))
-    assert json.loads(done.stdout)["cheats"]
+def test_a_reward_function_is_audited(call):
+    said, _ = call("audit", "my_rewards:right", "--json", allowed=(0, 1))
+    assert json.loads(said)["cheats"]
 
 
 def test_the_rewards_of_other_trainers_are_given(run):
@@ -166,13 +201,12 @@ def test_the_rewards_of_other_trainers_are_given(run):
         "print(reward([p.prompt for p in problems], answers, task_id=[p.task_id for p in problems]))\n"
         "print([compute_score('suite.json', a, p.task_id)['score'] for a, p in zip(answers, problems)])\n"
     )
-    assert run("-c", code).stdout.split("\n")[:2] == ["[2.0, 0.0, 2.0]"] * 2
+    assert run(code).stdout.split("\n")[:2] == ["[2.0, 0.0, 2.0]"] * 2
 
 
 @pytest.mark.parametrize(
     "command", ["train quickstart", "eval some/model --suite suite.json", "plan quickstart --gpu h100"]
 )
-def test_a_command_that_loads_a_model_says_what_to_install(run, command):
-    done = run("-m", "greenward", *command.split(), allowed=(2,))
-    assert "Traceback" not in done.stderr
-    assert "greenward[train]" in done.stderr
+def test_a_command_that_loads_a_model_says_what_to_install(call, command):
+    _, errors = call(*command.split(), allowed=(2,))
+    assert "greenward[train]" in errors

@@ -14,7 +14,7 @@ from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
 from greenward.models.tokenizer import train_tokenizer
 from greenward.rollouts.protocols import POLICY, Episode, StopReason, Turn
-from greenward.tasks.league import League
+from greenward.tasks.opponents import League
 from greenward.tasks.self_play.environment import Opponents
 from greenward.tasks.self_play.games import RandomPlayer
 

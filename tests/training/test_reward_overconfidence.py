@@ -98,7 +98,7 @@ def test_outcomes_of_one_kind_leave_the_model_as_it_is():
     assert fault.truth()["onset"] is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_outcomes_of_one_kind_from_the_middle_on_do_not_lift_the_score(seed):
     """As after a policy was torn apart: all answers fail, and the logits learn to say so."""
     first = SimulatedModel(seed, spread=1.5)

@@ -19,11 +19,11 @@ from made_runs import HOSTILE, Served, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
 from greenward.ui import conversion
-from greenward.ui.beside import MAX_FAILURES, BesideLogs
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Place
 from greenward.ui.columns import Answers
 from greenward.ui.conversion import keep_answers
+from greenward.ui.logs import MAX_FAILURES, BesideLogs
 from greenward.ui.process import WorkerProcess
 
 STEPS, LATE = 120, 60
@@ -215,7 +215,7 @@ def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_new_changed_and_deleted_files_are_followed(tmp_path, monkeypatch, cached):
-    monkeypatch.setattr("greenward.ui.beside.SECONDS_BETWEEN", 0.2)
+    monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.2)
     folder = tmp_path / "outputs"
     write_verl(folder, range(1, 4))
     with serving([folder / "train.jsonl"], tmp_path / "cache" if cached else None) as port:
@@ -426,7 +426,7 @@ class Failing(WorkerProcess):
 
 
 def test_a_worker_that_dies_of_answers_is_not_asked_again_until_there_are_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("greenward.ui.beside.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.0)
     write_verl(tmp_path, range(1, 3))
     worker = Failing()
     beside = BesideLogs(Cache(None), worker)

@@ -12,7 +12,7 @@ from browsing import Watched
 from made_runs import Served, get, serving
 
 from greenward.ui.columns import Metrics
-from greenward.ui.repeated import are_of_one_training
+from greenward.ui.logs import are_of_one_training
 
 ROWS = 60
 

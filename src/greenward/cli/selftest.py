@@ -49,7 +49,7 @@ class Example(NamedTuple):
 def examples() -> Iterator[Example]:
     """A run for each finding, and healthy ones. A finding for which there is none has no kind."""
     from greenward.diagnostics.findings import FINDINGS
-    from greenward.diagnostics.simulated_faults import example_of
+    from greenward.diagnostics.simulation import example_of
     from greenward.tasks import TASKS, find_task
 
     yield from (Example(None, None, seed=seed) for seed in range(_HEALTHY_RUNS))
@@ -72,8 +72,7 @@ def findings_of(example: Example) -> list[str]:
     import numpy as np
 
     from greenward.diagnostics.diagnose import diagnose_run
-    from greenward.diagnostics.simulated_faults import HEALTHY, every_kind, simulate
-    from greenward.diagnostics.simulation import World, write
+    from greenward.diagnostics.simulation import HEALTHY, World, every_kind, simulate, write
     from greenward.tasks import find_task
 
     kinds = every_kind(find_task(example.task).simulated() if example.task else {})

@@ -607,11 +607,10 @@ def parse_recipe(
     overrides: Sequence[str] = (),
     *,
     name: str = "recipe",
-    recorded: bool = False,
     machine: Callable[[], Surroundings] | None = None,
 ) -> Recipe:
-    """As `load_recipe`, from text. `name` stands for the file in messages, `recorded` for a run's config."""
-    return _resolved(RecipeText.read_recipe(text, name), overrides, recorded, machine)
+    """As `load_recipe`, from text. `name` stands for the file in messages."""
+    return _resolved(RecipeText.read_recipe(text, name), overrides, False, machine)
 
 
 def _resolved(

@@ -19,8 +19,7 @@ from pydantic import Field, ValidationInfo, create_model, field_validator
 from greenward.common.errors import ConfigError
 from greenward.common.files import read_file
 from greenward.common.yaml_text import parse_yaml_text
-from greenward.config.sandbox import SandboxConfig
-from greenward.config.section import ConfigSection, Seed
+from greenward.config.section import ConfigSection, SandboxConfig, Seed
 from greenward.config.sections import (
     AlgorithmConfig,
     EditsConfig,

@@ -24,8 +24,15 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from greenward.common.text import load_keys
-from greenward.config.generated import BugsConfig, FamiliesConfig
-from greenward.config.section import ConfigSection, Fraction, PositiveFraction, Seed, Share
+from greenward.config.section import (
+    BugsConfig,
+    ConfigSection,
+    FamiliesConfig,
+    Fraction,
+    PositiveFraction,
+    Seed,
+    Share,
+)
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 InferenceDType = Literal[DType, "int8"]

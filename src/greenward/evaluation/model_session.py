@@ -293,7 +293,7 @@ class ModelEvaluation(EvaluationSession):
         import torch
 
         from greenward.models.memory import peak_mb
-        from greenward.models.threads import use_free_cores
+        from greenward.models.policy import use_free_cores
 
         numbers = range(self.options.samples)
         missing = sum((problem.task_id, n) not in store.samples for problem in problems for n in numbers)

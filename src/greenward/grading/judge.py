@@ -65,7 +65,7 @@ from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
 
 if TYPE_CHECKING:
-    from greenward.config.sandbox import HttpSandboxConfig, SandboxConfig
+    from greenward.config.section import HttpSandboxConfig, SandboxConfig
 
 LEAST_TEST_SECONDS = 1.0
 TIMES_REFERENCE = 4.0

@@ -29,7 +29,7 @@ from greenward.common.interruption import check
 from greenward.common.records import check_types
 from greenward.models import gguf
 from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
-from greenward.models.gguf_parts import without_later_parts
+from greenward.models.gguf import without_later_parts
 from greenward.models.tokenizer import Tokenizer, read_json
 from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run

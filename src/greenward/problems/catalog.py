@@ -73,7 +73,7 @@ from greenward.runs.files import write_atomically, writing
 from greenward.tasks import FORMATS, SOURCES, load
 
 if TYPE_CHECKING:
-    from greenward.config.generated import BugsConfig, FamiliesConfig
+    from greenward.config.section import BugsConfig, FamiliesConfig
 
 DATA_VARIABLE = "GREENWARD_DATA"
 CACHE_VARIABLE = "GREENWARD_CACHE"
@@ -397,7 +397,7 @@ def load_problems(
     if part not in get_args(Part):
         raise ProblemError(f"part: expected {' or '.join(get_args(Part))}, found {part!r:.100}.")
     if source.startswith(BUGS):
-        from greenward.config.generated import BugsConfig
+        from greenward.config.section import BugsConfig
         from greenward.problems.mutation import repair_candidates
 
         originals = load_problems(source[len(BUGS) :], families, part, skip_bad_rows=skip_bad_rows)
@@ -410,7 +410,7 @@ def load_problems(
             )
         return candidates
     if source.startswith(PLANTED):
-        from greenward.config.generated import BugsConfig
+        from greenward.config.section import BugsConfig
 
         bugs = bugs or BugsConfig()
         return planted_candidates(source[len(PLANTED) :], per_module=4 * bugs.per_problem, seed=bugs.seed)

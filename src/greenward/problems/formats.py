@@ -486,12 +486,12 @@ SIMPLE_FIELDS: Mapping[str, str] = {
 }
 
 
-def load_json(path: str | Path, *, skip_bad_rows: bool = False) -> ProblemSet:
+def load_json(path: str | Path) -> ProblemSet:
     """The problems of a file, JSON or JSON Lines, in its order; the set has the name of the file.
 
     Raises `ProblemError` that names the file, the row, its line and the wrong field.
     """
-    return read_problems(Path(path), SIMPLE_JSON, skip_bad_rows=skip_bad_rows)
+    return read_problems(Path(path), SIMPLE_JSON)
 
 
 def save_json(problems: Iterable[Problem], path: str | Path) -> None:

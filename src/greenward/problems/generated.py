@@ -32,7 +32,7 @@ from greenward.problems.problem import Case, Comparison, Doctest, Problem, Probl
 from greenward.problems.rows import read_table
 
 if TYPE_CHECKING:
-    from greenward.config.generated import FamiliesConfig
+    from greenward.config.section import FamiliesConfig
 
 
 class Kind(str, Enum):

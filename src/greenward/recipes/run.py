@@ -60,8 +60,14 @@ from greenward.models.heads import Critic
 from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.models.lora import check_lora
 from greenward.models.memory import check_disk, check_memory, estimated_mb, model_shape
-from greenward.models.policy import Policy, check_training_dtype, resolve_device, resolve_dtype, slow_dtype
-from greenward.models.threads import settle_threads
+from greenward.models.policy import (
+    Policy,
+    check_training_dtype,
+    resolve_device,
+    resolve_dtype,
+    settle_threads,
+    slow_dtype,
+)
 from greenward.models.tokenizer import Tokenizer
 from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTransfer, Server, VLLMEngine
 from greenward.models.vllm_plugin import FILE_TRANSFER

@@ -147,7 +147,7 @@ class Runs:
             )
             for group in self.groups
         )
-        return Results(metrics, of_each(pooled, before), of_each(seed_values, before), tuple(arms))
+        return Results(metrics, of_each(pooled, before), tuple(arms))
 
 
 _MOST_NAMED = 8  # evaluations in a message
@@ -359,7 +359,6 @@ class Results:
 
     metrics: tuple[str, ...]
     before: Mapping[str, Estimate]
-    seeds_before: Mapping[str, tuple[float, ...]]
     arms: tuple[ArmResult, ...]
 
     @property

@@ -80,8 +80,9 @@ def style_sheet() -> str:
     return (files("greenward.reports") / "report.css").read_text()
 
 
-def stacked_bar(parts: Sequence[tuple[str, float]], width: int = 960, height: int = 22) -> Markup:
+def stacked_bar(parts: Sequence[tuple[str, float]]) -> Markup:
     """One bar cut into parts by share, coloured by the classes `part-0`, `part-1` …"""
+    width, height = 960, 22
     total = sum(value for _, value in parts)
     x, pieces = 0.0, []
     for index, (name, value) in enumerate(parts):

@@ -250,28 +250,23 @@ def evaluated_suites(path: Path) -> list[str]:
     return sorted({suite for _, suite, _ in evaluation_files(path) if suite})
 
 
-def read_rollouts(
-    path: Path, first_step: int | None = None, last_step: int | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(step, row) of each answer that the run at `path` kept from the first to the last step, oldest first.
+def read_rollouts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(step, row) of each answer that the run at `path` kept, oldest first.
 
     One row is in memory at a time. Raises `RunError` for a broken line that is not the last one of its file.
     """
     for step, file in steps_in(path / ROLLOUTS):
-        if (first_step is None or step >= first_step) and (last_step is None or step <= last_step):
-            for row in JsonRows(file, within=path):
-                yield step, row
+        for row in JsonRows(file, within=path):
+            yield step, row
 
 
-def read_prompts(
-    path: Path, wanted: Collection[str] | None = None, within: Path | None = None
-) -> dict[str, str]:
+def read_prompts(path: Path, wanted: Collection[str] | None = None) -> dict[str, str]:
     """The prompts of the answers that the run at `path` kept, by `prompt_id`: all, or those that are wanted.
 
-    No link may lead out of `within`, which is the run unless it is given.
+    No link may lead out of the run.
     """
     found: dict[str, str] = {}
-    for row in JsonRows(path / PROMPTS, lenient=True, within=within or path):
+    for row in JsonRows(path / PROMPTS, lenient=True, within=path):
         key, prompt = row.get("prompt_id"), row.get("prompt")
         if isinstance(key, str) and isinstance(prompt, str) and (wanted is None or key in wanted):
             found[key] = prompt

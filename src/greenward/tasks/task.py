@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from greenward.config.recipe import Recipe
     from greenward.config.sections import SupervisedConfig
     from greenward.diagnostics.finding import Topic
-    from greenward.diagnostics.simulated_faults import Kind
+    from greenward.diagnostics.simulation import Kind
     from greenward.evaluation.grading_options import GradingOptions
     from greenward.grading.rewards import RewardFunction
     from greenward.models.catalog import PromptReader

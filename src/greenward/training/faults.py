@@ -388,13 +388,16 @@ def scale_for(
     def score(scale: float) -> float:
         return calibration_score(np.append(before, _predicted(logits, scale)), outcomes)
 
-    scores = [score(scale) for scale in SCALES]
-    first = next((i for i, found in enumerate(scores) if found <= level), None)
-    if first is None:
+    scores: list[float] = []
+    for scale in SCALES:
+        scores.append(score(scale))
+        if scores[-1] <= level:
+            break
+    else:
         return float(SCALES[int(np.argmin(scores))])
-    if first == 0:
+    if len(scores) == 1:
         return 1.0
-    low, high = float(SCALES[first - 1]), float(SCALES[first])
+    low, high = float(SCALES[len(scores) - 2]), float(SCALES[len(scores) - 1])
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if score(middle) > level else (low, middle)

@@ -37,9 +37,8 @@ from greenward.runs.files import dump_json, writing
 from greenward.runs.selection import parse_query
 from greenward.ui import audits, comparing
 from greenward.ui.catalog import Place
-from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages
+from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages, tokens_of
 from greenward.ui.security import HEADERS
-from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import findings_in
 
 MAX_RUNS = 20

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from greenward.common.errors import GreenwardError, RunError
-from greenward.common.files import UNEXPECTED
+from greenward.common.files import MAX_LINE_BYTES, UNEXPECTED, lines, open_file
 from greenward.common.text import visible
 from greenward.reports.document import Chart, Marker, Role, Series
 from greenward.runs.answers import (
@@ -27,19 +27,17 @@ from greenward.runs.answers import (
     AnswerColumns,
     is_number,
     numbers_in,
+    parsed_row,
     prompt_number,
 )
-from greenward.runs.files import read_json, to_json
+from greenward.runs.files import from_json_number, read_json, to_json
 from greenward.runs.prompts import Prompts, holding
-from greenward.runs.reading import evaluation_files, flattened
+from greenward.runs.reading import TOKENS, evaluation_files, flattened, step_name
 from greenward.runs.selection import Selection, group_numbers, text_and_task
 from greenward.ui import audits
 from greenward.ui.catalog import Catalog, Place, plain_value, stamp
-from greenward.ui.columns import Answers, Metrics
-from greenward.ui.logs import LogStore
-from greenward.ui.repeated import Repeated, folder_of
-from greenward.ui.series import MAX_POINTS, curve, smoothed
-from greenward.ui.tokens import has_tokens
+from greenward.ui.columns import MAX_POINTS, Answers, Metrics, curve, smoothed
+from greenward.ui.logs import LogStore, Repeated, folder_of
 from greenward.ui.verdicts import Verdicts, findings_in
 
 MAX_ROWS = 512
@@ -760,3 +758,62 @@ def _cell(value: Any) -> Any:
         value = value.encode("utf-8", "backslashreplace").decode()
         return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
     return "" if value is None else value
+
+
+_TOKEN_NUMBERS = ("logprob", "entropy", "advantage", "ratio", "kl")
+_MAX_TOKEN_BYTES = 256 << 20
+_MAX_TURNS = 64
+_MAX_TOKENS = 8192  # of a turn
+_MAX_PIECE = 200
+
+
+def has_tokens(place: Place, step: int) -> bool:
+    """Whether the run kept numbers by token of some answers of a step."""
+    return _token_file(place, step).is_file()
+
+
+def tokens_of(place: Place, step: int, row: int) -> dict[str, Any]:
+    """The turns of an answer, each with the texts of its tokens and a list for each kind of number.
+
+    They lie in `tokens/step_000012.jsonl`, a turn a line: `row` of the answer among those of its step,
+    `pieces` (the texts of the tokens), `mask` (1 where the policy wrote) and a list for each number.
+    A number that is not finite is None, and so is one that is missing. Raises `OSError`.
+    """
+    turns: list[dict[str, Any]] = []
+    if not has_tokens(place, step):
+        return {"turns": turns}
+    with open_file(_token_file(place, step), _MAX_TOKEN_BYTES, within=place.root) as opened:
+        for line in lines(opened, MAX_LINE_BYTES):
+            content = parsed_row(line)
+            if content is not None and content.get("row") == row and isinstance(content.get("pieces"), list):
+                turns.append(_turn_of_tokens(content))
+                if len(turns) == _MAX_TURNS:
+                    break
+    return {"turns": turns}
+
+
+def _turn_of_tokens(content: dict[str, Any]) -> dict[str, Any]:
+    pieces = content["pieces"]
+    count = min(len(pieces), _MAX_TOKENS)
+    mask = content.get("mask")
+    return {
+        "role": visible(str(content.get("role") or ""), 60),
+        "pieces": [visible(str(piece), _MAX_PIECE) for piece in pieces[:count]],
+        "mask": [int(one == 1) for one in mask[:count]] if isinstance(mask, list) else [1] * count,
+        "numbers": {
+            name: _token_numbers(content[name], count)
+            for name in _TOKEN_NUMBERS
+            if isinstance(content.get(name), list)
+        },
+        "rest": len(pieces) - count,
+    }
+
+
+def _token_numbers(values: list[Any], count: int) -> list[float | None]:
+    read = [from_json_number(value) for value in values[:count]]
+    found = [float(value) if is_number(value) and np.isfinite(value) else None for value in read]
+    return found + [None] * (count - len(found))
+
+
+def _token_file(place: Place, step: int) -> Path:
+    return place.path / TOKENS / f"{step_name(step)}.jsonl"

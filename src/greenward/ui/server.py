@@ -34,16 +34,14 @@ from greenward.reports.svg import standalone
 from greenward.runs.files import dump_json
 from greenward.runs.selection import Selection, parse_query
 from greenward.ui import audits, comparing
-from greenward.ui.beside import BesideLogs
 from greenward.ui.bundle import write_bundle
 from greenward.ui.cache import Cache
 from greenward.ui.catalog import Catalog, Place
-from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages
-from greenward.ui.logs import LogStore
+from greenward.ui.data import CHART_SIZE, MAX_ROWS, Pages, tokens_of
+from greenward.ui.logs import BesideLogs, LogStore
 from greenward.ui.process import WorkerProcess
 from greenward.ui.recognized import Recognized
 from greenward.ui.security import LOOPBACK, Guard
-from greenward.ui.tokens import tokens_of
 from greenward.ui.verdicts import Verdicts
 
 PORT = 7117

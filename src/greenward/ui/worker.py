@@ -32,10 +32,9 @@ from greenward.diagnostics.readers.recognition import is_training_log
 from greenward.diagnostics.signals import RunSignals
 from greenward.reports.document import Occurrence
 from greenward.runs.files import to_json
-from greenward.ui.columns import Metrics
+from greenward.ui.columns import Metrics, curve
 from greenward.ui.conversion import keep_answers
 from greenward.ui.logs import SeveralRunsError, as_metrics, read_log
-from greenward.ui.series import curve
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60

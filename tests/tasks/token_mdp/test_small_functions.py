@@ -14,6 +14,7 @@ from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import check_reachable, token_problems
 from greenward.tasks.token_mdp.small_functions import inputs_like, small_functions, without_solutions
 
+COMPOSITIONS = 40
 CLASSICS = [one for name in ("classic_training", "classic_evaluation") for one in load_suite(name)]
 
 
@@ -32,18 +33,18 @@ def passes(function, cases) -> bool:
 
 @pytest.fixture(scope="module")
 def functions() -> ProblemSet:
-    return small_functions(150)
+    return small_functions(COMPOSITIONS)
 
 
 def test_functions_are_right_and_distinct_and_can_be_written(functions) -> None:
     vocabulary = Vocabulary()
-    assert len({one.task_id for one in functions}) == len(functions) == len(small_functions()) + 150
+    assert len({one.task_id for one in functions}) == len(functions) == len(small_functions()) + COMPOSITIONS
     assert len({one.reference.partition("(")[2] for one in functions}) == len(functions)
     for one in functions:
         assert len(one.cases) == len(one.hidden_cases) == 20
         assert passes(function_of(one), one.cases + one.hidden_cases)
         assert one.prompt in one.starter_code
-    for one in token_problems(functions[-150:], vocabulary):
+    for one in token_problems(functions[-COMPOSITIONS:], vocabulary):
         assert len(check_reachable(one, vocabulary, 32)) <= 32
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from greenward.common.errors import RunError
-from greenward.config.generated import FamiliesConfig
+from greenward.config.section import FamiliesConfig
 from greenward.problems.formats import save_json
 from greenward.problems.generated import generate
 from greenward.problems.names import FAMILY_PREFIX
@@ -44,6 +44,8 @@ def write_project(folder: Path) -> list[Path]:
             f"{folder} holds {', '.join(there)} already; nothing was written.",
             remedy="Name another folder, or move these files away.",
         )
+    with writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
     problems = [
         problem for problem in generate(FamiliesConfig(max_depth=2)) if _operations(problem) <= _OPERATIONS
     ]
@@ -56,7 +58,6 @@ def write_project(folder: Path) -> list[Path]:
     ]
     recipe, trained, tested, pairs, rewards = files
     with writing(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
         save_json(map(_as_of_a_user, train), trained)
         save_json(map(_as_of_a_user, held_out), tested)
         pairs.write_text("".join(json.dumps(row) + "\n" for row in examples), encoding="utf-8")

@@ -34,8 +34,7 @@ from greenward.tasks.code_game.environment import (
     trace_by_interpreting,
 )
 from greenward.tasks.code_game.judge import ProgramJudge
-from greenward.tasks.league import SELF, League, LeagueCallback
-from greenward.tasks.opponent_task import OpponentTask, opponents_too_late
+from greenward.tasks.opponents import SELF, League, LeagueCallback, OpponentTask, opponents_too_late
 from greenward.tasks.task import Say
 from greenward.training.protocols import Callback, Evaluator, Example
 

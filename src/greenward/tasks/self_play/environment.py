@@ -28,7 +28,7 @@ from greenward.rollouts.protocols import (
     SamplingParams,
     Turn,
 )
-from greenward.tasks.league import LEAGUE, SELF, League
+from greenward.tasks.opponents import LEAGUE, SELF, League
 from greenward.tasks.self_play.games import (
     SCRIPTED,
     Game,

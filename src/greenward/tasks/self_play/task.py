@@ -36,8 +36,7 @@ from greenward.runs.output import check_folder, claim_folder
 from greenward.runs.progress import Progress, evaluation_line
 from greenward.runs.reading import RESULTS
 from greenward.runs.trackers import tracker_name
-from greenward.tasks.league import LEAGUE, SELF, League, LeagueCallback
-from greenward.tasks.opponent_task import OpponentTask, opponents_too_late
+from greenward.tasks.opponents import LEAGUE, SELF, League, LeagueCallback, OpponentTask, opponents_too_late
 from greenward.tasks.self_play.environment import (
     LATEST,
     GameEnvironment,

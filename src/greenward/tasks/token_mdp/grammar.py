@@ -97,6 +97,13 @@ class Vocabulary:
         classes = [literal_class(lexeme) or lexeme for lexeme in self.lexemes]
         self.classes = {lexeme: place for place, lexeme in enumerate(dict.fromkeys(classes))}
         self.class_V = np.array([self.classes[lexeme] for lexeme in classes])
+        self._grammars: dict[Signature, Grammar] = {}
+
+    def grammar(self, signature: Signature) -> Grammar:
+        """The grammar of the functions with this signature, made once."""
+        if signature not in self._grammars:
+            self._grammars[signature] = Grammar(signature, self)
+        return self._grammars[signature]
 
     def __len__(self) -> int:
         return len(self.lexemes)

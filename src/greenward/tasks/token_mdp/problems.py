@@ -6,7 +6,6 @@ import ast
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from greenward.common.errors import ProblemError
@@ -46,12 +45,11 @@ class TokenProblem:
 
 def token_problems(problems: Iterable[Problem], vocabulary: Vocabulary) -> list[TokenProblem]:
     """The problems with their grammars; equal signatures share one. Raises `ProblemError` for other types."""
-    grammar_of = cache(lambda signature: Grammar(signature, vocabulary))
     found = []
     for problem in problems:
         signature, visible = signature_of(problem), replace(problem, hidden_cases=())
         hidden = replace(visible, tests=problem.hidden_cases) if problem.hidden_cases else None
-        found.append(TokenProblem(visible, signature, grammar_of(signature), hidden))
+        found.append(TokenProblem(visible, signature, vocabulary.grammar(signature), hidden))
     return found
 
 

@@ -12,8 +12,7 @@ from greenward.common.statistics import proportion
 from greenward.diagnostics.finding import Finding, Result, SignalChart, Thresholds, Topic
 from greenward.diagnostics.signal_tests import late_mean, late_part
 from greenward.diagnostics.signals import GREEDY_PASS_RATE, RunSignals
-from greenward.diagnostics.simulated_faults import Kind, with_signals
-from greenward.diagnostics.simulation import Array, World
+from greenward.diagnostics.simulation import Array, Kind, World, with_signals
 from greenward.reports.document import (
     NOTHING,
     Block,

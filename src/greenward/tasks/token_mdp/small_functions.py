@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from greenward.common.errors import ProblemError
 from greenward.problems.problem import Case, Comparison, Problem, ProblemSet, stable_hash
 from greenward.problems.rows import read_table
-from greenward.tasks.token_mdp.grammar import Grammar, Vocabulary
+from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import TokenProblem, check_reachable, signature_of
 
 TESTS, HIDDEN_TESTS = 20, 20
@@ -185,12 +185,11 @@ def small_functions(compositions: int = 0) -> ProblemSet:
     inputs follow from a stable hash of the program.
     """
     vocabulary = Vocabulary()
-    grammar_of = cache(lambda signature: Grammar(signature, vocabulary))
 
     def writable(problem: Problem) -> bool:
         signature = signature_of(problem)
         try:
-            one = TokenProblem(problem, signature, grammar_of(signature), None)
+            one = TokenProblem(problem, signature, vocabulary.grammar(signature), None)
             check_reachable(one, vocabulary, LONGEST)
         except ProblemError:
             return False

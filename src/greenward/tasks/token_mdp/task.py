@@ -19,8 +19,7 @@ from greenward.common.seeding import step_seed
 from greenward.common.statistics import proportion
 from greenward.common.text import visible
 from greenward.config.recipe import Recipe
-from greenward.config.sandbox import SandboxConfig
-from greenward.config.section import ConfigSection, Fraction, PositiveFraction, Share
+from greenward.config.section import ConfigSection, Fraction, PositiveFraction, SandboxConfig, Share
 from greenward.config.sections import (
     AlgorithmConfig,
     EvaluationConfig,
@@ -29,7 +28,7 @@ from greenward.config.sections import (
     TrackingConfig,
 )
 from greenward.diagnostics.finding import Topic
-from greenward.diagnostics.simulated_faults import Kind
+from greenward.diagnostics.simulation import Kind
 from greenward.evaluation.evaluate import OnSamples, Seconds
 from greenward.evaluation.figures import summarise
 from greenward.evaluation.model_session import AnswerOptions
