@@ -306,7 +306,7 @@ def _print_trials(report: AuditReport) -> None:
             for trial in members:
                 outcome = click.style(f"{trial.outcome.value:8}", fg=_COLOURS.get(trial.outcome.value))
                 detail = f" ({trial.detail})" if trial.detail else ""
-                echo(f"    {outcome} {trial.answer}, {trial.task_id}{detail}")
+                click.echo(f"    {outcome} {visible(f'{trial.answer}, {trial.task_id}{detail}')}")
     if report.pairs:
         click.secho(f"\nPairs in the wrong order: {len(report.pairs)}", bold=True)
     for pair in report.pairs:
