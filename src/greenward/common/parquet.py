@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -49,7 +50,7 @@ def read_parquet(
     """
     if not has_pyarrow():
         raise error(f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow")
-    reader = _idle.pop() if _idle else _Reader()
+    reader = _waiting_reader() or _Reader()
     request: dict[str, Any] | None = {
         "path": os.path.abspath(path),
         "numbers_only": numbers_only,
@@ -97,11 +98,22 @@ class _Reader:
             return f"cannot be read as parquet: pyarrow ended its process ({by}); the file may be damaged"
         except BaseException:  # its answer would be taken for that to the next request
             self._process.kill()
+            self._process.wait()  # else it seems to run still
             raise
         return found
 
 
 _idle: list[_Reader] = []
+os.register_at_fork(after_in_child=lambda: _idle.clear())  # answers would go to the wrong process
+
+
+def _waiting_reader() -> _Reader | None:
+    """One that waits for a file and runs still. Other threads may take theirs meanwhile."""
+    with suppress(IndexError):
+        while not (reader := _idle.pop()).is_running:
+            pass
+        return reader
+    return None
 
 
 def main() -> None:
