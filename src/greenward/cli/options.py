@@ -33,6 +33,9 @@ class FloatRange(click.FloatRange):
         return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
 
 
+EXIT_BROKEN_PIPE = 141  # as a shell reports death by SIGPIPE
+
+
 class Commands(click.Group):
     """A group whose help lists the commands in the order in which they were added, with whole sentences.
 
@@ -48,6 +51,12 @@ class Commands(click.Group):
         for command in commands:
             self.add_command(command)
             self.headings[str(command.name)] = heading
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read the output has left; click would exit with 1, a finding
+            raise SystemExit(EXIT_BROKEN_PIPE) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
