@@ -365,12 +365,13 @@ def test_a_full_disk_is_an_error_and_no_finding() -> None:
     assert (done.returncode, done.stderr) == (2, "Error: No space left on device\n")
 
 
-def test_a_reader_that_has_left_is_no_finding() -> None:
+@pytest.mark.parametrize("command", [["config", "show", "quickstart"], ["doctor"]])  # the latter by rich
+def test_a_reader_that_has_left_is_no_finding(command: list[str]) -> None:
     heard, written = os.pipe()
     os.close(heard)
     with open(written, "w") as pipe:
         done = subprocess.run(
-            [sys.executable, "-m", "greenward", "config", "show", "quickstart"],
+            [sys.executable, "-m", "greenward", *command],
             stdout=pipe, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (141, "")

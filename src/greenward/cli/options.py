@@ -55,8 +55,11 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read the output has left; click would exit with 1, a finding
-            raise SystemExit(EXIT_BROKEN_PIPE) from None
+        except (BrokenPipeError, SystemExit) as ended:
+            # Whoever read the output has left: click and rich would exit with 1, which is a finding.
+            if isinstance(ended, BrokenPipeError) or isinstance(ended.__context__, BrokenPipeError):
+                raise SystemExit(EXIT_BROKEN_PIPE) from None
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
