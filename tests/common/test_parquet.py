@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,7 +136,11 @@ def test_what_waits_for_a_file_ends_with_its_process(written):
 from pathlib import Path
 from greenward.common import parquet
 from greenward.common.errors import DiagnosticsError
-print(len(list(parquet.read_parquet(DiagnosticsError, Path({str(written)!r})))))
+rows = parquet.read_parquet(DiagnosticsError, Path({str(written)!r}))
+print(len(list(rows)), parquet._idle[0]._process.pid)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("3000\n", "")
+    rows, pid = done.stdout.split()
+    assert (rows, done.stderr) == ("3000", "")
+    with pytest.raises(ProcessLookupError):  # not even as a zombie
+        os.kill(int(pid), 0)

@@ -7,6 +7,7 @@ no more by a pickle than without.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
@@ -92,15 +93,18 @@ class _Reader:
             asked.flush()
             found: Rows | str = pickle.load(answers)
         except (OSError, EOFError, pickle.UnpicklingError):
-            self._process.kill()
-            ended = self._process.wait()
+            ended = self.end()
             by = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
             return f"cannot be read as parquet: pyarrow ended its process ({by}); the file may be damaged"
         except BaseException:  # its answer would be taken for that to the next request
-            self._process.kill()
-            self._process.wait()  # else it seems to run still
+            self.end()
             raise
         return found
+
+    def end(self) -> int:
+        """Kill it and wait for that: its return code."""
+        self._process.kill()
+        return self._process.wait()
 
 
 _idle: list[_Reader] = []
@@ -114,6 +118,13 @@ def _waiting_reader() -> _Reader | None:
             pass
         return reader
     return None
+
+
+@atexit.register
+def _end_all() -> None:
+    """Leave no process that another one has to wait for: in containers none may."""
+    while _idle:
+        _idle.pop().end()
 
 
 def main() -> None:
