@@ -29,8 +29,9 @@ def main() -> NoReturn:
 
 def _end(codes: list[int]) -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+        if stream is not None:  # it was closed before the program began
+            with suppress(OSError, ValueError):
+                stream.flush()
     if codes:
         os._exit(codes[0])
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -362,6 +363,26 @@ def test_a_full_disk_is_an_error_and_no_finding() -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "Error: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", [["config", "show", "quickstart"], ["doctor"]])  # the latter by rich
+def test_a_reader_that_has_left_is_no_finding(command: list[str]) -> None:
+    heard, written = os.pipe()
+    os.close(heard)
+    with open(written, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "greenward", *command],
+            stdout=pipe, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_command_without_standard_output_says_nothing_else() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m greenward --version >&-', sys.executable],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,16 +10,19 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from greenward.cli.main import cli
-from greenward.common.errors import ConfigError, ProblemError
+from greenward.common.errors import ConfigError, EngineError, ProblemError
 from greenward.common.http import RetryPolicy
+from greenward.grading.execution import Answer
 from greenward.grading.judge import Grader
+from greenward.grading.verdict import Verdict
 from greenward.tasks.repair.fix import FixOptions, find_repair, repair_problem
 from openai_server import OpenAIServer
 
@@ -579,6 +582,52 @@ def test_of_lines_that_pass_the_first_written_is_taken(
     assert [one.passed for one in repair.selection.verdicts][-1:] == [True]
     repair.apply()
     assert "sleep" in (shop / "shop/prices.py").read_text()
+
+
+@pytest.mark.parametrize("all_answers", [False, True])
+def test_lines_written_before_an_error_of_the_model_count_however_long_their_tests_take(
+    all_answers: bool, shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from greenward.models.tokenizer import Tokenizer
+
+    def written() -> Iterator[str]:
+        yield "    __import__('time').sleep(1); return sum(prices) * (1 + RATE)"
+        raise EngineError("the model broke.")
+
+    lines = written()
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: next(lines))
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    options = FixOptions(answers=4, form="infill", all_answers=all_answers)
+    folder = str(published("llama", max_position_embeddings=1024))
+    repair = find_repair(Path("shop/prices.py"), Path("tests"), folder, options)
+    assert repair.passed and isinstance(repair.stopped, EngineError) is all_answers
+
+
+def test_a_line_that_was_judged_before_ctrl_c_counts(
+    shop: Path, published: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from greenward.models.tokenizer import Tokenizer
+
+    submitted: list[Future[list[Verdict]]] = []
+    submit = Grader.submit
+
+    def noted(self: Grader, answers: Sequence[Answer]) -> Future[list[Verdict]]:
+        submitted.append(submit(self, answers))
+        return submitted[-1]
+
+    def written() -> Iterator[str]:
+        yield "    return sum(prices) * (1 + RATE)"
+        submitted[-1].result()
+        raise KeyboardInterrupt
+
+    lines = written()
+    monkeypatch.setattr(Grader, "submit", noted)
+    monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: next(lines))
+    monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    options = FixOptions(answers=4, form="infill")
+    folder = str(published("llama", max_position_embeddings=1024))
+    repair = find_repair(Path("shop/prices.py"), Path("tests"), folder, options)
+    assert repair.passed and isinstance(repair.stopped, KeyboardInterrupt)
 
 
 @pytest.mark.parametrize("ends_early", ["at import", "at a test"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,12 +82,41 @@ def test_two_files_may_be_read_at_a_time(written, idle):
     assert [one["step"] - other["step"] for one, other in pairs] == [0] * 3000
 
 
-def test_a_process_that_died_while_it_waited_costs_nothing_but_an_error(written, idle):
+def test_a_process_that_died_while_it_waited_is_replaced(written, idle):
     assert len(list(read_parquet(DiagnosticsError, written))) == 3000
-    os.kill(idle[0]._process.pid, signal.SIGKILL)
-    with pytest.raises(DiagnosticsError, match="SIGKILL"):
-        list(read_parquet(DiagnosticsError, written))
+    (reader,) = idle
+    reader._process.kill()
+    reader._process.wait()
     assert len(list(read_parquet(DiagnosticsError, written))) == 3000
+    assert len(idle) == 1 and idle != [reader]
+
+
+def test_a_process_that_did_not_finish_its_answer_is_asked_for_no_other(written, idle, monkeypatch):
+    def interrupted(source: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pickle.load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(read_parquet(DiagnosticsError, written))
+    assert idle == []
+
+
+def test_a_forked_process_reads_by_a_process_of_its_own(written):
+    code = f"""
+import os
+from pathlib import Path
+from greenward.common import parquet
+from greenward.common.errors import DiagnosticsError
+rows = parquet.read_parquet(DiagnosticsError, Path({str(written)!r}))
+print(len(list(rows)), len(parquet._idle), flush=True)
+if os.fork():
+    print(os.waitstatus_to_exitcode(os.wait()[1]), len(parquet._idle))
+else:
+    os._exit(len(parquet._idle))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("3000 1\n0 1\n", "")
 
 
 def test_whatever_is_damaged_this_process_goes_on(written, idle, tmp_path):
@@ -108,7 +136,11 @@ def test_what_waits_for_a_file_ends_with_its_process(written):
 from pathlib import Path
 from greenward.common import parquet
 from greenward.common.errors import DiagnosticsError
-print(len(list(parquet.read_parquet(DiagnosticsError, Path({str(written)!r})))))
+rows = parquet.read_parquet(DiagnosticsError, Path({str(written)!r}))
+print(len(list(rows)), parquet._idle[0]._process.pid)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("3000\n", "")
+    rows, pid = done.stdout.split()
+    assert (rows, done.stderr) == ("3000", "")
+    with pytest.raises(ProcessLookupError):  # not even as a zombie
+        os.kill(int(pid), 0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import CancelledError
 
 import pytest
@@ -87,6 +88,21 @@ def test_closing_ends_what_runs_at_its_next_answer_and_cancels_what_waits():
         running.result(PATIENCE_SECONDS)
     assert executor.left_early.is_set()
     assert len(executor.jobs) < 10
+
+
+def test_closing_waits_for_no_answer_that_runs_and_leaves_the_executor_to_others(grader):
+    endless = grader.with_limits(Limits(cpu_seconds=1000.0, wall_seconds=3000.0))
+    future = endless.submit([(IDENTITY, "while True: pass")])
+    while not future.running():
+        time.sleep(0.01)
+    time.sleep(0.3)  # the program has begun, most probably
+    closing = threading.Thread(target=endless.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_SECONDS)
+    assert not closing.is_alive()
+    with pytest.raises(CancelledError):
+        future.result(0)
+    assert grader.submit([(IDENTITY, RIGHT)]).result(PATIENCE_SECONDS)[0].passed
 
 
 def test_verdicts_come_as_they_are_found_and_the_event_loop_stays_free():

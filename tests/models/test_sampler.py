@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import torch
 from greenward.common.errors import EngineError, GreenwardError
 from greenward.config.sections import ShapeConfig
 from greenward.models.policy import Policy
-from greenward.models.sampler import StopStrings, choose_tokens, row_keys, uniforms
+from greenward.models.sampler import StopStrings, _Waiting, choose_tokens, row_keys, uniforms
 from greenward.models.scoring import GroupBatch
 from greenward.rollouts.protocols import SamplingParams, StopReason
 
@@ -123,6 +123,25 @@ def test_many_prompts_that_begin_alike_join_in_parts(policy, monkeypatch):
     prompts, params = [[5] * 12 + [n % 7 + 3, n + 3] for n in range(30)], SamplingParams(max_tokens=6)
     for prompt, group in zip(prompts, policy.sample(prompts, 2, params, seed=1), strict=True):
         assert_same(policy.sample([prompt], 2, params, seed=1)[0], group)
+
+
+def test_as_many_prompts_join_as_have_so_many_distinct_beginnings():
+    generator, most = np.random.default_rng(0), 40
+    lengths = generator.integers(1, 30, 200)
+    prompts = [generator.integers(3, 5, length).tolist() for length in lengths] + [[7] * 60]
+    sizes = generator.integers(1, 4, len(prompts)).tolist()
+    waiting, parts = _Waiting(prompts, sizes, 512, most), []
+    while waiting:
+        parts.append([n for n, _ in waiting.take(512)])
+    assert sorted(chain(*parts)) == list(range(len(prompts)))
+
+    def is_too_much(part):
+        beginnings = {tuple(prompts[n][: end + 1]) for n in part for end in range(len(prompts[n]))}
+        return len(beginnings) > most or sum(len(prompts[n]) for n in part) > 4 * most
+
+    for part, following in pairwise(parts):
+        assert len(part) == 1 or not is_too_much(part)
+        assert is_too_much([*part, max(following, key=lambda n: len(prompts[n]))])
 
 
 def test_seeds_and_repeated_prompts_give_other_completions(policy):

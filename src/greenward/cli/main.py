@@ -90,7 +90,8 @@ for heading, commands in SECTIONS.items():
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 finished, 2 a user's error, 130 interrupted (after a clean stop).
 
-    75 means that a training stopped cleanly because its rollout engine failed.
+    75 means that a training stopped cleanly because its rollout engine failed, 141 that whoever read the
+    output has left.
     """
     run(cli, "greenward", arguments)
 

@@ -33,6 +33,9 @@ class FloatRange(click.FloatRange):
         return self.fail("nan is not a number.", param, ctx) if math.isnan(number) else number
 
 
+EXIT_BROKEN_PIPE = 141  # as a shell reports death by SIGPIPE
+
+
 class Commands(click.Group):
     """A group whose help lists the commands in the order in which they were added, with whole sentences.
 
@@ -48,6 +51,15 @@ class Commands(click.Group):
         for command in commands:
             self.add_command(command)
             self.headings[str(command.name)] = heading
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, SystemExit) as ended:
+            # Whoever read the output has left: click and rich would exit with 1, which is a finding.
+            if isinstance(ended, BrokenPipeError) or isinstance(ended.__context__, BrokenPipeError):
+                raise SystemExit(EXIT_BROKEN_PIPE) from None
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

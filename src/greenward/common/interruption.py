@@ -44,6 +44,7 @@ _works: list[_Work] = []  # the innermost last
 _heeded: set[int] = set()  # the signals that were handled here since the outermost block began
 _requested = False
 _last_interrupt = float("-inf")  # when Ctrl-C was handled in the main thread
+_threads = threading.local()  # `is_left` of each, if it is inside `stopped_when`
 _show: Callable[[str], None] | None = None
 
 
@@ -56,6 +57,18 @@ def check() -> None:
     """Raise `Stopped` if the work is to stop and may do so here. Costs next to nothing otherwise."""
     if _requested and (not _works or (may_stop := _works[-1].may_stop) is None or may_stop()):
         raise Stopped
+    if (is_left := getattr(_threads, "is_left", None)) is not None and is_left():
+        raise Stopped
+
+
+@contextmanager
+def stopped_when(is_left: Callable[[], bool]) -> Iterator[None]:
+    """Inside, `check` stops this thread also once nobody waits any more for what it does."""
+    before, _threads.is_left = getattr(_threads, "is_left", None), is_left
+    try:
+        yield
+    finally:
+        _threads.is_left = before
 
 
 @contextmanager

@@ -7,6 +7,7 @@ no more by a pickle than without.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -49,7 +51,7 @@ def read_parquet(
     """
     if not has_pyarrow():
         raise error(f"{path} is a parquet file, which needs pyarrow", remedy="pip install pyarrow")
-    reader = _idle.pop() if _idle else _Reader()
+    reader = _waiting_reader() or _Reader()
     request: dict[str, Any] | None = {
         "path": os.path.abspath(path),
         "numbers_only": numbers_only,
@@ -91,17 +93,38 @@ class _Reader:
             asked.flush()
             found: Rows | str = pickle.load(answers)
         except (OSError, EOFError, pickle.UnpicklingError):
-            self._process.kill()
-            ended = self._process.wait()
+            ended = self.end()
             by = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
             return f"cannot be read as parquet: pyarrow ended its process ({by}); the file may be damaged"
         except BaseException:  # its answer would be taken for that to the next request
-            self._process.kill()
+            self.end()
             raise
         return found
 
+    def end(self) -> int:
+        """Kill it and wait for that: its return code."""
+        self._process.kill()
+        return self._process.wait()
+
 
 _idle: list[_Reader] = []
+os.register_at_fork(after_in_child=lambda: _idle.clear())  # answers would go to the wrong process
+
+
+def _waiting_reader() -> _Reader | None:
+    """One that waits for a file and runs still. Other threads may take theirs meanwhile."""
+    with suppress(IndexError):
+        while not (reader := _idle.pop()).is_running:
+            pass
+        return reader
+    return None
+
+
+@atexit.register
+def _end_all() -> None:
+    """Leave no process that another one has to wait for: in containers none may."""
+    while _idle:
+        _idle.pop().end()
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from greenward.common.errors import Closeable, ConfigError, GreenwardError
+from greenward.common.interruption import Stopped, stopped_when
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
 from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Family, Status, Verdict
@@ -247,7 +248,7 @@ class ExecutionJudge(Closeable):
     async def grade_stream_async(self, answers: Iterable[Answer]) -> AsyncIterator[Graded]:
         """As `grade_stream`, leaving the event loop free; `answers` is read in another thread.
 
-        Leaving early ends the stream at its next verdict.
+        Leaving early ends the stream.
         """
         import asyncio
 
@@ -304,11 +305,20 @@ class ExecutionJudge(Closeable):
         self, answers: Iterable[Answer], left: threading.Event | None = None
     ) -> Generator[Graded, None, None]:
         """As `grade_stream`. Raises `CancelledError` once the judge closes or `left` is set."""
-        with closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
-            for item in graded:
-                if self._closing.is_set() or (left is not None and left.is_set()):
-                    raise CancelledError
-                yield item
+
+        def is_left() -> bool:
+            return self._closing.is_set() or (left is not None and left.is_set())
+
+        try:
+            with stopped_when(is_left), closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
+                for item in graded:
+                    if is_left():
+                        raise CancelledError
+                    yield item
+        except Stopped:
+            if not is_left():
+                raise
+            raise CancelledError from None
 
     def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
         """Verdicts on (round, problem, code); equal answers are run once in each round."""

@@ -335,10 +335,9 @@ class _Waiting:
     def __init__(
         self, prompts: Sequence[Sequence[int]], sizes: Sequence[int], rows: int, tokens: int | None
     ) -> None:
-        self._prompts = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-        self._lengths = [len(prompt) for prompt in prompts]
+        self._prompts = prompts
         self._tokens = tokens
-        longest_first = sorted(range(len(prompts)), key=lambda n: -self._lengths[n])
+        longest_first = sorted(range(len(prompts)), key=lambda n: -len(prompts[n]))
         self._pieces = deque(
             (n, range(first, min(first + rows, sizes[n])))
             for n in longest_first
@@ -351,26 +350,21 @@ class _Waiting:
     def take(self, places: int) -> list[tuple[int, range]]:
         """The next ones, as far as there are places, in the order of `bucket_groups`."""
         taken: list[tuple[int, range]] = []
-        distinct = total = 0
+        total = 0
+        numbers: dict[tuple[int, int], int] = {}  # of a beginning, by that without its last token, and this
         while self._pieces and len(self._pieces[0][1]) <= places:
             if self._tokens is not None:
-                n = self._pieces[0][0]
-                shared = (common_length(self._prompts[n], self._prompts[other]) for other, _ in taken)
-                distinct += self._lengths[n] - max(shared, default=0)
-                total += self._lengths[n]
-                if taken and (distinct > self._tokens or total > _MOST_SHARING * self._tokens):
+                prompt = self._prompts[self._pieces[0][0]]
+                total += len(prompt)
+                number = 0
+                for token_id in prompt:
+                    number = numbers.setdefault((number, token_id), len(numbers) + 1)
+                if taken and (len(numbers) > self._tokens or total > _MOST_SHARING * self._tokens):
                     break
             taken.append(self._pieces.popleft())
             places -= len(taken[-1][1])
-        lengths, sizes = [self._lengths[n] for n, _ in taken], [len(samples) for _, samples in taken]
+        lengths, sizes = [len(self._prompts[n]) for n, _ in taken], [len(samples) for _, samples in taken]
         return [taken[i] for members in bucket_groups(lengths, sizes) for i in members]
-
-
-def common_length(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two texts begin with alike."""
-    length = min(len(one), len(other))
-    differ = one[:length] != other[:length]
-    return int(differ.argmax()) if differ.any() else length
 
 
 def _in_order(group: dict[int, Completion]) -> list[Completion]:
@@ -628,7 +622,7 @@ class SharedBeginnings:
         rows.sort(key=lambda row: ids_M[row].astype(">i8").tobytes())
         first_M = np.arange(len(ids_M))
         for one, other in itertools.pairwise(rows):
-            shared = common_length(ids_M[one], ids_M[other])
+            shared = _common_length(ids_M[one], ids_M[other])
             first_M[other][:shared] = first_M[one][:shared]
         first_D, number_M = np.unique(first_M, return_inverse=True)
         device = batch.token_ids_M.device
@@ -642,6 +636,13 @@ class SharedBeginnings:
             return F.pad(attended_DF, (0, 0, 0, len(qkv_DXD) - len(attended_DF)))
 
         return attend_from
+
+
+def _common_length(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two texts begin with alike."""
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    return int(differ.argmax()) if differ.any() else length
 
 
 class FlexPrefill(FlexAttention, PrefillAttention):

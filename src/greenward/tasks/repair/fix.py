@@ -368,14 +368,21 @@ class _Judge:
                 self.seconds += time.monotonic() - started
                 return self.has_passed and until_one_passes
 
-            for number, answer, written in answers:
-                if written == "line":
-                    best = replace(answer, files=self._changed)
-                    begun.append((number, best, lines.submit([(self._problem, best)])))
-                else:
-                    self._keep(number, *self._best_reading(answer, is_program=written == "program"))
-                if is_enough(waits=False):
-                    return
+            try:
+                for number, answer, written in answers:
+                    if written == "line":
+                        best = replace(answer, files=self._changed)
+                        begun.append((number, best, lines.submit([(self._problem, best)])))
+                    else:
+                        self._keep(number, *self._best_reading(answer, is_program=written == "program"))
+                    if is_enough(waits=False):
+                        return
+            except GreenwardError:  # what was written before counts, however long its tests take
+                if not is_enough(waits=True):
+                    raise
+            except KeyboardInterrupt:
+                is_enough(waits=False)
+                raise
             is_enough(waits=True)
 
     def _keep(self, number: int, best: Extracted, verdict: Verdict) -> None:
