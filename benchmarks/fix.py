@@ -6,6 +6,7 @@
 
 Ten files of `fix_files`, with one to three bugs each (`BUGS`: what is replaced in the right file), and their
 tests. Each is checked first: the right file passes, the one with all bugs fails, and so does each bug alone.
+Without a model it shows, of each file, how many lines are tried by filling gaps before one that is to change.
 The command runs as a user runs it, in a process of its own, so that times include loading the model; beside
 the time is that of the processor, which other programs do not lengthen as much. A file counts as mended where
 all tests pass with the repair, within `--most-seconds` where that is given. With `--quixbugs` the files are
@@ -22,16 +23,21 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_quixbugs
 from greenward.problems.problem import Assertion, Case
+from greenward.problems.python_source import source_lines
+from greenward.sandbox.pool import LocalExecutor
 from greenward.tasks.repair.fix import repair_problem
+from greenward.tasks.repair.infilling import suspicious_lines
 
 FILES = Path(__file__).parent / "fix_files"
 FORMS = ("default", "infill", "function", "search_replace", "diff")
@@ -74,7 +80,7 @@ BUGS: dict[str, tuple[tuple[str, str], ...]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", help="folders, runs or ids; without any the files are checked")
+    parser.add_argument("models", nargs="*", help="folders, runs or ids")
     parser.add_argument("--out", type=Path, default=Path("runs/fix"), help="where results are kept")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=("default",))
     parser.add_argument("--files", nargs="+", help="only these")
@@ -91,6 +97,8 @@ def main() -> None:
     if options.quixbugs is None and (wrong := list(mistakes(files))):
         raise SystemExit("\n".join(wrong))
     settings = [f"--n={options.n}", f"--temperature={options.temperature}", f"--seed={options.seed}"]
+    if not options.models:
+        show_places(files)
     for model, form in product(options.models, options.forms):
         folder = options.out / Path(model).name / form / "_".join(one.lstrip("-") for one in settings)
         records = {
@@ -111,9 +119,10 @@ def with_bugs(name: str, bugs: Sequence[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Buggy:
-    """The texts of a file with bugs and of its tests."""
+    """The texts of a file with bugs, without them, and of its tests."""
 
     text: str
+    right: str
     tests: str
     bugs: int
 
@@ -127,7 +136,7 @@ class Buggy:
 
 def buggy_files() -> dict[str, Buggy]:
     def of(name: str, bugs: Sequence[tuple[str, str]]) -> Buggy:
-        return Buggy(with_bugs(name, bugs), tests_of(name), len(bugs))
+        return Buggy(with_bugs(name, bugs), with_bugs(name, ()), tests_of(name), len(bugs))
 
     return {name: of(name, bugs) for name, bugs in BUGS.items()}
 
@@ -149,22 +158,47 @@ def quixbugs_files(folder: Path) -> dict[str, Buggy]:
                 break
             tests.append(f"\n\ndef test_{number}():\n    {check}\n")
         else:
-            found[name] = Buggy(problem.buggy_code, "".join(tests), 1)
+            assert problem.reference is not None
+            found[name] = Buggy(problem.buggy_code, problem.reference, "".join(tests), 1)
     return found
 
 
-def mistakes(names: Iterable[str]) -> Iterator[str]:
+def mistakes(files: Mapping[str, Buggy]) -> Iterator[str]:
     """What is wrong with the files themselves."""
     with Grader(packages=("pytest",)) as grader:
-        for name in names:
+        for name, known in files.items():
             bugs = BUGS[name]
             for variant in ((), bugs, *((bug,) for bug in bugs)):
                 with tempfile.TemporaryDirectory() as folder:
-                    one = Buggy(with_bugs(name, variant), tests_of(name), len(variant))
+                    one = replace(known, text=with_bugs(name, variant))
                     problem, _ = repair_problem(*one.place(folder, name))
                 (verdict,) = grader.grade([(problem, problem.buggy_code)])
                 if verdict.passed is bool(variant):
                     yield f"{name} with {variant}: {verdict.status.value}, {verdict.error_message}"
+
+
+def show_places(files: Mapping[str, Buggy]) -> None:
+    """How many lines are tried before one that is to change, or beside which one is missing."""
+    places = []
+    with LocalExecutor(packages=("pytest",)) as executor:
+        for name, one in files.items():
+            with tempfile.TemporaryDirectory() as folder:
+                problem, project = repair_problem(*one.place(folder, name))
+            suites = dict.fromkeys(test.file for test in project.tests.values())
+            order, _ = suspicious_lines(problem, suites, executor)
+            old, new = ([line.strip() for line in source_lines(text)] for text in (one.text, one.right))
+            to_change: set[int] = set()
+            for kind, first, end, start, stop in SequenceMatcher(
+                None, old, new, autojunk=False
+            ).get_opcodes():
+                written = [line for line in (*old[first:end], *new[start:stop]) if line[:1] not in ("", "#")]
+                if kind != "equal" and written:
+                    to_change |= {first, first + 1} if first == end else set(range(first + 1, end + 1))
+            place = next((place for place, number in enumerate(order) if number in to_change), None)
+            places.append(place)
+            print(f"{name:>26} {len(order):>3} lines, {'none is' if place is None else place}", flush=True)
+    known = [place for place in places if place is not None]
+    print(f"{len(known)} of {len(places)}: {fmean(known):.1f} lines are tried before, in the mean")
 
 
 def kept(file: Path, name: str, one: Buggy, model: str, form: str, settings: Sequence[str]) -> dict[str, Any]:
