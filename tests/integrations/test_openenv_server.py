@@ -62,6 +62,8 @@ def test_a_problem_is_asked_answered_wrongly_repaired_and_rewarded() -> None:
         assert not wrong.done and wrong.reward < 2 and "test fails" in wrong.observation["feedback"]
         right = client.step({"answer": f"```python\n{problem.reference}\n```"})
         assert right.done and right.reward == 2.0 and right.observation["status"] == "passed"
+        with pytest.raises(Exception, match="no episode is going on"):  # of the client, with our text
+            client.step({"answer": "pass"})
         assert client.state()["step_count"] == 2
         assert client.reset(seed=0).observation["task_id"] == problems[0].task_id
 
@@ -77,3 +79,5 @@ def test_a_game_is_played_to_its_end() -> None:
             assert result.observation["prompt"] == {-1.0: "lost", 0.0: "drawn", 1.0: "won"}[result.reward]
         client.reset(seed=0)
         assert client.step({"move": "nowhere"}).observation["prompt"] == "illegal"
+        with pytest.raises(Exception, match="no episode is going on"):
+            client.step({"move": "nowhere"})

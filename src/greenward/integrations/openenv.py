@@ -49,13 +49,17 @@ class PositionObservation(Observation):
 
 
 class _TextEnvironment(Environment):
-    """What both environments share: sessions side by side, and the state of an episode."""
+    """What both environments share: sessions side by side, and the state of an episode.
+
+    `step` raises `ConfigError` before the first `reset` and after the end of an episode.
+    """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
         super().__init__()
         self._state = State()
+        self._goes_on = False
 
     @property
     def state(self) -> State:
@@ -63,6 +67,12 @@ class _TextEnvironment(Environment):
 
     def _begin(self, episode_id: str | None) -> None:
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        self._goes_on = True
+
+    def _count_step(self) -> None:
+        if not self._goes_on:
+            raise ConfigError("no episode is going on.", remedy="Call `reset` first.")
+        self._state.step_count += 1
 
 
 class ProblemEnvironment(_TextEnvironment):
@@ -109,16 +119,18 @@ class ProblemEnvironment(_TextEnvironment):
     def step(
         self, action: AnswerAction, timeout_s: float | None = None, **options: Any
     ) -> ProblemObservation:
-        self._state.step_count += 1
+        self._count_step()
         task_id, prompt = self._problem.task_id, question(self._problem, "chat")
         (scored,) = self._scorer.score([task_id], [prompt], [action.answer])
         verdict = scored.verdict
+        is_over = verdict.passed or not scored.scored or self._state.step_count >= self._max_turns
+        self._goes_on = not is_over
         return ProblemObservation(
             task_id=task_id,
             prompt=prompt,
             status=verdict.status.value,
             feedback="" if verdict.passed else FEEDBACK.format(failure=verdict.failure),
-            done=verdict.passed or not scored.scored or self._state.step_count >= self._max_turns,
+            done=is_over,
             reward=scored.reward if scored.scored else None,
         )
 
@@ -143,8 +155,9 @@ class PositionEnvironment(_TextEnvironment):
         return self._observed()
 
     def step(self, action: MoveAction, timeout_s: float | None = None, **options: Any) -> PositionObservation:
-        self._state.step_count += 1
+        self._count_step()
         self._session.move(action.move)
+        self._goes_on = not self._session.over
         return self._observed()
 
     def _observed(self) -> PositionObservation:
