@@ -530,11 +530,8 @@ def test_damaged_weights_are_found_without_reading_them(small, tmp_path):
 
 
 def test_a_model_that_is_not_at_hand_is_not_fetched(small):
-    _, warnings = checked(small("model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "model.cache_dir=empty"))
+    away = ("model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "model.lora={}", "model.cache_dir=empty")
+    _, warnings = checked(small(*away))
     assert any("not in the cache" in one for one in warnings)
     with pytest.raises(ConfigError, match=r"max_tokens 99999 leaves no room .* 32768 positions"):
-        checked(
-            small(
-                "model=Qwen/Qwen2.5-Coder-0.5B-Instruct", "sampling.max_tokens=99999", "model.cache_dir=empty"
-            )
-        )
+        checked(small(*away, "sampling.max_tokens=99999"))

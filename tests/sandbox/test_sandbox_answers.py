@@ -125,9 +125,9 @@ def test_setup_code_runs_after_the_answer_and_expressions_after_the_calls(run):
 
 def test_a_program_runs_as_main_to_its_end(run):
     code = """
-        import atexit, threading, time, sys
+        import atexit, threading, sys
         atexit.register(lambda: print("c"))
-        threading.Thread(target=lambda: (time.sleep(0.05), print("b"))).start()
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("b"))).start()
         if __name__ == "__main__": print("a")
         sys.exit(0)
     """

@@ -124,6 +124,7 @@ class JsonClient:
         """
         patience = self._patience if seconds is None else replace(self._patience, attempt_seconds=seconds)
         tries = failures = 0
+        last: RequestFailed | None = None
         end = time.monotonic() + patience.total_seconds
         while True:
             if (pause := min(self._paused_until, end) - time.monotonic()) > 0:
@@ -138,7 +139,9 @@ class JsonClient:
                 attempts = 1 if self._failing else patience.attempts
                 if self._closed.is_set() or failures >= attempts or time.monotonic() + wait >= end:
                     self._failing = True
-                    raise
+                    # What was answered before says more than that no time was left for this attempt.
+                    raise last if last is not None and time.monotonic() >= end else error from None
+                last = error
                 if error.status == TOO_MANY:
                     self._paused_until = max(self._paused_until, time.monotonic() + wait)
                 else:
@@ -159,12 +162,13 @@ class JsonClient:
         self, method: str, path: str, payload: Any, parse: Callable[[Any], Any], seconds: float, end: float
     ) -> Any:
         place = f"{self.url}{path}"
-        deadline = min(end, time.monotonic() + seconds)
+        seconds = max(min(seconds, end - time.monotonic()), 0.0)
+        deadline = time.monotonic() + seconds
         try:
             response, raw = self._exchange(method, path, payload, deadline)
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() > deadline - 0.01:
-                raise RequestFailed(f"{place}: no answer within {seconds:g} seconds.") from None
+                raise RequestFailed(f"{place}: no answer within {seconds:.3g} seconds.") from None
             why = self._clean(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"{place}: the connection failed ({why}).") from None
         if not 200 <= (status := response.status) < 300:
