@@ -37,9 +37,9 @@ def main() -> None:
         kept("demo", arguments.demo),
         kept("demo_model", arguments.demo_model),
     )
-    functions, repair, spec = (
+    functions, repair, spec, vulnerability = (
         json.loads((RESULTS / f"policy_gradient_{study}.json").read_text(encoding="utf-8"))
-        for study in ("functions", "repair", "spec")
+        for study in ("functions", "repair", "spec", "vulnerability")
     )
     (HERE.parent / "docs" / "figures" / "policy_gradient.md").write_text(
         f"""# What a policy gradient adds, arm by arm
@@ -54,7 +54,10 @@ def main() -> None:
 {policy_gradient.tables(repair)}
 ## Implementation from a specification
 
-{policy_gradient.tables(spec)}""",
+{policy_gradient.tables(spec)}
+## Vulnerable functions
+
+{policy_gradient.tables(vulnerability)}""",
         encoding="utf-8",
     )
     for page, blocks in {
