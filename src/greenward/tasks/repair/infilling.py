@@ -10,10 +10,10 @@ writes the line that it expects there (cloze-style repair: Xia and Zhang 2022, a
   as run by the tests that call the function, the lines of one statement as run together, and tests that are
   skipped or expected to fail not at all. Among equals, the line on which most expressions begin comes first,
   and then the last one: in 40 programs of `benchmarks/fix.py` (QuixBugs and files of our own) the line to
-  change is tried after 1.4 others, in the order of the file after 3.0.
+  change is tried after 1.4 others, at most 9, in the order of the file after 3.0.
 - Of a file that does not parse, the lines nearest to the error are tried; of one that cannot be imported,
   all in order.
-- At most 24 lines are tried, four at a time, then once more with a gap before the line, so that the model
+- At most 16 lines are tried, four at a time, then once more with a gap before the line, so that the model
   sees it. What it writes, at most 48 tokens, is tested in place of the line, before it and behind it. A line
   that leaves the program as it was, or makes it one that does not parse, is not tested.
 - The model sees 2,000 characters before the gap and 1,000 after it, or what its positions hold of them, but
@@ -49,7 +49,7 @@ from greenward.problems.python_source import (
 from greenward.problems.sandboxed_suites import TRACER, sandboxed, traced_rows
 from greenward.sandbox.protocol import Call, Executor, Job, Limits
 
-MOST_LINES, LINES_AT_ONCE = 24, 4
+MOST_LINES, LINES_AT_ONCE = 16, 4
 CHARS_BEFORE, CHARS_AFTER = 2000, 1000  # of the program that the model is shown around a gap
 _TEST_SECONDS = 2.0  # CPU time of one test, traced
 _LIMITS = Limits(cpu_seconds=30.0, wall_seconds=90.0, output_bytes=4 << 20, file_bytes=4 << 20)
