@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from greenward.sandbox.pool import LocalExecutor
+from greenward.tasks.repair import infilling
 from greenward.tasks.repair.fix import repair_problem
 from greenward.tasks.repair.infilling import (
     around,
@@ -158,7 +159,10 @@ def area(
 '''
 
 
-def test_statements_of_several_lines_count_with_all_of_them(tmp_path: Path, executor: LocalExecutor) -> None:
+def test_statements_of_several_lines_count_with_all_of_them(
+    tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infilling, "MOST_LINES", len(STATEMENTS))
     tests = "import unittest\nfrom numbers_ import area\n\nclass Areas(unittest.TestCase):\n"
     for name, argument in (("none", "0, 0"), ("some", "1, 1")):
         tests += f"    def test_{name}(self):\n        self.assertEqual(area({argument}), dict(first=2))\n"
