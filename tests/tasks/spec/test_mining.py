@@ -321,6 +321,10 @@ def test_a_tree_without_problems_and_a_folder_in_use_are_errors(tmp_path):
     with pytest.raises(ProblemError, match="none of 1 functions") as error:
         mine_problems([str(tmp_path / "a.py")], tmp_path / "out", MiningOptions(workers=1))
     assert error.value.remedy == "Left out: 1 no docstring."
+    (tmp_path / "a.py").write_text('def f(x):\n    """The same."""\n    return x\n')
+    with pytest.raises(ProblemError, match="none of 1 functions") as error:
+        mine_problems([str(tmp_path / "a.py")], tmp_path / "out", MiningOptions(workers=1))
+    assert "1 no test reaches it" in error.value.remedy and "doctests" in error.value.remedy
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("def f(x):\n    return x\n")

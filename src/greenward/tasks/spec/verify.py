@@ -67,6 +67,7 @@ TEST_SECONDS = 0.25  # CPU time of one test, traced
 MOST_TESTS = 6
 _TRACE_LIMITS = Limits(cpu_seconds=6.0, wall_seconds=30.0, output_bytes=4 << 20)
 _FILES_AT_ONCE, _VERIFIED_AT_ONCE = 12, 24
+_UNREACHED = "no test reaches it"
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class _Miner:
             if ">>>" in one.docstring:
                 found.append((one, doctest_problem(one, self.tree, chars)))
             if not found:
-                self._leave_out(one, "no test reaches it")
+                self._leave_out(one, _UNREACHED)
                 continue
             if (place := self._readable_copy(*found[0])) is not None:
                 self._leave_out(one, "a copy can be read", f"in {place}")
@@ -363,11 +364,16 @@ def mine_problems(
         isolation = executor.isolation.to_json()
     reasons = dict(Counter(one.reason for one in mined.left_out).most_common())
     if not mined.problems:
+        remedy = "Expected Python files (.py) with documented functions."
+        if reasons:
+            remedy = f"Left out: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}."
+        if _UNREACHED in reasons:
+            remedy += (
+                " A function is tested by doctests in its docstring, or by the test files of a project: "
+            )
+            remedy += "name the project's folder, which has them."
         raise ProblemError(
-            f"none of {mined.functions} functions in {', '.join(sources)} gives a problem.",
-            remedy=f"Left out: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}."
-            if reasons
-            else "Expected Python files (.py) with documented functions.",
+            f"none of {mined.functions} functions in {', '.join(sources)} gives a problem.", remedy=remedy
         )
     named = {name for _, problem in mined.problems for name in (problem.columns or {})["dependencies"]}
     needed = tuple(name for name in packages if name in named)
