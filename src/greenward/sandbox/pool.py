@@ -71,7 +71,7 @@ class LocalExecutor(Closeable):
             if importlib.util.find_spec(name.partition(".")[0]) is None:
                 raise SandboxError(
                     f"answers are to import {name!r}, but there is no such package here.",
-                    remedy=f"Install it (pip install {name}), or leave it out of sandbox.packages (--package).",
+                    remedy=f"Install it (pip install {name}), or drop it from sandbox.packages (--package).",
                 )
         self._folder = tempfile.mkdtemp(prefix="greenward-sandbox-")
         # Where nobody closes this: workers that still live remove their folders, and the last one the pool's.
