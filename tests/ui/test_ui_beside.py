@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import Watched, flaws
+from browsing import Watched, flaws, in_each_view
 from made_runs import HOSTILE, Served, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
@@ -196,10 +196,11 @@ def test_the_pages_lead_from_the_curve_of_a_log_to_an_answer(verl, browser):
     assert watched.wrong == []
 
 
-def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe):
+@in_each_view
+def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, views):
     whole(verl, RUN)
     pages = {f"/r/{RUN}/rollouts": "tr.row", f"/r/{RUN}/rollouts/12/5": ".lines li"}
-    assert flaws(browser, verl.url, pages, axe) == []
+    assert flaws(browser, verl.url, pages, axe, views) == []
 
 
 def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
@@ -213,9 +214,9 @@ def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
     assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == 300
 
 
+@pytest.mark.usefixtures("often_looked_through")
 @pytest.mark.parametrize("cached", [True, False])
-def test_new_changed_and_deleted_files_are_followed(tmp_path, monkeypatch, cached):
-    monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.2)
+def test_new_changed_and_deleted_files_are_followed(tmp_path, cached):
     folder = tmp_path / "outputs"
     write_verl(folder, range(1, 4))
     with serving([folder / "train.jsonl"], tmp_path / "cache" if cached else None) as port:
@@ -331,6 +332,7 @@ def test_hostile_files_are_text_bounded_and_hide_nothing(tmp_path, browser):
         assert watched.wrong == []
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_files_of_answers_are_no_logs_and_those_beside_several_logs_are_of_no_certain_one(tmp_path):
     folder = tmp_path / "outputs"
     write_log(folder)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
-from browsing import Watched, flaws, until
+from browsing import Watched, flaws, in_each_view, until
 from click.testing import CliRunner
 from made_runs import HOSTILE, write_hostile, write_run
 
@@ -235,9 +235,10 @@ def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):
     assert shown.evaluate("window.owned") is None and HOSTILE[:20] in shown.locator(".lines").inner_text()
 
 
-def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe):
+@in_each_view
+def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe, views):
     pages = {"#/": "tr.row", "#/r/study~faulty": ".plot canvas", "#/r/good/rollouts": ".answers tr.row"}
-    assert flaws(browser, bundle[2], pages, axe) == []
+    assert flaws(browser, bundle[2], pages, axe, views) == []
 
 
 def test_who_may_frame_a_bundle_is_for_its_host_to_say(tmp_path):

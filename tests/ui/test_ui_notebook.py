@@ -54,12 +54,13 @@ def test_only_the_named_origin_may_frame_the_pages(tmp_path, browser):
         context = browser.new_context()
         for origin, is_shown in ((named, True), (other, False)):
             page = context.new_page()
-            page.goto(f"{origin}/page.html")
             frame = page.frame_locator("iframe")
             if is_shown:
+                page.goto(f"{origin}/page.html")
                 frame.locator(".plot canvas").first.wait_for()
             else:
-                page.wait_for_timeout(1500)
+                with page.expect_console_message(lambda message: "frame-ancestors" in message.text):
+                    page.goto(f"{origin}/page.html")
                 assert frame.locator(".plot, .brand").count() == 0
         context.close()
     for host in hosts:
