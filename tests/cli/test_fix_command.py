@@ -67,6 +67,9 @@ IN_TESTS = block("tests/test_prices.py", "        self.assertAlmostEqual(total([
 MISSING = block("shop/prices.py", "    return max(prices)", "    return 1")
 
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -557,6 +560,7 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     with pytest.raises(ConfigError, match="no tokens that mark a gap"):
         find_repair(*place, FixOptions(form="infill"))
     monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.5)
     repair = find_repair(*place, FixOptions(answers=3, timeout=1.0))
     assert repair.passed
     repair.apply()
@@ -920,7 +924,7 @@ def test_tests_that_a_class_inherits_from_another_file_are_its_tests(
     for name in inherited:
         shown = project.test_source(name)
         assert shown.index("def test_tax") < shown.index("It(")
-    with Grader(workers=1, packages=["pytest"]) as grader:
+    with Grader(packages=["pytest"]) as grader:
         for answer, status in ((PRICES, "failed"), (PRICES.replace("* RATE", "* (1 + RATE)"), "passed")):
             (verdict,) = grader.grade([(problem, answer)])
             assert inherited == [] or verdict.status.value == status, verdict

@@ -15,6 +15,8 @@ from greenward.problems.formats import load_json
 from greenward.recipes.starter import HELD_OUT, PAIRS, RECIPE, REWARDS, TRAIN, write_project
 from greenward.runs.reading import read_evaluations
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 FILES = (RECIPE, TRAIN, HELD_OUT, PAIRS, REWARDS)
 HERE = ("sandbox.require=D", "sandbox.workers=1", "training.threads=1")
 

@@ -29,6 +29,8 @@ from greenward.runs.reading import read_metrics, read_prompts, read_rollouts
 from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, DATA, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 MBPP_ROW = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 
 

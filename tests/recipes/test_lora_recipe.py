@@ -16,6 +16,8 @@ from greenward.training.loop import load_trainer_state
 from nested_states import equal
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 pytest.importorskip("peft")
 
 LORA = "model.lora={r: 2, alpha: 4, dropout: 0.1}"

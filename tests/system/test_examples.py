@@ -15,6 +15,8 @@ from greenward.config.loading import load_recipe
 from greenward.recipes.run import train
 from tiny_model import DATA, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 LOOP = Path(__file__).parents[2] / "examples" / "grpo_loop.py"
 STEPS = 4
 

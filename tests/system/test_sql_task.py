@@ -19,6 +19,8 @@ from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status
 from greenward.runs.reading import read_evaluations, read_metrics
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sql_task"
 SCHEMA = """CREATE TABLE people (name TEXT, salary INTEGER, age REAL);
 INSERT INTO people VALUES ('a', 3, NULL); INSERT INTO people VALUES ('b', NULL, 2.5);

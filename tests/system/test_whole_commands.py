@@ -18,6 +18,8 @@ from greenward.cli.rldk import rldk
 from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import BUGS, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 SHORT = (
     *REINFORCED,
     "training.max_steps=8",
