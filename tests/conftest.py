@@ -104,7 +104,8 @@ def sandboxes() -> Iterator[Callable[..., LocalExecutor]]:
 @pytest.fixture
 def kept_sandbox(sandboxes: Callable[..., LocalExecutor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are graded in a sandbox that is started once: its start takes longer than most gradings."""
-    monkeypatch.setattr("greenward.grading.judge.LocalExecutor", sandboxes)
+    for module in ("grading.judge", "sandbox.pool"):
+        monkeypatch.setattr(f"greenward.{module}.LocalExecutor", sandboxes)
 
 
 DATA = Path(__file__).parents[1] / "../shared/data"

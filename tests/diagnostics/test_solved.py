@@ -32,7 +32,12 @@ def alarms(run):
     return [one.name for row in rows for one in live.add(row.pop("step"), row)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+def first_of(count):
+    """Seeds, all but the first two for slow tests."""
+    return [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
+
+
+@pytest.mark.parametrize("seed", first_of(8))
 def test_a_run_that_solves_its_problems_is_healthy_and_says_so(tmp_path, seed):
     run = played(tmp_path / "run", "training problems are solved", seed)
     found = severities(run)
@@ -41,7 +46,7 @@ def test_a_run_that_solves_its_problems_is_healthy_and_says_so(tmp_path, seed):
     assert diagnose_run(run).verdict == "healthy"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_of(8))
 def test_groups_that_agree_without_passing_more_are_a_collapse(tmp_path, seed):
     run = played(tmp_path / "run", "groups agree and entropy collapses", seed)
     found = severities(run)
@@ -49,7 +54,7 @@ def test_groups_that_agree_without_passing_more_are_a_collapse(tmp_path, seed):
     assert "problems-solved" not in found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(4))
 def test_the_monitor_alarms_on_the_collapse_alone(tmp_path, seed):
     solved = played(tmp_path / "solved", "training problems are solved", seed)
     assert not BY_SUCCESS & set(alarms(solved))

@@ -49,7 +49,7 @@ def metrics(run):
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        pytest.param(*run, id=kind, marks=[pytest.mark.slow] if kind == "rejection" else [])
+        pytest.param(*run, id=kind, marks=[] if kind.startswith("grpo") else [pytest.mark.slow])
         for kind, run in RUNS.items()
     ],
 )

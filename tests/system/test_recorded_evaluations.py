@@ -144,8 +144,8 @@ FORMS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "dqn": _of_run("dqn", "--n", 3),
 }
 
-SLOW = frozenset({"edits", "vulnerability", "games"})
-"""Of each kind of task the form that takes least time stays among the other tests."""
+SLOW = frozenset({"edits", "vulnerability", "games", "dqn"})
+"""Of each kind of task the form that takes least time stays among the other tests, where it takes few seconds."""
 
 
 @pytest.mark.parametrize("form", slow_ones_marked(FORMS, SLOW))

@@ -111,6 +111,7 @@ def test_training_and_held_out_questions_differ(folder):
     assert (len(train), len(dev)) == (84, 28) and not train & dev
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_evaluates_and_reports(folder):
     overrides = [
         "model.shape={layers: 1, hidden_size: 32, heads: 2, kv_heads: 2, intermediate_size: 64, max_positions: 192}",

@@ -203,20 +203,22 @@ def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, views):
     assert flaws(browser, verl.url, pages, axe, views) == []
 
 
-def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
+@pytest.mark.parametrize("steps", [6, pytest.param(STEPS, marks=pytest.mark.slow)])
+def test_a_bundle_has_the_answers_beside_a_log(tmp_path, steps):
     server = pytest.importorskip("greenward.ui.server")
-    server.write_pages([verl.folder / "train.jsonl"], tmp_path / "site")
+    write_verl(tmp_path / "outputs", range(1, steps + 1))
+    server.write_pages([tmp_path / "outputs" / "train.jsonl"], tmp_path / "site")
     index = json.loads((tmp_path / "site" / "data" / "index.json").read_text())
     kept = json.loads((tmp_path / "site" / "data" / index[f"/api/v1/runs/{RUN}/rollouts"]).read_text())
-    assert kept["total"] == 8 * STEPS and kept["rows"][0]["preview"] == dumped(1)[0]["output"]
+    assert kept["total"] == 8 * steps and kept["rows"][0]["preview"] == dumped(1)[0]["output"]
     single = [name for name in index if name.startswith(f"/api/v1/runs/{RUN}/rollouts/")]
     one = json.loads((tmp_path / "site" / "data" / index[single[0]]).read_text())
-    assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == 300
+    assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == min(8 * steps, 300)
 
 
-@pytest.mark.usefixtures("often_looked_through")
 @pytest.mark.parametrize("cached", [True, False])
-def test_new_changed_and_deleted_files_are_followed(tmp_path, cached):
+def test_new_changed_and_deleted_files_are_followed(tmp_path, monkeypatch, cached):
+    monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.2)
     folder = tmp_path / "outputs"
     write_verl(folder, range(1, 4))
     with serving([folder / "train.jsonl"], tmp_path / "cache" if cached else None) as port:
