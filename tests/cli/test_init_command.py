@@ -83,6 +83,7 @@ def test_problems_without_an_example_for_random_weights_are_a_warning(
     assert any("no example has the prompt" in one for one in json.loads(said)["warnings"]) == warned
 
 
+@pytest.mark.slow
 def test_it_trains_as_it_is(project: Path, call: Call) -> None:
     short = ("warm_start.max_steps=3", "training.max_steps=1", "evaluation.num_questions=2")
     code, _, errors = call("train", RECIPE, "--quiet", *short, *HERE)

@@ -17,6 +17,11 @@ STEPS = 240
 BY_SUCCESS = {name for name, one in FINDINGS.items() if one.by_success}
 
 
+def first_of(count):
+    """Seeds, all but the first two for slow tests."""
+    return [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
+
+
 def played(folder, kind, seed):
     world = World(np.random.default_rng((seed, 41)), STEPS)
     return write(world, simulate(every_kind()[kind], world, STEPS // 3), folder)
@@ -30,11 +35,6 @@ def alarms(run):
     rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     live = LiveTests(algorithm="grpo")
     return [one.name for row in rows for one in live.add(row.pop("step"), row)]
-
-
-def first_of(count):
-    """Seeds, all but the first two for slow tests."""
-    return [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
 
 
 @pytest.mark.parametrize("seed", first_of(8))
@@ -86,7 +86,7 @@ def saturated(seed, steps):
 
 
 @pytest.mark.parametrize("steps", [14, 40, 200])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(3))
 def test_entropy_may_go_in_a_run_of_any_length_that_solves_its_problems(tmp_path, seed, steps):
     found = severities(write_run(tmp_path / "run", saturated(seed, steps), algorithm={"name": "grpo"}))
     assert found["problems-solved"] == "info"
@@ -116,7 +116,7 @@ def held_out_falls(signals):
 
 
 @pytest.mark.parametrize("change", [all_wrong, not_learned, lost_again, held_out_falls])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(3))
 def test_without_success_the_loss_of_entropy_is_critical(tmp_path, seed, change):
     signals = change(saturated(seed, 200))
     found = severities(write_run(tmp_path / "run", signals, algorithm={"name": "grpo"}))

@@ -77,6 +77,7 @@ def signalled(run: Path, number: int, steps: int, *arguments: str) -> tuple[int,
     return run_until(command, lambda: len(read_metrics(run / "metrics.jsonl").rows) >= steps, number)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_a_random_moment_and_resumed_equals_an_uninterrupted_one(
     finished: Path, tmp_path: Path
 ) -> None:
