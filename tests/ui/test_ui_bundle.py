@@ -163,9 +163,9 @@ def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):
     ("query", "holds"),
     [
         ("step=20-40&status=failed,timeout", lambda step, row: 20 <= step <= 40 and row["status"] in ("failed", "timeout")),
-        pytest.param("reward>=0.5&passed=0", lambda step, row: reward_of(row) >= 0.5 and row["status"] != "passed", marks=pytest.mark.slow),
+        ("reward>=0.5&passed=0", lambda step, row: reward_of(row) >= 0.5 and row["status"] != "passed"),
         ("tokens<30&stop=length&step=61-", lambda step, row: row["tokens"] < 30 and row["stop"] == "length" and step > 60),
-        ("task=task_3&advantage<0", lambda step, row: "task_3" in row["problem"] and row["advantage"] < 0),
+        pytest.param("task=task_3&advantage<0", lambda step, row: "task_3" in row["problem"] and row["advantage"] < 0, marks=pytest.mark.slow),
         pytest.param("problem=families/task_2&step=-50", lambda step, row: row["problem"] == "families/task_2" and step <= 50, marks=pytest.mark.slow),
         pytest.param("error=NameError&step=10", lambda step, row: row["error_class"] == "NameError" and step == 10, marks=pytest.mark.slow),
     ],
