@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from greenward.sandbox.pool import LocalExecutor
 
 # What is imported until the tests begin keeps its bytecode even where the environment forbids that: otherwise pytest
 # rewrites the assertions of all files in each process, and each process that a test starts compiles what it imports.
@@ -74,6 +77,35 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Callable[.
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sandboxes() -> Iterator[Callable[..., LocalExecutor]]:
+    """`sandboxes(workers, **options)`: a sandbox with these options, started once and kept to the end."""
+    from greenward.sandbox.pool import LocalExecutor
+
+    class Kept(LocalExecutor):
+        def close(self) -> None:
+            pass
+
+    started: dict[str, Kept] = {}
+
+    def find(workers: int, *, packages: Sequence[str] = (), **options: Any) -> Kept:
+        key = f"{workers} {list(packages)} {options}"
+        if key not in started:
+            started[key] = Kept(workers, packages=packages, **options)
+        return started[key]
+
+    yield find
+    for one in started.values():
+        LocalExecutor.close(one)
+
+
+@pytest.fixture
+def kept_sandbox(sandboxes: Callable[..., LocalExecutor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are graded in a sandbox that is started once: its start takes longer than most gradings."""
+    for module in ("grading.judge", "sandbox.pool"):
+        monkeypatch.setattr(f"greenward.{module}.LocalExecutor", sandboxes)
 
 
 DATA = Path(__file__).parents[1] / "../shared/data"

@@ -14,7 +14,7 @@ from greenward.evaluation.audit import audit as audit_function
 from greenward.evaluation.audit_report import AuditReport, Trial, TrialOutcome
 
 GRADERS = """
-def everything(completions, **columns):
+def everything(completions):
     return [1.0] * len(completions)
 
 

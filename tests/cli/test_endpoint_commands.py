@@ -21,6 +21,8 @@ from greenward.cli.main import cli, main
 from greenward.common.errors import ConfigError
 from openai_server import FAULTS, KEY, OpenAIServer
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 PROBLEMS, SAMPLES = 16, 2
 
 

@@ -19,6 +19,8 @@ from greenward.common.errors import SandboxError
 from greenward.problems.catalog import load_suite
 from greenward.problems.problem import PromptName
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 RIGHT, WRONG, HOSTILE = "return n + {}", "return n", "return '\\x1b[31m\\u202e'"
 
 

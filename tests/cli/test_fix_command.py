@@ -67,6 +67,9 @@ IN_TESTS = block("tests/test_prices.py", "        self.assertAlmostEqual(total([
 MISSING = block("shop/prices.py", "    return max(prices)", "    return 1")
 
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -557,6 +560,7 @@ def test_a_model_that_fills_gaps_mends_one_line_after_the_other(
     with pytest.raises(ConfigError, match="no tokens that mark a gap"):
         find_repair(*place, FixOptions(form="infill"))
     monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
+    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.5)
     repair = find_repair(*place, FixOptions(answers=3, timeout=1.0))
     assert repair.passed
     repair.apply()
@@ -572,7 +576,7 @@ def test_of_lines_that_pass_the_first_written_is_taken(
     """Lines are judged while the next ones are written; which verdict is there first decides nothing."""
     from greenward.models.tokenizer import Tokenizer
 
-    slow = "    __import__('time').sleep(1); return sum(prices) * (1 + RATE)"
+    slow = "    __import__('time').sleep(0.3); return sum(prices) * (1 + RATE)"
     lines = itertools.chain(["    return 1", slow], itertools.repeat("    return sum(prices) * (1 + RATE)"))
     monkeypatch.setattr(Tokenizer, "decode_filling", lambda self, ids: next(lines))
     monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
@@ -591,7 +595,7 @@ def test_lines_written_before_an_error_of_the_model_count_however_long_their_tes
     from greenward.models.tokenizer import Tokenizer
 
     def written() -> Iterator[str]:
-        yield "    __import__('time').sleep(1); return sum(prices) * (1 + RATE)"
+        yield "    __import__('time').sleep(0.3); return sum(prices) * (1 + RATE)"
         raise EngineError("the model broke.")
 
     lines = written()
@@ -640,7 +644,7 @@ def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
     from greenward.problems.problem import Problem
 
     right, wrong = "    return sum(prices) * (1 + RATE)", "    return sum(prices) * RATE"
-    slow = "        end = process_time() + 1\n        while process_time() < end:\n            pass\n"
+    slow = "        end = process_time() + 0.5\n        while process_time() < end:\n            pass\n"
     test = "    def test_with_tax(self):\n        self.assertAlmostEqual(total([100]), 120)\n"
     head = "import unittest\nfrom time import process_time\nfrom shop.prices import total\n\n\n"
     (shop / "tests/test_prices.py").write_text(f"{head}class Prices(unittest.TestCase):\n{test}{slow}")
@@ -654,7 +658,7 @@ def test_the_limits_of_single_lines_hide_no_repair_whose_tests_take_longer(
 
     original = PromptRenderer.extracted
     monkeypatch.setattr(PromptRenderer, "extracted", extracted)
-    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("greenward.tasks.repair.fix.LEAST_SECONDS", 0.25)
     monkeypatch.setattr("greenward.tasks.repair.fix.TIMES_BEFORE", 0.0)
     monkeypatch.setattr("greenward.models.tokenizer._INFILLING", (("a", "b", "c"),))
     filling = "UNIT = 1" if ends_early == "at import" else right
@@ -760,7 +764,7 @@ def test_tests_that_hang_end_at_the_timeout_and_are_said_to(fix: Callable[..., R
     (shop / "shop/prices.py").write_text(
         PRICES.replace("    return sum", "    while True: pass\n    return sum")
     )
-    found = fix([WRONG], "--timeout", "1", "--yes")
+    found = fix([WRONG], "--timeout", "0.5", "--yes")
     assert found.exit_code == 1 and "timeout" in found.output.lower(), found.output
 
 
@@ -920,7 +924,7 @@ def test_tests_that_a_class_inherits_from_another_file_are_its_tests(
     for name in inherited:
         shown = project.test_source(name)
         assert shown.index("def test_tax") < shown.index("It(")
-    with Grader(workers=1, packages=["pytest"]) as grader:
+    with Grader(packages=["pytest"]) as grader:
         for answer, status in ((PRICES, "failed"), (PRICES.replace("* RATE", "* (1 + RATE)"), "passed")):
             (verdict,) = grader.grade([(problem, answer)])
             assert inherited == [] or verdict.status.value == status, verdict

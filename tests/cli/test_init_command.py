@@ -15,6 +15,8 @@ from greenward.problems.formats import load_json
 from greenward.recipes.starter import HELD_OUT, PAIRS, RECIPE, REWARDS, TRAIN, write_project
 from greenward.runs.reading import read_evaluations
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 FILES = (RECIPE, TRAIN, HELD_OUT, PAIRS, REWARDS)
 HERE = ("sandbox.require=D", "sandbox.workers=1", "training.threads=1")
 
@@ -81,6 +83,7 @@ def test_problems_without_an_example_for_random_weights_are_a_warning(
     assert any("no example has the prompt" in one for one in json.loads(said)["warnings"]) == warned
 
 
+@pytest.mark.slow
 def test_it_trains_as_it_is(project: Path, call: Call) -> None:
     short = ("warm_start.max_steps=3", "training.max_steps=1", "evaluation.num_questions=2")
     code, _, errors = call("train", RECIPE, "--quiet", *short, *HERE)

@@ -30,7 +30,17 @@ def test_every_finding_has_a_run_that_shows_it_and_every_task_with_findings_a_he
     assert set(healthy) == {None, *TASKS_WITH_FINDINGS}
 
 
-@pytest.mark.parametrize("example", EVERY, ids=lambda one: one.finding or f"healthy {one.kind or one.seed}")
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(
+            one,
+            id=f"{one.finding or 'healthy'} {one.kind or one.seed}",
+            marks=pytest.mark.slow if number % 4 else (),
+        )
+        for number, one in enumerate(EVERY)
+    ],
+)
 def test_a_finding_fires_on_its_run_and_none_on_a_healthy_one(example):
     found = findings_of(example)
     assert example.finding in found if example.finding else found == []

@@ -28,7 +28,7 @@ def validate(model, capsys, *arguments):
     ("family", "kind", "lora"),
     [
         ("qwen2", "greenward's decoder", ["model.lora={}"]),
-        ("gpt2", "GPT2LMHeadModel", []),
+        pytest.param("gpt2", "GPT2LMHeadModel", [], marks=pytest.mark.slow),
         pytest.param("llama", "greenward's decoder", [], marks=pytest.mark.slow),
         pytest.param("gpt2", "GPT2LMHeadModel", ["model.lora={}"], marks=pytest.mark.slow),
     ],

@@ -248,7 +248,7 @@ def test_a_recipe_of_our_own_is_none_of_theirs(tmp_path):
     assert not is_original(written(tmp_path, "b.yaml", "extends: quickstart\nseed: 3\n"))
 
 
-def test_import_writes_a_recipe_that_check_accepts_and_prints_what_became_of_the_keys(tmp_path, monkeypatch):
+def test_import_writes_a_recipe_and_prints_what_became_of_the_keys(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = originals.DQN.replace("vocab_size: 5000", "vocab_size: 64")
     theirs = written(tmp_path, "train_config.yaml", text)
@@ -261,6 +261,14 @@ def test_import_writes_a_recipe_that_check_accepts_and_prints_what_became_of_the
     assert any(line[0] == "agent.state_dim" and "follows from" in line[2] for line in lines if len(line) == 3)
     again = CliRunner().invoke(cli, ["import", str(theirs)])
     assert again.exit_code != 0 and "exists already" in str(again.exception)
+    load_recipe("dqn_code_generation_imported.yaml")
+
+
+@pytest.mark.slow
+def test_a_recipe_that_import_writes_passes_the_check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = originals.DQN.replace("vocab_size: 5000", "vocab_size: 64")
+    CliRunner().invoke(cli, ["import", str(written(tmp_path, "train_config.yaml", text))])
     check = ["config", "check", "dqn_code_generation_imported.yaml", "problems.compositions=20"]
     checked = CliRunner().invoke(cli, check)
     assert checked.exit_code == 0, checked.output

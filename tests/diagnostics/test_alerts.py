@@ -62,7 +62,7 @@ class _Conversation(socketserver.StreamRequestHandler):
 @pytest.fixture
 def server():
     with MailServer() as one:
-        threading.Thread(target=one.serve_forever, daemon=True).start()
+        threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
         yield one
         one.shutdown()
 

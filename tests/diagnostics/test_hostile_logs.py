@@ -206,7 +206,13 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("line", PRINTED.values(), ids=PRINTED)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=name, marks=pytest.mark.slow if number % 3 else ())
+        for number, (name, line) in enumerate(PRINTED.items())
+    ],
+)
 def test_printed_lines_take_linear_time(tmp_path, line):
     path = tmp_path / "train.log"
     path.write_text(f"{line}\n" * 10 + "step:1 - loss:0.5\n")
@@ -237,7 +243,13 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize("rows", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(rows, id=name, marks=() if name in ("many resumes", "many kinds") else pytest.mark.slow)
+        for name, rows in PIECES.items()
+    ],
+)
 def test_steps_that_go_back_again_and_again_take_linear_time(tmp_path, rows):
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with bounded(), suppress(GreenwardError):
@@ -263,7 +275,14 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "other.jsonl", "trainer_state.json", "a.csv", "a.txt", "a.html", "a.ipynb"]
+    "name",
+    [
+        *("metrics.jsonl", "trainer_state.json", "a.txt"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("other.jsonl", "a.csv", "a.html", "a.ipynb")
+        ),
+    ],
 )
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_hostile_text_in_any_log(tmp_path, name, text):

@@ -43,8 +43,9 @@ def test_an_abrupt_fault_is_told_within_fifteen_steps(seed):
     assert [alarm.name for alarm in found].count("gradient-explosion") == 1  # told once
 
 
-def test_healthy_runs_raise_hardly_any_alarm():
-    alarmed = [bool(fed(healthy(seed, 300, phi=phi)).found) for phi in (0.3, 0.8) for seed in range(6)]
+@pytest.mark.parametrize("seeds", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_healthy_runs_raise_hardly_any_alarm(seeds):
+    alarmed = [bool(fed(healthy(seed, 300, phi=phi)).found) for phi in (0.3, 0.8) for seed in range(seeds)]
     assert sum(alarmed) <= 1
 
 
@@ -488,8 +489,8 @@ _KINDS = (
     ("kind", "seed"),
     [
         (None, 11),
-        *((kind, 13 + i) for i, kind in enumerate(_KINDS[:5])),
-        *(pytest.param(kind, 18 + i, marks=pytest.mark.slow) for i, kind in enumerate(_KINDS[5:])),
+        *((kind, 13 + i) for i, kind in enumerate(_KINDS[:2])),
+        *(pytest.param(kind, 15 + i, marks=pytest.mark.slow) for i, kind in enumerate(_KINDS[2:])),
         pytest.param(None, 12, marks=pytest.mark.slow),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 import sys
 
@@ -138,14 +139,23 @@ CODE = (
 )
 
 
+@pytest.fixture(scope="module")
+def faulty_and_good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    good = write_run(folder / "good", healthy(2), training={"learning_rate": 1e-3, "max_steps": 500})
+    return faulty(folder / "run", max_grad_norm=5.0), good
+
+
 @pytest.mark.parametrize("code", CODE)
-def test_a_replay_imports_nothing_that_a_config_names_where_that_is_not_trusted(tmp_path, training, code):
-    run = faulty(tmp_path / "run", max_grad_norm=5.0)
+def test_a_replay_imports_nothing_that_a_config_names_where_that_is_not_trusted(
+    tmp_path, training, faulty_and_good, code
+):
+    written, good = faulty_and_good
+    run = shutil.copytree(written, tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump(config | code))
     with pytest.raises(DiagnosticsError, match="imports, runs or connects to"):
         proof.replay(run, tmp_path / "refused")
-    good = write_run(tmp_path / "good", healthy(2), training={"learning_rate": 1e-3, "max_steps": 500})
     with pytest.raises(DiagnosticsError, match="imports, runs or connects to"):
         proof.bisect_settings(run, tmp_path / "trials", good=good)
     assert training == []

@@ -17,6 +17,11 @@ STEPS = 240
 BY_SUCCESS = {name for name, one in FINDINGS.items() if one.by_success}
 
 
+def first_of(count):
+    """Seeds, all but the first two for slow tests."""
+    return [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
+
+
 def played(folder, kind, seed):
     world = World(np.random.default_rng((seed, 41)), STEPS)
     return write(world, simulate(every_kind()[kind], world, STEPS // 3), folder)
@@ -32,7 +37,7 @@ def alarms(run):
     return [one.name for row in rows for one in live.add(row.pop("step"), row)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_of(8))
 def test_a_run_that_solves_its_problems_is_healthy_and_says_so(tmp_path, seed):
     run = played(tmp_path / "run", "training problems are solved", seed)
     found = severities(run)
@@ -41,7 +46,7 @@ def test_a_run_that_solves_its_problems_is_healthy_and_says_so(tmp_path, seed):
     assert diagnose_run(run).verdict == "healthy"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_of(8))
 def test_groups_that_agree_without_passing_more_are_a_collapse(tmp_path, seed):
     run = played(tmp_path / "run", "groups agree and entropy collapses", seed)
     found = severities(run)
@@ -49,7 +54,7 @@ def test_groups_that_agree_without_passing_more_are_a_collapse(tmp_path, seed):
     assert "problems-solved" not in found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(4))
 def test_the_monitor_alarms_on_the_collapse_alone(tmp_path, seed):
     solved = played(tmp_path / "solved", "training problems are solved", seed)
     assert not BY_SUCCESS & set(alarms(solved))
@@ -81,7 +86,7 @@ def saturated(seed, steps):
 
 
 @pytest.mark.parametrize("steps", [14, 40, 200])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(3))
 def test_entropy_may_go_in_a_run_of_any_length_that_solves_its_problems(tmp_path, seed, steps):
     found = severities(write_run(tmp_path / "run", saturated(seed, steps), algorithm={"name": "grpo"}))
     assert found["problems-solved"] == "info"
@@ -111,7 +116,7 @@ def held_out_falls(signals):
 
 
 @pytest.mark.parametrize("change", [all_wrong, not_learned, lost_again, held_out_falls])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(3))
 def test_without_success_the_loss_of_entropy_is_critical(tmp_path, seed, change):
     signals = change(saturated(seed, 200))
     found = severities(write_run(tmp_path / "run", signals, algorithm={"name": "grpo"}))

@@ -193,7 +193,7 @@ def test_the_hub_is_reachable_when_it_answers_and_never_waited_for() -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Refusing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     here = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
     assert reaches_hub(here, seconds=30)
     server.shutdown()

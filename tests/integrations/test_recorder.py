@@ -195,7 +195,7 @@ LOG = "for step in range(100): made.log(step, {'loss': 1.0}, [{'answer': 'x', 'r
     ("end", "code"),
     [
         ("", 0),
-        ("sys.exit(3)", 3),
+        pytest.param("sys.exit(3)", 3, marks=pytest.mark.slow),
         ("raise ValueError('the training failed')", 1),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM),
     ],

@@ -303,10 +303,10 @@ def with_config(saved, **changes):
     "hostile",
     [
         {"target_modules": r"(\w+\.?)+!"},
-        {"target_modules": "(.|.|.)" * 20 + "!"},
-        {"exclude_modules": "(.*)" * 12 + "!"},
         {"rank_pattern": {r"(([a-z]|_|\w)*)*!": 4}},
-        {"modules_to_save": ["x", r"([^!]|\w)*!"]},
+        pytest.param({"target_modules": "(.|.|.)" * 20 + "!"}, marks=pytest.mark.slow),
+        pytest.param({"exclude_modules": "(.*)" * 12 + "!"}, marks=pytest.mark.slow),
+        pytest.param({"modules_to_save": ["x", r"([^!]|\w)*!"]}, marks=pytest.mark.slow),
     ],
 )
 def test_an_expression_that_backtracks_without_end_is_refused(published, tmp_path, monkeypatch, hostile):

@@ -37,6 +37,8 @@ from gguf_files import END, IM_END, TEMPLATE, TOKENS, TYPES, logits, write  # no
 
 from greenward.models import gguf as ours  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 FIRST_LAYER, LAST = "blk.0.attn_q.weight", "output_norm.weight"
 
 
@@ -322,7 +324,8 @@ def header_size(content):
     return int(min(one.data_offset for one in reader.tensors))
 
 
-def test_headers_with_changed_bytes_are_read_or_refused(tmp_path):
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_headers_with_changed_bytes_are_read_or_refused(tmp_path, count):
     path = write(tmp_path / "m.gguf")
     sound = path.read_bytes()
     size = header_size(path)
@@ -330,7 +333,7 @@ def test_headers_with_changed_bytes_are_read_or_refused(tmp_path):
     numbers = [0, 1, 0xFF, 1 << 31, (1 << 63) - 1, (1 << 64) - 1, 1 << 40, len(sound)]
     refused = 0
     began = time.process_time()
-    for _ in range(200):
+    for _ in range(count):
         content = bytearray(sound)
         if rng.random() < 0.1:
             content = content[: rng.randrange(size)]
@@ -346,7 +349,7 @@ def test_headers_with_changed_bytes_are_read_or_refused(tmp_path):
         except CheckpointError as error:
             assert len(str(error)) < 3000
             refused += 1
-    assert refused > 50 and time.process_time() - began < 300
+    assert refused > count // 4 and time.process_time() - began < 300
 
 
 def test_lengths_in_a_header_take_no_memory(tmp_path):
@@ -356,7 +359,7 @@ def test_lengths_in_a_header_take_no_memory(tmp_path):
     for value in (
         struct.pack("<IQ", 8, 1 << 62),  # a text
         struct.pack("<IIQ", 9, 0, 1 << 62),  # a list of bytes
-        struct.pack("<IIQ", 9, 8, 1 << 21) + bytes(8 << 21),  # two million empty texts, and then nothing
+        struct.pack("<IIQ", 9, 8, 1 << 18) + bytes(8 << 18),  # many empty texts, and then nothing
         struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IIQ", 9, 9, 1) * 1000,  # lists in lists
         struct.pack("<I", 77),
     ):

@@ -66,7 +66,13 @@ def assert_same(first, second):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
-    [(1, 1, 16), (4, 4, 32), (6, 2, 48), (14, 2, 64), (2, 1, 80), (2, 2, 128)],
+    [
+        *((1, 1, 16), (6, 2, 48)),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in ((4, 4, 32), (14, 2, 64), (2, 1, 80), (2, 2, 128))
+        ),
+    ],
 )
 def test_flex_attention_gives_the_values_and_gradients_of_padded_rows(dtype, heads, kv_heads, head_dim):
     about = (torch.device("cpu"), dtype, heads, kv_heads, head_dim)

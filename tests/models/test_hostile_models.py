@@ -431,7 +431,16 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("source", BOMBS.values(), ids=BOMBS)
+TO_THE_LIMIT = ("slices", "a macro that calls itself twice")  # of time, as "a list that is printed"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=name, marks=pytest.mark.slow if name in TO_THE_LIMIT else ())
+        for name, source in BOMBS.items()
+    ],
+)
 def test_chat_templates_end(source):
     began = time.process_time()
     with pytest.raises(TemplateError):

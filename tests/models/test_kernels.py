@@ -258,13 +258,13 @@ def compiler_that_links(folder: Path, code: str) -> str:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("int nothing;", "self-test failed"),
-        (
+        pytest.param("int nothing;", "self-test failed", id="lacks functions", marks=pytest.mark.slow),
+        pytest.param(
             "#include <stdlib.h>\n__attribute__((constructor)) void begin(void) { abort(); }",
             "self-test failed",
+            id="crashes",
         ),
     ],
-    ids=["lacks functions", "crashes"],
 )
 def test_a_library_that_fails_its_test_is_left_aside(code, said, monkeypatch, tmp_path):
     monkeypatch.setenv("CC", compiler_that_links(tmp_path, code))

@@ -82,7 +82,11 @@ def test_requests_that_fail_are_repeated(start, tokenizer, tmp_path, fault) -> N
 
 
 @pytest.mark.parametrize(
-    "place", ["/pause", "/start_weight_update", "/update_weights", "/finish_weight_update"]
+    "place",
+    [
+        *("/pause", "/update_weights"),
+        *(pytest.param(f"/{one}_weight_update", marks=pytest.mark.slow) for one in ("start", "finish")),
+    ],
 )
 def test_an_update_of_weights_that_fails_is_repeated_as_a_whole(start, tokenizer, tmp_path, place) -> None:
     policy = make_policy(tokenizer)

@@ -29,6 +29,8 @@ from greenward.runs.reading import read_metrics, read_prompts, read_rollouts
 from greenward.tasks.corpus import generated_examples
 from tiny_model import BUGS, DATA, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 MBPP_ROW = {"text": "Double.", "code": "def f(x):\n  return 2 * x", "test_list": ["assert f(1) == 2"]}
 
 
@@ -508,7 +510,13 @@ def test_public_suites_may_hold_a_problem_twice(mbpp):
     assert {one.prompt for one in train_problems} == {one.prompt for one in held_out}
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "grpo_vulnerability" else ())
+        for name in shipped_recipes()
+    ],
+)
 def test_shipped_recipes_pass_the_check(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     smaller = {

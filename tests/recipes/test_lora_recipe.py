@@ -16,6 +16,8 @@ from greenward.training.loop import load_trainer_state
 from nested_states import equal
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 pytest.importorskip("peft")
 
 LORA = "model.lora={r: 2, alpha: 4, dropout: 0.1}"
@@ -47,7 +49,7 @@ def metrics(run):
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        pytest.param(*run, id=kind, marks=[pytest.mark.slow] if kind == "rejection" else [])
+        pytest.param(*run, id=kind, marks=[] if kind.startswith("grpo") else [pytest.mark.slow])
         for kind, run in RUNS.items()
     ],
 )

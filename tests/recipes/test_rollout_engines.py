@@ -17,6 +17,8 @@ from greenward.recipes.run import check_rollouts
 from tiny_model import DATA, REINFORCED
 from vllm_server import VLLMServer
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 SMALL = (*REINFORCED, "evaluation.enabled=false", "algorithm.minibatches=1")
 
 

@@ -214,9 +214,11 @@ def test_the_command_replaces_files_only_when_told_to(tmp_path):
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser of the Chromium family")
 def test_pictures_are_those_of_the_drawings(study, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    written = write_export(training_report(study), tmp_path / "out", png=True)
+    report = training_report(study)
+    learning = next(part for part in report.sections if part.title == "Learning")
+    written = write_export(replace(report, sections=(learning,)), tmp_path / "out", png=True)
     names = {suffix: {path.stem for path in written if path.suffix == suffix} for suffix in (".svg", ".png")}
-    assert names[".png"] == names[".svg"] and len(names[".png"]) > 10
+    assert names[".png"] == names[".svg"] and len(names[".png"]) > 1
     for path in (one for one in written if one.suffix == ".png"):
         with image.open(path) as picture:
             root = ElementTree.parse(path.with_suffix(".svg")).getroot()

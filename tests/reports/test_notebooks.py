@@ -187,6 +187,7 @@ sys.modules |= {"IPython": package, "IPython.display": module}
 """
 
 
+@pytest.mark.slow
 def test_a_training_in_a_notebook_has_one_output_that_is_updated_and_a_report(tmp_path):
     """IPython itself is no dependency of the tests: its `display` is replaced by one that records."""
     cells = json.loads((ROOT / "examples/own_loss.ipynb").read_text("utf-8"))["cells"]

@@ -33,15 +33,18 @@ MEASURE = """() => ({
 
 
 @pytest.fixture(scope="module")
-def measure() -> Iterator[Callable[[str, int], dict[str, Any]]]:
-    """`measure(page, width)`: what a browser makes of the text of a page."""
+def measure() -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """`measure(page, *widths)`: what a browser makes of the text of a page at each width."""
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-        def measured(page: str, width: int) -> dict[str, Any]:
-            tab = browser.new_page(viewport={"width": width, "height": 844})
+        def measured(page: str, *widths: int) -> list[dict[str, Any]]:
+            tab = browser.new_page()
             tab.set_content(page)
-            found: dict[str, Any] = tab.evaluate(MEASURE)
+            found = []
+            for width in widths:
+                tab.set_viewport_size({"width": width, "height": 844})
+                found.append(tab.evaluate(MEASURE))
             tab.close()
             return found
 
@@ -54,9 +57,8 @@ def test_nothing_of_a_report_is_cut_at_any_width(study: Path, measure: Any) -> N
     shown = [block for one in report.sections for block in one.blocks]
     assert any(isinstance(block, Charts) and block.size == "wide" for block in shown)
     assert any(isinstance(block, Table) and len(block.columns) > 2 for block in shown)
-    page = render_html(report)
-    for width in (360, 390, 560, 561, 800, 1280):
-        found = measure(page, width)
+    widths = (360, 390, 560, 561, 800, 1280)
+    for width, found in zip(widths, measure(render_html(report), *widths), strict=True):
         assert found["page"] <= width
         assert found["cut"] == 0 or width >= 561, width  # a table may be scrolled where it is one
         assert min(found["heights"]) >= LEAST_TEXT, width
@@ -69,8 +71,7 @@ def test_cells_of_a_narrow_table_have_the_names_of_their_columns(measure: Any) -
     table = Table("Numbers", ("Name", 'first "column"', "second"), (("row", "1.5", "2.5"),))
     blocks = (table, Paragraph("text"))
     report = Report(kind="k", title="t", headline="h", facts=(), sections=(section("S", *blocks),), footer="")
-    page = render_html(report)
-    narrow, broad = measure(page, 390), measure(page, 1280)
+    narrow, broad = measure(render_html(report), 390, 1280)
     assert narrow["labels"] == ["none", '"first \\"column\\""', '"second"']
     assert narrow["heads"] == 0
     assert broad["labels"] == ["none"] * 3

@@ -49,8 +49,9 @@ def test_every_form_is_written_and_says_the_headline(study, tmp_path):
     assert " ".join(report.headline.split()) in " ".join(terminal(report).split())
 
 
-def test_a_long_study_stays_under_300_kb(tmp_path):
-    write_study(tmp_path, seeds=5, steps=1500, problems=20)
+@pytest.mark.parametrize("seeds", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_long_study_stays_under_300_kb(tmp_path, seeds):
+    write_study(tmp_path, seeds=seeds, steps=1500, problems=20)
     assert len(render_html(training_report(tmp_path)).encode()) < 300_000
 
 

@@ -18,7 +18,7 @@ from greenward.runs.reading import read_prompts
 WORDS = ("Größe", "sort", "reverse", "\\u0041", "tree", '"quoted"', "line\nend", "💡")
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=[0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def made(request, tmp_path):
     """(path, rows with their prompts in the order of the columns) of a run with odd lines among its prompts."""
     rng = np.random.default_rng(request.param)

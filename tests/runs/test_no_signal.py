@@ -191,7 +191,9 @@ def test_a_run_without_signal_says_so_while_it_runs_in_its_summary_and_in_its_re
     assert any(note.startswith("Steps 2 to 5 of 6: No answer passed its tests") for note in notes)
 
 
-@pytest.mark.parametrize("cut", range(1, 9))
+@pytest.mark.parametrize(
+    "cut", [1, 3, 6, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 4, 5, 7, 8))]
+)
 def test_a_resumed_run_gives_the_warnings_of_the_uninterrupted_one(tmp_path, cut):
     """The cut may fall before, into or after each of two stretches without signal."""
     rates = [0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0]

@@ -247,15 +247,21 @@ def test_large_files_are_forced_by_a_process_for_which_a_stop_does_not_wait(monk
     with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
         files.force([large, Path(os.devnull)])  # it cannot be forced
 
-    goes_on = tmp_path / "goes_on"
-    wait = f"import pathlib, time; time.sleep(3); pathlib.Path({str(goes_on)!r}).touch()"
+    may_go_on, goes_on = tmp_path / "may_go_on", tmp_path / "goes_on"
+    wait = "\n".join(
+        [
+            "import pathlib, time",
+            f"while not pathlib.Path({str(may_go_on)!r}).exists(): time.sleep(0.01)",
+            f"pathlib.Path({str(goes_on)!r}).touch()",
+        ]
+    )
     monkeypatch.setattr(files, "_FORCE", wait)
     with interruption.stoppable(lambda: "", may_stop=lambda: False):
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         files.force([large])
-        assert not goes_on.exists()
         timer.join()
+    may_go_on.touch()
     deadline = time.monotonic() + 60
     while not goes_on.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

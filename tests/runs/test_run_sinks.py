@@ -112,7 +112,7 @@ def server():
                 pass
 
         opened.append(ThreadingHTTPServer(("127.0.0.1", 0), Answer))
-        threading.Thread(target=opened[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=opened[-1].serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{opened[-1].server_port}"
 
     yield start

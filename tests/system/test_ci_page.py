@@ -116,7 +116,7 @@ def run_script(job):
     return done.returncode, dict(re.findall(r"^(\w+): exit code (\d+)$", done.stdout, re.MULTILINE))
 
 
-def test_the_script_ends_with_the_worst_code_and_its_objects_are_those_of_the_schema(job):
+def test_of_a_job_in_which_all_is_well_the_objects_are_those_of_the_schema(job):
     assert run_script(job) == (0, {"grade": "0", "audit": "0", "diagnose": "0"})
     for name, definition in (("grade", "evaluation"), ("audit", "audit"), ("diagnose", "diagnosis")):
         assert refused(definition, json.loads((job / f"ci/{name}.json").read_text())) == [], name
@@ -131,6 +131,10 @@ def test_the_script_ends_with_the_worst_code_and_its_objects_are_those_of_the_sc
     )
     assert "{'passed': 2}" in shown.stdout
 
+
+@pytest.mark.slow
+def test_of_a_job_with_findings_the_objects_are_those_of_the_schema(job):
+    assert run_script(job)[0] == 0
     write_samples(job, ADD, SQUARE)
     write_log(job, explodes=True)
     script = (
@@ -150,8 +154,10 @@ def test_the_script_ends_with_the_worst_code_and_its_objects_are_those_of_the_sc
         "double"
     ]
 
-    script = script.replace("samples.jsonl", "absent.jsonl").replace("outputs/", "absent/")
-    (job / "check.sh").write_text(script.replace(":keyword", ":absent"))
+
+def test_a_job_that_finds_no_files_ends_with_the_worst_code(job):
+    script = (job / "check.sh").read_text().replace("samples.jsonl", "absent.jsonl")
+    (job / "check.sh").write_text(script.replace("outputs/", "absent/").replace(":unit_tests", ":absent"))
     assert run_script(job) == (2, {"grade": "2", "audit": "2", "diagnose": "2"})
 
 

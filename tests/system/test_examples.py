@@ -15,11 +15,13 @@ from greenward.config.loading import load_recipe
 from greenward.recipes.run import train
 from tiny_model import DATA, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 LOOP = Path(__file__).parents[2] / "examples" / "grpo_loop.py"
 STEPS = 4
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_loop_has_the_numbers_of_the_trainer(tmp_path, seed):
     overrides = (
         *REINFORCED,

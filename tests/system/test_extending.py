@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from greenward.grading.edits import apply_edits, parse_edits
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +31,9 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_all_additions_together_work_as_the_page_says(tmp_path):
+@pytest.fixture
+def places(tmp_path):
+    """A copy of the source with the edits of all sections, and a folder with the program of each."""
     for folder in ("src", "configs"):
         shutil.copytree(ROOT / folder, tmp_path / folder)  # with what is compiled: the files keep their times
     places = []
@@ -37,6 +41,7 @@ def test_all_additions_together_work_as_the_page_says(tmp_path):
         edits = parse_edits(section, "search_replace")
         files = {edit.path: (tmp_path / edit.path).read_text() for edit in edits}
         for path, text in apply_edits(files, edits, edits[0].path).items() if edits else ():
+            compile(text, path, "exec")
             (tmp_path / path).write_text(text)
         programs = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
         named = re.findall(r"\(\.\./(examples/\w+\.py)\)", section)
@@ -46,6 +51,15 @@ def test_all_additions_together_work_as_the_page_says(tmp_path):
         places[-1].mkdir()
         for file in ["program.py", *(Path(name).name for name in named)]:
             (places[-1] / file).write_text(programs[0])
+    return places
+
+
+def test_the_edits_of_the_page_fit_the_source(places):
+    assert len(places) == len(SECTIONS)
+
+
+@pytest.mark.slow
+def test_all_additions_together_work_as_the_page_says(tmp_path, places):
     done = subprocess.run(
         [sys.executable, "-c", RUN, *map(str, places)],
         cwd=tmp_path,

@@ -13,6 +13,8 @@ from greenward.runs.checkpoints import latest_checkpoint, verify
 from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 LEFT = 192 << 10  # bytes: enough for the rows of a step, and less than a checkpoint
 
 

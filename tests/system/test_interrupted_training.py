@@ -151,6 +151,7 @@ def test_stopped_in_the_first_evaluation_the_same_command_starts_again(whole, tm
     assert content(run) == content(whole("grpo"))
 
 
+@pytest.mark.slow
 def test_stopped_in_the_first_step_it_starts_again_and_resumed_it_keeps_the_evaluation(
     whole, tmp_path, capsys
 ):
@@ -166,7 +167,9 @@ def test_stopped_in_the_first_step_it_starts_again_and_resumed_it_keeps_the_eval
     assert "this step will be repeated" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("module", "number"), [(SCORES, 4), (GRADING, 5)])
+@pytest.mark.parametrize(
+    ("module", "number"), [(SCORES, 4), pytest.param(GRADING, 5, marks=pytest.mark.slow)]
+)
 def test_stopped_in_the_update_and_while_answers_are_graded(whole, tmp_path, capsys, module, number):
     stop_and_go_on("grpo", module, number, tmp_path / "run", whole("grpo"), capsys)
 

@@ -24,6 +24,8 @@ from greenward.reports.recorded import report_of
 from greenward.training.own import OwnMathematics
 from tiny_model import REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 ROOT = Path(__file__).parents[2]
 OWN = """
 import numpy as np

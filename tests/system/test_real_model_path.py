@@ -10,6 +10,8 @@ from greenward.models.policy import Policy
 from greenward.recipes.run import train
 from greenward.runs.reading import read_metrics
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

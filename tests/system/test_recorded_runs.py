@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from recording import check, to_json, train
 
 from greenward.runs.reading import by_problem
 from tiny_model import BUGS, DATA, ON_THE_STARTER, REINFORCED, TINY_MODEL
+
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
 
 NOT_COMPARED = ("time/", "perf/")  # of the clock and the machine
 NOT_COMPARED_IN_SUMMARIES = ("wall_seconds", "training_seconds", "peak_rss_mb", "estimated_mb", "model")
@@ -69,7 +71,25 @@ TINY_DQN = (
 )
 
 
-SLOW = ("code_game", "vulnerability")
+SLOW = frozenset(
+    {
+        "code_game",
+        "fault_reward_overconfidence_and_memory_leak",
+        "kl_k2_target_and_entropy_target",
+        "loss_dapo_small_norm",
+        "loss_dr_grpo_weight_decay",
+        "loss_gspo_narrow_clip",
+        "loss_ppo_reinforce",
+        "loss_reinforce_rloo",
+        "overlong_penalty",
+        "all_reward_terms",
+        "ppo_repair_with_failing_tests",
+        "ppo_shared_critic",
+        "resumed_grpo",
+        "resumed_ppo",
+    }
+)
+"""Of each kind of runs the one that takes least time stays among the other tests."""
 EVALUATED = frozenset(
     {
         "quickstart",
@@ -86,8 +106,8 @@ EVALUATED = frozenset(
 """Runs that `test_recorded_evaluations` trains, holds to what was recorded of them, and evaluates."""
 
 
-def slow_ones_marked(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in names]
+def slow_ones_marked(names: Iterable[str], slow: Collection[str]) -> list[Any]:
+    return [pytest.param(one, marks=pytest.mark.slow) if one in slow else one for one in names]
 
 
 @dataclass(frozen=True)
@@ -262,7 +282,7 @@ def check_run(name: str, output: Path) -> None:
     check(json.loads(_expected(name).read_text()), _of_output(output))
 
 
-@pytest.mark.parametrize("name", slow_ones_marked(name for name in RUNS if name not in EVALUATED))
+@pytest.mark.parametrize("name", slow_ones_marked([name for name in RUNS if name not in EVALUATED], SLOW))
 def test_a_run_gives_what_was_recorded(name: str, tmp_path: Path) -> None:
     run = RUNS[name]
     carry_out(run, tmp_path / "run", interrupted=bool(run.first))

@@ -15,6 +15,8 @@ from recording import call, run_until, train
 from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import TINY_MODEL
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 SMALL = (
     *TINY_MODEL,
     "model.device=cpu",

@@ -19,6 +19,8 @@ from greenward.grading.extracted import Extracted
 from greenward.grading.verdict import Status
 from greenward.runs.reading import read_evaluations, read_metrics
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sql_task"
 SCHEMA = """CREATE TABLE people (name TEXT, salary INTEGER, age REAL);
 INSERT INTO people VALUES ('a', 3, NULL); INSERT INTO people VALUES ('b', NULL, 2.5);
@@ -109,6 +111,7 @@ def test_training_and_held_out_questions_differ(folder):
     assert (len(train), len(dev)) == (84, 28) and not train & dev
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_evaluates_and_reports(folder):
     overrides = [
         "model.shape={layers: 1, hidden_size: 32, heads: 2, kv_heads: 2, intermediate_size: 64, max_positions: 192}",

@@ -144,8 +144,12 @@ OF_FILE = {
 }
 
 
+few_or_many = pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.slow)])
+
+
+@few_or_many
 @pytest.mark.parametrize("name", OF_FILE)
-def test_no_value_in_a_file_of_a_run_raises(tmp_path, name):
+def test_no_value_in_a_file_of_a_run_raises(tmp_path, name, count):
     run = tmp_path / "run"
     shutil.copytree(OLD / "run_0", run)
     rng = random.Random(name)
@@ -153,17 +157,18 @@ def test_no_value_in_a_file_of_a_run_raises(tmp_path, name):
     for reader in OF_FILE[name]:
         with nullcontext() if reader != "recipe" else suppress(GreenwardError):  # it has keys of other kinds
             READERS[reader](run)
-        for text in variants(OLD / "run_0" / name, rng, 5):
+        for text in variants(OLD / "run_0" / name, rng, count):
             (run / name).write_text(text)
             with suppress(GreenwardError):
                 READERS[reader](run)
         (run / name).write_bytes(sound)
 
 
+@few_or_many
 @pytest.mark.parametrize(
     "name", ["results.jsonl", "samples.jsonl", "prompts.jsonl", "summary.json", "settings.json"]
 )
-def test_no_value_in_a_file_of_an_evaluation_raises(tmp_path, name):
+def test_no_value_in_a_file_of_an_evaluation_raises(tmp_path, name, count):
     folder = tmp_path / "evaluation"
     shutil.copytree(OLD / "evaluation_2", folder)
     task = json.loads((folder / "results.jsonl").read_text().splitlines()[0])["task_id"]
@@ -177,7 +182,7 @@ def test_no_value_in_a_file_of_an_evaluation_raises(tmp_path, name):
         ),
         lambda: pytest.importorskip("pandas") and open_evaluation(folder).to_frame(),
     )
-    for text in variants(OLD / "evaluation_2" / name, random.Random(name), 25):
+    for text in variants(OLD / "evaluation_2" / name, random.Random(name), 5 * count):
         (folder / name).write_text(text)
         for read in readers:
             with suppress(GreenwardError):

@@ -18,6 +18,8 @@ from greenward.cli.rldk import rldk
 from greenward.runs.reading import read_metrics, without_timing
 from tiny_model import BUGS, REINFORCED
 
+pytestmark = pytest.mark.usefixtures("kept_sandbox")
+
 SHORT = (
     *REINFORCED,
     "training.max_steps=8",
@@ -75,6 +77,7 @@ def signalled(run: Path, number: int, steps: int, *arguments: str) -> tuple[int,
     return run_until(command, lambda: len(read_metrics(run / "metrics.jsonl").rows) >= steps, number)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_a_random_moment_and_resumed_equals_an_uninterrupted_one(
     finished: Path, tmp_path: Path
 ) -> None:

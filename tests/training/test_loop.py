@@ -102,7 +102,7 @@ def rows(folder):
 
 
 @pytest.mark.parametrize("saves_exactly", [False, True])
-@pytest.mark.parametrize("crash_at", [2, 8])
+@pytest.mark.parametrize("crash_at", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_files(
     tmp_path, monkeypatch, crash_at, saves_exactly
 ):
@@ -123,7 +123,11 @@ def test_a_run_cut_before_or_between_checkpoints_and_resumed_writes_the_same_fil
 
 @pytest.mark.parametrize(
     "signals",
-    [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM), (signal.SIGUSR1,), (signal.SIGUSR1, signal.SIGTERM)],
+    [
+        *((signal.SIGINT, signal.SIGTERM), (signal.SIGUSR1,)),
+        pytest.param((signal.SIGINT,), marks=pytest.mark.slow),
+        pytest.param((signal.SIGUSR1, signal.SIGTERM), marks=pytest.mark.slow),
+    ],
 )
 def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path, signals):
     """Launchers may pass on the interrupt as a second signal."""
@@ -135,7 +139,7 @@ def test_interrupt_finishes_the_step_and_leaves_a_checkpoint(tmp_path, signals):
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("fail_at", [0, 5, 7])
+@pytest.mark.parametrize("fail_at", [0, 5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_rollout_engine_that_fails_stops_the_run_at_a_checkpoint(tmp_path, fail_at):
     """Nothing was made of the step that failed: the resumed run equals an uninterrupted one."""
     loop = run_loop(tmp_path / "run", RandomWalk(crash_at=fail_at, crash=EngineError("the server has died")))

@@ -106,6 +106,7 @@ print(json.dumps({"used": used, "truth": fault.truth()}))
 """
 
 
+@pytest.mark.slow
 def test_resident_memory_of_a_process_grows_by_the_factor():
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(done.stdout)

@@ -127,7 +127,7 @@ def test_every_built_in_loss_is_repeated():
     assert OWN_LOSSES.keys() == LOSSES.keys()
 
 
-@pytest.mark.parametrize("size", [2, 16])
+@pytest.mark.parametrize("size", [2, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loss", OWN_LOSSES)
 def test_an_own_loss_trains_to_the_weights_of_the_built_in_one(loss, size):
     found, expected = (weights_after(loss, own, size=size) for own in (True, False))

@@ -55,7 +55,13 @@ def run(model, fault, first=0, last=STEPS):
         fault.on_step_end(step + 1, [], {})
 
 
-@pytest.mark.parametrize(("seed", "drift", "level"), [(0, 0.0, 0.65), (1, 2.0, 0.65), (2, 2.0, 0.5)])
+@pytest.mark.parametrize(
+    ("seed", "drift", "level"),
+    [
+        (1, 2.0, 0.65),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, 0.0, 0.65), (2, 2.0, 0.5))),
+    ],
+)
 def test_the_predictions_of_the_run_and_of_its_second_half_are_on_the_level(seed, drift, level):
     model = SimulatedModel(seed, drift=drift)
     fault = plant(model, level)
@@ -98,7 +104,7 @@ def test_outcomes_of_one_kind_leave_the_model_as_it_is():
     assert fault.truth()["onset"] is None
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_outcomes_of_one_kind_from_the_middle_on_do_not_lift_the_score(seed):
     """As after a policy was torn apart: all answers fail, and the logits learn to say so."""
     first = SimulatedModel(seed, spread=1.5)

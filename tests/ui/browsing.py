@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pytest
 
 RULES_OF_COLOUR = ["color-contrast", "link-in-text-block"]
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -39,31 +41,34 @@ class Watched:
         return self.page
 
 
-def flaws(browser: Any, url: str, pages: Mapping[str, str], axe: str) -> list[Any]:
-    """What axe-core finds on pages, given with what to wait for, wide and on a phone; and what is too wide.
+PHONE = (390, "light", TAGS)
+OTHERS = ((1280, "light", TAGS), (1280, "dark", RULES_OF_COLOUR), (390, "dark", RULES_OF_COLOUR))
+"""In a dark scheme a page has other colours and nothing else, so that only these are looked at again."""
 
-    In a dark scheme a page has other colours and nothing else, so that only these are looked at again.
-    """
+in_each_view = pytest.mark.parametrize(
+    "views", [pytest.param([PHONE], id="phone"), pytest.param(OTHERS, id="others", marks=pytest.mark.slow)]
+)
+
+
+def flaws(
+    browser: Any, url: str, pages: Mapping[str, str], axe: str, views: Sequence[tuple[int, str, list[str]]]
+) -> list[Any]:
+    """What axe-core finds on pages, given with what to wait for, in some views; and what is too wide."""
     context = browser.new_context(bypass_csp=True, reduced_motion="reduce")  # no colour between two
     page = context.new_page()
     wrong: list[Any] = []
     for path, wait in pages.items():
-        page.emulate_media(color_scheme="light")
-        page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(url + path)
         page.wait_for_selector(wait)
         page.evaluate(
             "(text) => eval(trustedTypes.createPolicy('test', {createScript: (t) => t}).createScript(text))",
             axe,
         )
-        for width, scheme, rules in (
-            *((1280, "light", TAGS), (1280, "dark", RULES_OF_COLOUR)),
-            *((390, "dark", RULES_OF_COLOUR), (390, "light", TAGS)),
-        ):
+        for width, scheme, rules in views:
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
             page.wait_for_timeout(100)
-            found = page.evaluate("(rules) => axe.run({runOnly: rules})", rules)
+            found = page.evaluate("(rules) => axe.run({runOnly: rules, resultTypes: ['violations']})", rules)
             wrong += [
                 (path, width, scheme, one["id"], [node["html"][:200] for node in one["nodes"][:3]])
                 for one in found["violations"]

@@ -35,6 +35,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(folder, port, answers)
 
 
+@pytest.fixture
+def often_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders are looked through again after a fraction of a second, logs and files of answers with them."""
+    monkeypatch.setattr("greenward.ui.catalog.SECONDS_BETWEEN_SCANS", 0.2)
+    monkeypatch.setattr("greenward.ui.catalog.SECONDS_UNTIL_SHOWN", 0.1)
+    monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.2)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")

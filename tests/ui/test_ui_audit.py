@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from browsing import Watched, flaws
+from browsing import Watched, flaws, in_each_view
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
 from greenward.evaluation.audit_report import AuditReport, Pair, Trial, TrialOutcome
@@ -102,9 +102,10 @@ def test_the_page_leads_from_a_run_to_the_texts_that_were_paid(audited, browser)
     assert watched.wrong == []
 
 
-def test_the_page_is_accessible_and_fits_a_phone(browser, audited, axe):
+@in_each_view
+def test_the_page_is_accessible_and_fits_a_phone(browser, audited, axe, views):
     pages = {"/": "tr.row", "/audit/audit.json": "article", "/r/run/audit?audit=audit.json": "article"}
-    assert flaws(browser, audited[0].url, pages, axe) == []
+    assert flaws(browser, audited[0].url, pages, axe, views) == []
 
 
 def test_audits_of_folders_with_the_same_name_are_told_apart(tmp_path):

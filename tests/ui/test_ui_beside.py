@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import Watched, flaws
+from browsing import Watched, flaws, in_each_view
 from made_runs import HOSTILE, Served, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
@@ -196,21 +196,24 @@ def test_the_pages_lead_from_the_curve_of_a_log_to_an_answer(verl, browser):
     assert watched.wrong == []
 
 
-def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe):
+@in_each_view
+def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, views):
     whole(verl, RUN)
     pages = {f"/r/{RUN}/rollouts": "tr.row", f"/r/{RUN}/rollouts/12/5": ".lines li"}
-    assert flaws(browser, verl.url, pages, axe) == []
+    assert flaws(browser, verl.url, pages, axe, views) == []
 
 
-def test_a_bundle_has_the_answers_beside_a_log(verl, tmp_path):
+@pytest.mark.parametrize("steps", [6, pytest.param(STEPS, marks=pytest.mark.slow)])
+def test_a_bundle_has_the_answers_beside_a_log(tmp_path, steps):
     server = pytest.importorskip("greenward.ui.server")
-    server.write_pages([verl.folder / "train.jsonl"], tmp_path / "site")
+    write_verl(tmp_path / "outputs", range(1, steps + 1))
+    server.write_pages([tmp_path / "outputs" / "train.jsonl"], tmp_path / "site")
     index = json.loads((tmp_path / "site" / "data" / "index.json").read_text())
     kept = json.loads((tmp_path / "site" / "data" / index[f"/api/v1/runs/{RUN}/rollouts"]).read_text())
-    assert kept["total"] == 8 * STEPS and kept["rows"][0]["preview"] == dumped(1)[0]["output"]
+    assert kept["total"] == 8 * steps and kept["rows"][0]["preview"] == dumped(1)[0]["output"]
     single = [name for name in index if name.startswith(f"/api/v1/runs/{RUN}/rollouts/")]
     one = json.loads((tmp_path / "site" / "data" / index[single[0]]).read_text())
-    assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == 300
+    assert one["prompt"] == dumped(one["step"])[one["row"]]["input"] and len(single) == min(8 * steps, 300)
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -331,6 +334,7 @@ def test_hostile_files_are_text_bounded_and_hide_nothing(tmp_path, browser):
         assert watched.wrong == []
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_files_of_answers_are_no_logs_and_those_beside_several_logs_are_of_no_certain_one(tmp_path):
     folder = tmp_path / "outputs"
     write_log(folder)

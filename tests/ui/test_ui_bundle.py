@@ -15,7 +15,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
-from browsing import Watched, flaws, until
+from browsing import Watched, flaws, in_each_view, until
 from click.testing import CliRunner
 from made_runs import HOSTILE, write_hostile, write_run
 
@@ -51,7 +51,7 @@ def bundle(tmp_path_factory):
     host = http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Quiet, directory=base / "host")
     )
-    threading.Thread(target=host.serve_forever, daemon=True).start()
+    threading.Thread(target=host.serve_forever, args=(0.01,), daemon=True).start()
     yield folder, out, f"http://127.0.0.1:{host.server_address[1]}/pages/", answers
     host.shutdown()
     host.server_close()
@@ -165,9 +165,9 @@ def test_the_pages_lead_from_the_list_to_an_answer(bundle, page):
         ("step=20-40&status=failed,timeout", lambda step, row: 20 <= step <= 40 and row["status"] in ("failed", "timeout")),
         ("reward>=0.5&passed=0", lambda step, row: reward_of(row) >= 0.5 and row["status"] != "passed"),
         ("tokens<30&stop=length&step=61-", lambda step, row: row["tokens"] < 30 and row["stop"] == "length" and step > 60),
-        ("task=task_3&advantage<0", lambda step, row: "task_3" in row["problem"] and row["advantage"] < 0),
-        ("problem=families/task_2&step=-50", lambda step, row: row["problem"] == "families/task_2" and step <= 50),
-        ("error=NameError&step=10", lambda step, row: row["error_class"] == "NameError" and step == 10),
+        pytest.param("task=task_3&advantage<0", lambda step, row: "task_3" in row["problem"] and row["advantage"] < 0, marks=pytest.mark.slow),
+        pytest.param("problem=families/task_2&step=-50", lambda step, row: row["problem"] == "families/task_2" and step <= 50, marks=pytest.mark.slow),
+        pytest.param("error=NameError&step=10", lambda step, row: row["error_class"] == "NameError" and step == 10, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_other_conditions_are_answered_from_what_is_kept(bundle, page, query, holds):
@@ -235,9 +235,10 @@ def test_other_pages_are_there_and_hostile_text_is_text(bundle, page):
     assert shown.evaluate("window.owned") is None and HOSTILE[:20] in shown.locator(".lines").inner_text()
 
 
-def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe):
+@in_each_view
+def test_the_pages_are_accessible_and_fit_a_phone(browser, bundle, axe, views):
     pages = {"#/": "tr.row", "#/r/study~faulty": ".plot canvas", "#/r/good/rollouts": ".answers tr.row"}
-    assert flaws(browser, bundle[2], pages, axe) == []
+    assert flaws(browser, bundle[2], pages, axe, views) == []
 
 
 def test_who_may_frame_a_bundle_is_for_its_host_to_say(tmp_path):

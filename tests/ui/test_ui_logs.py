@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import Watched, flaws
+from browsing import Watched, flaws, in_each_view
 from made_runs import HOSTILE, Served, get, request, serving, write_run
 
 from greenward.common.text import visible
@@ -184,6 +184,7 @@ def write_foreign(folder: Path) -> set[str]:
     return {"a.log", "deep/job/stdout", "history.csv", "metrics.ndjson", "trl", "sb3", "deep"}
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_a_folder_shows_every_log_below_it_and_nothing_else(tmp_path):
     names = write_foreign(tmp_path / "outputs")
     with serving([tmp_path / "outputs"], tmp_path / "cache") as port:
@@ -332,6 +333,7 @@ def test_a_broken_log_says_so_and_a_linked_one_is_not_there(logs):
     assert not any("link" in run["name"] for run in get(logs, "/api/v1/runs")["runs"])
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_runs_in_one_file_are_found_once_it_is_read(tmp_path):
     with sqlite3.connect(tmp_path / "project.db") as opened:
         opened.execute(
@@ -353,6 +355,7 @@ def test_runs_in_one_file_are_found_once_it_is_read(tmp_path):
         assert diagnosed(served, identifier(served, "db/two"))["rows"] == 30
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_runs_in_a_file_may_have_any_names(tmp_path):
     names = ["\ud800", ".", "../../etc", "a/b", "a\nb", "<b>", "r'\""]
     rows = [{"step": step, "reward": step / 30, "run_name": name} for name in names for step in range(30)]
@@ -479,7 +482,8 @@ def test_the_page_of_a_log_says_what_was_read(logs, browser):
     assert watched.wrong == []
 
 
-def test_pages_of_logs_are_accessible_and_fit_a_phone(browser, logs, axe):
+@in_each_view
+def test_pages_of_logs_are_accessible_and_fit_a_phone(browser, logs, axe, views):
     run = identifier(logs, "faulty")
     pages = {"/": "tr.row", f"/r/{run}": ".plot canvas", f"/r/{run}/diagnosis": ".plot canvas"}
-    assert flaws(browser, logs.url, pages, axe) == []
+    assert flaws(browser, logs.url, pages, axe, views) == []

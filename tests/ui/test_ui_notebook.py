@@ -39,7 +39,7 @@ def test_only_the_named_origin_may_frame_the_pages(tmp_path, browser):
     hosts = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
     named, other = (f"http://127.0.0.1:{host.server_address[1]}" for host in hosts)
     for host in hosts:
-        threading.Thread(target=host.serve_forever, daemon=True).start()
+        threading.Thread(target=host.serve_forever, args=(0.01,), daemon=True).start()
     with serving([tmp_path / "runs"], None, frame=named) as port:
         served = Served(tmp_path, port, {})
         (tmp_path / "notebook" / "page.html").write_text(
@@ -54,12 +54,13 @@ def test_only_the_named_origin_may_frame_the_pages(tmp_path, browser):
         context = browser.new_context()
         for origin, is_shown in ((named, True), (other, False)):
             page = context.new_page()
-            page.goto(f"{origin}/page.html")
             frame = page.frame_locator("iframe")
             if is_shown:
+                page.goto(f"{origin}/page.html")
                 frame.locator(".plot canvas").first.wait_for()
             else:
-                page.wait_for_timeout(1500)
+                with page.expect_console_message(lambda message: "frame-ancestors" in message.text):
+                    page.goto(f"{origin}/page.html")
                 assert frame.locator(".plot, .brand").count() == 0
         context.close()
     for host in hosts:

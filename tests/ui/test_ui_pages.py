@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from browsing import flaws, until
+from browsing import flaws, in_each_view, until
 from made_runs import write_run
 
 
@@ -162,8 +162,8 @@ def test_what_a_model_wrote_is_text_in_every_place(watched, served):
     assert page.evaluate("window.owned") is None and "onerror" in page.locator(".chip").inner_text()
 
 
-def test_a_running_run_is_followed_and_a_deleted_one_stays_on_the_page(watched, served, monkeypatch):
-    monkeypatch.setattr("greenward.ui.catalog.SECONDS_BETWEEN_SCANS", 0.2)
+@pytest.mark.usefixtures("often_looked_through")
+def test_a_running_run_is_followed_and_a_deleted_one_stays_on_the_page(watched, served):
     path = served.folder / "growing"
     write_run(path, 20, seed=3)
     try:
@@ -208,5 +208,6 @@ PAGES = {
 }
 
 
-def test_pages_are_accessible_and_fit_a_phone(browser, served, axe):
-    assert flaws(browser, served.url, PAGES, axe) == []
+@in_each_view
+def test_pages_are_accessible_and_fit_a_phone(browser, served, axe, views):
+    assert flaws(browser, served.url, PAGES, axe, views) == []

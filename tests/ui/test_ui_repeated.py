@@ -85,6 +85,7 @@ def listed(served: Served) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in found["runs"]}
 
 
+@pytest.mark.usefixtures("often_looked_through")
 def test_one_training_is_listed_once_with_the_others_named(tmp_path, browser):
     folder = tmp_path / "outputs"
     for name in ("a", "b"):

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from browsing import Watched, flaws, until
+from browsing import Watched, flaws, in_each_view, until
 from made_runs import HOSTILE, Served, get, serving, write_run
 
 COUNT = 250
@@ -130,8 +130,9 @@ def test_tokens_are_coloured_read_by_keys_and_in_a_table(tokens, browser):
     assert watched.wrong == []
 
 
-def test_tokens_are_accessible_and_fit_a_phone(browser, tokens, axe):
+@in_each_view
+def test_tokens_are_accessible_and_fit_a_phone(browser, tokens, axe, views):
     pages = {
         f"/r/run/rollouts/20/0?colour={name}": "pre.tokens span" for name in ("logprob", "advantage", "ratio")
     }
-    assert flaws(browser, tokens[0].url, pages, axe) == []
+    assert flaws(browser, tokens[0].url, pages, axe, views) == []

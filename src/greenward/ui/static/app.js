@@ -87,7 +87,7 @@ async function load() {
 async function poll() {
   if (bundled) return;
   clearTimeout(timer);
-  let wait = 10000;
+  let wait = 1e4;
   if (!document.hidden && page) {
     const mine = page;
     const wasLost = connection.lost;
@@ -95,8 +95,8 @@ async function poll() {
       const found = await getJson("/api/v1/changes" + (page.params.id ? "?run=" + encodeURIComponent(page.params.id) : ""));
       if (mine === page) {
         connection.running = found.running;
-        const busy = mine.loaded ? mine.unfinished?.() : Boolean(failure);
-        if (found.running || busy) wait = 1000;
+        const busy = mine.loaded ? mine.unfinished?.() : failure;
+        if (found.running || busy || !mine.loaded) wait = 1e3;
         if (!found.exists && mine.loaded) gone ||= Date.now();
         else gone = 0;
         if ((cursor && found.cursor !== cursor && found.exists) || busy || wasLost) {
@@ -106,7 +106,7 @@ async function poll() {
         cursor = found.cursor;
       }
     } catch {
-      wait = 2000;
+      wait = 2e3;
     }
     if (connection.lost || connection.lost !== wasLost) update();
   }
