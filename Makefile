@@ -4,7 +4,7 @@
 # make demo-model MODEL=PATH_OR_HUB_ID    a pretrained model learns by GRPO and by rejection sampling, on two cores
 # make examples    train a healthy and a broken run on two cores in minutes, and write the reports in docs/examples
 # make test    everything that must hold: static checks, then the tests
-# make test-slow    whole trainings over several seeds: minutes on two cores
+# make test-slow    trainings over several seeds, and whole sets of cases of which make test takes a sample: minutes on two cores
 # make test-ray    the sandbox on a Ray cluster of two nodes, in .venv-ray
 # make test-trackers    trainings mirrored by W&B, Trackio and MLflow, in .venv-trackers
 # make test-slurm  jobs on a Slurm of one node, which it installs (Debian, root) and starts: minutes
