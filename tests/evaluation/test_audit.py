@@ -35,6 +35,7 @@ def families(trials):
     return {trial.family for trial in trials}
 
 
+@pytest.mark.slow
 def test_our_default_reward_accepts_no_cheat_and_refuses_no_right_answer():
     report = audit("greenward.grading.reward_terms:tests")
     assert report.signature == "ours"
@@ -118,6 +119,7 @@ def test_the_shape_that_a_function_reads_is_found_by_trying():
     assert families(report.cheats) == {"prelude"}  # bare code has no blocks to play tricks with
 
 
+@pytest.mark.slow
 def test_a_function_that_accepts_or_refuses_everything_is_not_sound():
     generous = audit("audited_graders:everything", cheats=CHEATS[::12])
     assert len(generous.accepted) == len(generous.cheats)
@@ -204,7 +206,9 @@ def test_trl_functions_get_what_they_get_in_training():
         ("audited_graders:needs_environments", "needs environments, the tool environments of TRL"),
         ("audited_graders:awaited_with_logs", "needs gold, which the audit does not have"),
         ("audited_graders:raises", "gave no score to right answers.*KeyError: 'tests_of_mine'"),
-        ("audited_graders:leaves", r"gave no score to right answers.*status 3"),
+        pytest.param(
+            "audited_graders:leaves", r"gave no score to right answers.*status 3", marks=pytest.mark.slow
+        ),
         ("audited_graders:needs_more", "needs rubric, which the audit does not have"),
         ("audited_graders:missing", "has no function 'missing'"),
         ("no_such_graders:f", "could not be imported"),

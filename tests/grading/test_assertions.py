@@ -283,7 +283,7 @@ def test_setup_code_that_needs_the_answer_is_an_error_where_tests_run_apart_from
         grade(grader, ["assert f(1) > 0"], "h = 1\ndef f(x): return x", **fields)
 
 
-@pytest.mark.parametrize("digits", [4301, MAX_DIGITS])
+@pytest.mark.parametrize("digits", [4301, pytest.param(MAX_DIGITS, marks=pytest.mark.slow)])
 def test_long_integers_are_compared_in_every_form_of_a_test(grader, digits):
     value = 10**digits - 1
     tests = [

@@ -49,7 +49,7 @@ def same(actual, expected, comparison=LOOSE):
     return equal(canonical(actual), canonical(expected), comparison)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(plain, plain)
 def test_exact_comparison_is_python_equality(a, b):
     assert same(a, b, EXACT) == (a == b)

@@ -100,6 +100,7 @@ def helpers_of(problems) -> set[str]:
     return {one.prompt.partition(",")[0] for one in problems}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_training_problem_shows_a_held_out_answer_or_specification(problems, seed):
     split_problems = split(problems, 0.2, seed)

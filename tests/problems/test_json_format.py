@@ -65,7 +65,7 @@ def problems(draw: st.DrawFn, task_id: str) -> Problem:
 
 
 @settings(
-    max_examples=60,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,

@@ -73,11 +73,12 @@ def test_the_loss_of_the_only_server_leaves_the_pool_usable():
 
 
 _INTERRUPTED = """
-import sys, warnings
+import signal, sys, warnings
 from greenward.sandbox.isolation import Layer, Level
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Job
 warnings.simplefilter("ignore")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored by what runs in the background
 layers = {*Layer} if sys.argv[1] == "all" else {Layer.RESOURCES}
 executor = LocalExecutor(2, require=Level.D, layers=layers)  # which nobody closes
 busy = "import time\\nopen('left', 'w').close()\\nprint(1)\\ntime.sleep(20)"

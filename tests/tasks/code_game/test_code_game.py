@@ -192,7 +192,7 @@ def test_what_a_program_learns_of_its_interpreter_is_never_valid(judge, program:
     assert not any(result.valid for result in results)
 
 
-@pytest.mark.parametrize("bit", [4, 6, 9])
+@pytest.mark.parametrize("bit", [4, *(pytest.param(one, marks=pytest.mark.slow) for one in (6, 9))])
 def test_one_bit_of_an_address_is_seldom_valid(judge, bit: int) -> None:
     program = f"def f(): pass\nprint(int(str(f).split('0x')[1][:-1], 16) >> {bit} & 1)"
     results = judge.judge([f"n = {number}\n{program}" for number in range(32)])

@@ -17,6 +17,7 @@ from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import load_json
 from greenward.problems.problem import InProcess, begun_function, function_in
+from greenward.tasks.spec import verify
 from greenward.tasks.spec.verify import MiningOptions, mine_problems
 
 CALC = '''
@@ -178,8 +179,17 @@ def write_package(folder: Path, effects: dict[str, str]) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_time():
+    """Originals that never end are many here, and no other takes a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "LIMITS", replace(verify.LIMITS, cpu_seconds=0.7))
+        patch.setattr(verify, "_TRACE_LIMITS", replace(verify._TRACE_LIMITS, cpu_seconds=3.0))
+        yield
+
+
 @pytest.fixture(scope="module")
-def mined(tmp_path_factory):
+def mined(tmp_path_factory, little_time):
     folder = tmp_path_factory.mktemp("mining")
     port = 47_391
     effects = {

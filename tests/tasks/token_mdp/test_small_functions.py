@@ -14,7 +14,7 @@ from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import check_reachable, token_problems
 from greenward.tasks.token_mdp.small_functions import inputs_like, small_functions, without_solutions
 
-COMPOSITIONS = 40
+COMPOSITIONS = 10
 CLASSICS = [one for name in ("classic_training", "classic_evaluation") for one in load_suite(name)]
 
 
