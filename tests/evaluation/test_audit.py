@@ -137,9 +137,11 @@ def test_a_function_of_our_signature_that_ignores_the_verdict_is_caught():
     assert len(report.accepted) == len(report.cheats)
 
 
+PRINTED = ("printed nothing", "printed prefix", "printed everything", "visible tests", "leaving early")
+
+
 def test_programs_that_read_standard_input_are_thrown_too():
-    printed = ("printed nothing", "printed prefix", "printed everything", "visible tests", "leaving early")
-    report = audit("audited_graders:same_output", data_source="codecontests", cheats=of(*printed))
+    report = audit("audited_graders:same_output", data_source="codecontests", cheats=of(*PRINTED))
     assert report.sound, report.to_json()
     assert report.left_out == "functions"
     assert {trial.task_id for trial in (*report.cheats, *report.honest)} == {
@@ -147,12 +149,19 @@ def test_programs_that_read_standard_input_are_thrown_too():
         "audit/larger",
     }
     assert len(report.cheats) >= 10
-    prefix = audit("audited_graders:prefix_of_output", cheats=of(*printed))
-    assert families(prefix.accepted) == {"printed prefix"}
-    assert len(prefix.accepted) == 4
-    somewhere = audit("audited_graders:output_is_somewhere", cheats=of(*printed))
-    assert families(somewhere.accepted) == {"printed everything"}
-    assert len(somewhere.accepted) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "family", "accepted"),
+    [
+        ("prefix_of_output", "printed prefix", 4),
+        pytest.param("output_is_somewhere", "printed everything", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_graders_that_see_a_part_of_the_output_are_fooled_by_programs(function, family, accepted):
+    report = audit(f"audited_graders:{function}", cheats=of(*PRINTED))
+    assert families(report.accepted) == {family}
+    assert len(report.accepted) == accepted
 
 
 def test_right_programs_print_what_is_expected_and_wrong_ones_do_not():

@@ -75,7 +75,7 @@ def test_every_operation_has_an_oracle() -> None:
 def test_operation_computes_what_its_phrase_says(name: str) -> None:
     operation = OPERATIONS[name]
 
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
     @given(VALUES[operation.takes])
     def agrees(value: object) -> None:
         result = compiled(operation.takes, operation.expression)(value)

@@ -230,9 +230,11 @@ def test_an_announced_length_is_not_waited_for_without_the_token(token_url):
 
 
 @pytest.fixture
-def flooded(jobs):
+def flooded(jobs, request):
     """A server with few places, and what opens connections to it that are closed in the end."""
-    server, url = started(jobs, token=TOKEN, max_connections=32, head_seconds=1.0, max_body_bytes=1 << 16)
+    head_seconds = getattr(request, "param", 1.0)
+    options = {"max_connections": 32, "head_seconds": head_seconds, "max_body_bytes": 1 << 16}
+    server, url = started(jobs, token=TOKEN, **options)
     opened = []
 
     def connect(text=b""):
@@ -261,11 +263,11 @@ def test_slow_connections_without_a_token_keep_nobody_out(flooded):
     url, connect = flooded
     program = {"code": "print(1)", "language": "python"}
     with http_executor([url], TOKEN) as executor:  # has a connection before the flood and keeps it
-        flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(300)]
+        flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(150)]
         begun = time.monotonic()
         assert are_right(executor.run(successors(3)), 3)
         assert post(f"{url}/run_code", program, Authorization=f"Bearer {TOKEN}")[0] == 200
-        assert time.monotonic() - begun < 30  # 75 s, when each slow connection was waited for
+        assert time.monotonic() - begun < 30  # 37 s, when each slow connection was waited for
     assert all(map(is_closed, flood))
 
 
@@ -290,6 +292,7 @@ def test_a_body_that_does_not_come_has_a_deadline(flooded, monkeypatch):
     assert is_closed(flooded[1](f"{head}Content-Length: 9{'0' * 16}\r\n\r\n{{".encode()))
 
 
+@pytest.mark.parametrize("flooded", [30.0], indirect=True)  # a busy machine may be late to read a head
 def test_bodies_that_are_read_at_once_have_a_limit_together(flooded):
     url, connect = flooded
     head = f"POST /run_code HTTP/1.1\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -382,7 +385,7 @@ def test_more_jobs_than_may_be_in_flight_wait_and_come_back_right(jobs):
 
     server.running.use = noting
     with http_executor([url], jobs_per_call=3, calls_per_host=4) as executor:
-        assert are_right(executor.run(successors(40)), 40)
+        assert are_right(executor.run(successors(20)), 20)
     assert refused
     server.shutdown()
 

@@ -23,15 +23,24 @@ CALLS = (Call((3,)),)
 GOOD = Job("def f(x): return x", "f", CALLS)
 
 
-def test_a_mixed_run_misjudges_nothing_and_leaves_nothing_behind():
+@pytest.mark.parametrize("answers", [150, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_mixed_run_misjudges_nothing_and_leaves_nothing_behind(answers):
     done = subprocess.run(
-        [sys.executable, str(SOAK), "--answers", "300", "--batch", "60"], capture_output=True, text=True
+        [sys.executable, str(SOAK), "--answers", str(answers), "--batch", "30"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "PASS: 300 answers" in done.stdout.splitlines()[-1]
+    assert f"PASS: {answers} answers" in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(signal.SIGSTOP, id="hung", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_a_lost_worker_holds_up_its_own_slot_only(loss, monkeypatch):
     monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.2)
     sleep = "import time\ntime.sleep(0.8)\ndef f(x): return x"
@@ -45,7 +54,13 @@ def test_a_lost_worker_holds_up_its_own_slot_only(loss, monkeypatch):
     assert results[-1][0] == 0
 
 
-@pytest.mark.parametrize("loss", [signal.SIGSTOP, signal.SIGKILL], ids=["hung", "killed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(signal.SIGSTOP, id="hung"),
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.slow),
+    ],
+)
 def test_a_lost_worker_of_test_programs_is_replaced(loss, monkeypatch):
     monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.2)
     check = "import time\ntime.sleep(0.5)\nassert f(3) == 3"

@@ -686,11 +686,9 @@ def contained(request):
 @pytest.mark.parametrize(
     ("contained", "name"),
     [
-        *(("all layers", name) for name in ENDS),
-        *(
-            pytest.param("no namespaces", name, marks=[pytest.mark.slow] if place % 8 else [])
-            for place, name in enumerate(ENDS)
-        ),
+        pytest.param(layers, name, marks=[] if place % every == 0 else [pytest.mark.slow])
+        for layers, every in (("all layers", 3), ("no namespaces", 8))
+        for place, name in enumerate(ENDS)
     ],
     indirect=["contained"],
 )
@@ -849,7 +847,13 @@ def test_together_the_runs_of_a_process_have_no_more_time_than_one(executor):
     assert result.cpu_seconds < 2
 
 
-@pytest.mark.parametrize("sleep", ["time.sleep(0.3)", "t = threading.Timer(0.3, int)\nt.start()\nt.join()"])
+@pytest.mark.parametrize(
+    "sleep",
+    [
+        "time.sleep(0.3)",
+        pytest.param("t = threading.Timer(0.3, int)\nt.start()\nt.join()", marks=pytest.mark.slow),
+    ],
+)
 def test_all_runs_together_may_sleep_for_two_limits_of_wall_time(executor, sleep):
     code = f"import threading, time\n{sleep}\nprint(1)"
     limits = Limits(cpu_seconds=0.4, wall_seconds=0.6)

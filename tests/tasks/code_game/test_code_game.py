@@ -188,7 +188,7 @@ DIFFERENCE = "a, b = [int(str(x).split('0x')[1][:-1], 16) for x in ({})]\nprint(
 )  # fmt: skip
 def test_what_a_program_learns_of_its_interpreter_is_never_valid(judge, program: str) -> None:
     assert refusal(program) is None
-    results = judge.judge([f"n = {number}\n{program}" for number in range(4)])
+    results = judge.judge([f"n = {number}\n{program}" for number in range(2)])
     assert not any(result.valid for result in results)
 
 

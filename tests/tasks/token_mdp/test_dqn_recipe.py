@@ -129,6 +129,7 @@ def test_any_checkpoint_is_loaded_into_an_agent_and_begins_a_training(run, tmp_p
         agent.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_gamma_0_and_dropout_train(tmp_path) -> None:
     keys = [*TINY, "algorithm.gamma=0", "algorithm.dropout=0.1", "training.num_episodes=16",
             "evaluation.enabled=false", "evaluation.random_search=false"]  # fmt: skip
