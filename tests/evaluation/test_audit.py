@@ -71,6 +71,7 @@ def test_execution_in_the_trainer_is_killed_hung_poisoned_and_fooled():
     assert not families(report.accepted) & {"plainly wrong"}
 
 
+@pytest.mark.slow
 def test_a_trusted_exit_status_is_fooled_by_leaving_early_and_by_the_prelude():
     report = audit(
         "audited_graders:exit_status",

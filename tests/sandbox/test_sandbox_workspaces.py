@@ -25,7 +25,7 @@ LIMITS = WorkspaceLimits(call_seconds=5.0, memory_bytes=256 << 20)
 FILES = {"shop/prices.py": "PRICE = 3\n", "test_prices.py": "import shop.prices\n"}
 
 
-@pytest.fixture(scope="module", params=["A", "B"])
+@pytest.fixture(scope="module", params=["A", pytest.param("B", marks=pytest.mark.slow)])
 def executor(request):
     layers = ALL_LAYERS if request.param == "A" else CORE_LAYERS
     with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +118,7 @@ ESCAPES = {
 }
 
 
+@pytest.mark.parametrize("executor", ["A", "B"], indirect=True)
 class TestEscape:
     @pytest.mark.parametrize("way", ESCAPES)
     def test_there_is_no_way_out(self, executor, workspace, way):
