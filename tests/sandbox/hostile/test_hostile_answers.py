@@ -27,13 +27,17 @@ IN_ONE_PROCESS = ("leaving early", "lying equality and types", "stealing expecte
 FORGERS = (*IN_ONE_PROCESS, "forging the result channel", "tampering with the interpreter")
 
 
+SMALL = 15
+
+
 def of_family(family: str, *, every: int = 1) -> list[HostileProgram]:
-    """The programs of a family: of each kind (what stops it, which tests it meets) one in `every`."""
+    """The programs of a family: of more than `SMALL`, one in `every` of a kind (what stops it, its tests)."""
+    members = [program for program in HOSTILE_PROGRAMS if program.family == family]
     kinds = defaultdict[object, list[HostileProgram]](list)
-    for program in HOSTILE_PROGRAMS:
-        if program.family == family:
-            kinds[program.stopped_by, program.form, bool(program.then)].append(program)
-    return [program for programs in kinds.values() for program in programs[::every]]
+    for program in members:
+        kinds[program.stopped_by, program.form, bool(program.then)].append(program)
+    step = every if len(members) > SMALL else 1
+    return [program for programs in kinds.values() for program in programs[::step]]
 
 
 some_and_all = pytest.mark.parametrize(
