@@ -98,7 +98,7 @@ def grader(request):
         executor = LocalExecutor(1, layers=layers, packages=("click",))
     except SandboxError as error:
         pytest.skip(error.message)
-    with executor, Grader(Limits(cpu_seconds=0.6, wall_seconds=10.0), executor=executor) as made:
+    with executor, Grader(Limits(cpu_seconds=1.0, wall_seconds=10.0), executor=executor) as made:
         yield made
 
 

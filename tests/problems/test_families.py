@@ -71,11 +71,12 @@ def test_every_operation_has_an_oracle() -> None:
     assert {operation.template for operation in OPERATIONS.values()} == ORACLES.keys()
 
 
+@pytest.mark.parametrize("examples", [12, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_operation_computes_what_its_phrase_says(name: str) -> None:
+def test_operation_computes_what_its_phrase_says(name: str, examples: int) -> None:
     operation = OPERATIONS[name]
 
-    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(VALUES[operation.takes])
     def agrees(value: object) -> None:
         result = compiled(operation.takes, operation.expression)(value)

@@ -14,7 +14,6 @@ from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import check_reachable, token_problems
 from greenward.tasks.token_mdp.small_functions import inputs_like, small_functions, without_solutions
 
-COMPOSITIONS = 10
 CLASSICS = [one for name in ("classic_training", "classic_evaluation") for one in load_suite(name)]
 
 
@@ -31,9 +30,14 @@ def passes(function, cases) -> bool:
         return False
 
 
+@pytest.fixture(scope="module", params=[10, pytest.param(40, marks=pytest.mark.slow)])
+def compositions(request) -> int:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def functions() -> ProblemSet:
-    return small_functions(COMPOSITIONS)
+def functions(compositions) -> ProblemSet:
+    return small_functions(compositions)
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +45,15 @@ def templates() -> ProblemSet:
     return small_functions()
 
 
-def test_functions_are_right_and_distinct_and_can_be_written(functions, templates) -> None:
+def test_functions_are_right_and_distinct_and_can_be_written(functions, templates, compositions) -> None:
     vocabulary = Vocabulary()
-    assert len({one.task_id for one in functions}) == len(functions) == len(templates) + COMPOSITIONS
+    assert len({one.task_id for one in functions}) == len(functions) == len(templates) + compositions
     assert len({one.reference.partition("(")[2] for one in functions}) == len(functions)
     for one in functions:
         assert len(one.cases) == len(one.hidden_cases) == 20
         assert passes(function_of(one), one.cases + one.hidden_cases)
         assert one.prompt in one.starter_code
-    for one in token_problems(functions[-COMPOSITIONS:], vocabulary):
+    for one in token_problems(functions[-compositions:], vocabulary):
         assert len(check_reachable(one, vocabulary, 32)) <= 32
 
 
