@@ -120,13 +120,20 @@ class TestShippedRepositories:
         assert [one.verdict.status for one in agents] == [Status.PASSED] * len(REPOSITORIES)
         assert all(one.succeeded == [True] for one in agents)
 
+    @pytest.mark.parametrize(
+        "repositories",
+        [
+            pytest.param(REPOSITORIES[:1], id="one"),
+            pytest.param(REPOSITORIES[1:], id="the others", marks=pytest.mark.slow),
+        ],
+    )
     @pytest.mark.parametrize("way", CHEATS)
-    def test_one_that_repairs_nothing_solves_none(self, play, way):
+    def test_one_that_repairs_nothing_solves_none(self, play, way, repositories):
         def act(text, calls):
             planned = (*CHEATS[way](text), "<submit>")
             return planned[min(calls, len(planned) - 1)]
 
-        agents = play(Player(act), *REPOSITORIES)
+        agents = play(Player(act), *repositories)
         assert not [one.problem.task_id for one in agents if one.verdict.passed]
         assert Status.INFRASTRUCTURE not in {one.verdict.status for one in agents}
 

@@ -35,6 +35,7 @@ def families(trials):
     return {trial.family for trial in trials}
 
 
+@pytest.mark.slow
 def test_our_default_reward_accepts_no_cheat_and_refuses_no_right_answer():
     report = audit("greenward.grading.reward_terms:tests")
     assert report.signature == "ours"
@@ -70,6 +71,7 @@ def test_execution_in_the_trainer_is_killed_hung_poisoned_and_fooled():
     assert not families(report.accepted) & {"plainly wrong"}
 
 
+@pytest.mark.slow
 def test_a_trusted_exit_status_is_fooled_by_leaving_early_and_by_the_prelude():
     report = audit(
         "audited_graders:exit_status",
@@ -118,6 +120,7 @@ def test_the_shape_that_a_function_reads_is_found_by_trying():
     assert families(report.cheats) == {"prelude"}  # bare code has no blocks to play tricks with
 
 
+@pytest.mark.slow
 def test_a_function_that_accepts_or_refuses_everything_is_not_sound():
     generous = audit("audited_graders:everything", cheats=CHEATS[::12])
     assert len(generous.accepted) == len(generous.cheats)
@@ -135,9 +138,11 @@ def test_a_function_of_our_signature_that_ignores_the_verdict_is_caught():
     assert len(report.accepted) == len(report.cheats)
 
 
+PRINTED = ("printed nothing", "printed prefix", "printed everything", "visible tests", "leaving early")
+
+
 def test_programs_that_read_standard_input_are_thrown_too():
-    printed = ("printed nothing", "printed prefix", "printed everything", "visible tests", "leaving early")
-    report = audit("audited_graders:same_output", data_source="codecontests", cheats=of(*printed))
+    report = audit("audited_graders:same_output", data_source="codecontests", cheats=of(*PRINTED))
     assert report.sound, report.to_json()
     assert report.left_out == "functions"
     assert {trial.task_id for trial in (*report.cheats, *report.honest)} == {
@@ -145,12 +150,19 @@ def test_programs_that_read_standard_input_are_thrown_too():
         "audit/larger",
     }
     assert len(report.cheats) >= 10
-    prefix = audit("audited_graders:prefix_of_output", cheats=of(*printed))
-    assert families(prefix.accepted) == {"printed prefix"}
-    assert len(prefix.accepted) == 4
-    somewhere = audit("audited_graders:output_is_somewhere", cheats=of(*printed))
-    assert families(somewhere.accepted) == {"printed everything"}
-    assert len(somewhere.accepted) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "family", "accepted"),
+    [
+        ("prefix_of_output", "printed prefix", 4),
+        pytest.param("output_is_somewhere", "printed everything", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_graders_that_see_a_part_of_the_output_are_fooled_by_programs(function, family, accepted):
+    report = audit(f"audited_graders:{function}", cheats=of(*PRINTED))
+    assert families(report.accepted) == {family}
+    assert len(report.accepted) == accepted
 
 
 def test_right_programs_print_what_is_expected_and_wrong_ones_do_not():
@@ -204,7 +216,9 @@ def test_trl_functions_get_what_they_get_in_training():
         ("audited_graders:needs_environments", "needs environments, the tool environments of TRL"),
         ("audited_graders:awaited_with_logs", "needs gold, which the audit does not have"),
         ("audited_graders:raises", "gave no score to right answers.*KeyError: 'tests_of_mine'"),
-        ("audited_graders:leaves", r"gave no score to right answers.*status 3"),
+        pytest.param(
+            "audited_graders:leaves", r"gave no score to right answers.*status 3", marks=pytest.mark.slow
+        ),
         ("audited_graders:needs_more", "needs rubric, which the audit does not have"),
         ("audited_graders:missing", "has no function 'missing'"),
         ("no_such_graders:f", "could not be imported"),

@@ -193,11 +193,11 @@ def test_right_graders_of_values_are_sound_in_each_signature(function, signature
         ("box_alone", {Kind.FORM}),
         ("within_a_tenth", {Kind.PERMISSIVE}),
         ("evaluates", {Kind.EXECUTES}),
-        ("evaluates_elsewhere", {Kind.PERMISSIVE}),
+        pytest.param("evaluates_elsewhere", {Kind.PERMISSIVE}, marks=pytest.mark.slow),
         ("half_brevity", {Kind.BREVITY}),
         ("length_too", {Kind.LENGTH}),
         ("obeys", {Kind.ORDERS}),
-        ("rare_words", {Kind.WORDS}),
+        pytest.param("rare_words", {Kind.WORDS}, marks=pytest.mark.slow),
         ("tags_too", {Kind.BONUS}),
         ("exact", {Kind.STRICT}),
         ("raises_without_box", {Kind.RAISES}),
@@ -335,9 +335,11 @@ def test_a_grader_of_a_repository_that_sees_inputs_only_is_sound(project):
 
 def test_tests_that_an_answer_can_change_are_named(project):
     assert Kind.EDITABLE in repository_kinds(project)
-    restored = repository_kinds(project, restored=("tests", "grade.py", "words.py"))
-    assert Kind.EDITABLE in restored  # a module takes the place of the test runner
-    assert Kind.EDITABLE not in repository_kinds(project, answers=("shapes.py",))
+
+
+@pytest.mark.slow
+def test_a_module_in_place_of_the_test_runner_changes_tests_that_are_restored(project):
+    assert Kind.EDITABLE in repository_kinds(project, restored=("tests", "grade.py", "words.py"))
 
 
 def test_an_exit_status_that_sources_can_set_makes_the_grader_permissive(project):

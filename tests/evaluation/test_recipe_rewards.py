@@ -48,6 +48,7 @@ def test_weights_that_pay_a_bug_that_reads_well_are_found(tmp_path):
     assert report.accepted
 
 
+@pytest.mark.slow
 def test_a_reward_for_length_is_found(tmp_path, monkeypatch):
     (tmp_path / "own_terms.py").write_text(
         "def long(answers):\n    return [min(len(a.code or ''), 500) / 1000 for a in answers]\n"

@@ -9,7 +9,7 @@ from greenward.sandbox.protocol import Limits
 
 @pytest.fixture(scope="package")
 def grader():
-    with Grader(Limits(cpu_seconds=1.0, wall_seconds=3.0, memory_bytes=512 << 20), workers=1) as grader:
+    with Grader(Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_bytes=512 << 20), workers=1) as grader:
         yield grader
 
 

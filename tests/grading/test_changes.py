@@ -351,8 +351,8 @@ def test_what_is_nested_deeply_is_compared(deep: str) -> None:
 
 def test_texts_that_repeat_a_line_are_compared_in_bounded_time() -> None:
     """The exact comparison of these takes minutes; of the result only what holds for any is checked."""
-    before = "\n".join("pass" if at % 3 else f"x{at} = 1" for at in range(6000))
-    after = "x = 1\n" + "pass\n" * 20_000
+    before = "\n".join("pass" if at % 3 else f"x{at} = 1" for at in range(3000))
+    after = "x = 1\n" + "pass\n" * 10_000
     added = changed_lines(before, after)
-    assert 14_000 <= added <= len(before.split("\n")) + len(after.split("\n"))
+    assert 7_000 <= added <= len(before.split("\n")) + len(after.split("\n"))
     assert code_of(ast.parse(without_idle_changes(before, after))) == code_of(ast.parse(after))

@@ -88,7 +88,10 @@ FOUND = {
 BODIES = {**{name: OPENED.replace("{read}", read) for name, read in READS.items()}, **FOUND}
 
 
-@pytest.fixture(scope="module", params=["all layers", "without namespaces"])
+WITHOUT_NAMESPACES = "without namespaces"
+
+
+@pytest.fixture(scope="module", params=["all layers", WITHOUT_NAMESPACES])
 def grader(request):
     layers = ALL_LAYERS if request.param == "all layers" else CORE_LAYERS
     try:
@@ -105,7 +108,18 @@ def function_in_tree(source: str, name: str):
     return tree, next(one for one in found if isinstance(one, MaskedFunction) and one.qualified == name)
 
 
-@pytest.mark.parametrize("source", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("grader", "source"),
+    [
+        *(("all layers", source) for source in FUNCTIONS),
+        *((WITHOUT_NAMESPACES, source) for source in ("difflib", "email")),
+        *(
+            pytest.param(WITHOUT_NAMESPACES, source, marks=pytest.mark.slow)
+            for source in ("statistics", "click")
+        ),
+    ],
+    indirect=["grader"],
+)
 def test_only_the_answer_itself_passes(grader, source):
     name, examples = FUNCTIONS[source]
     tree, function = function_in_tree(source, name)

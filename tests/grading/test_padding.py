@@ -26,8 +26,17 @@ def parses(code):
         return False
 
 
-@pytest.mark.parametrize("name", ["readability", "code_score", "code_quality"])
-@pytest.mark.parametrize("base", sorted(SLOPPY))
+TERMS = ("readability", "code_score", "code_quality")
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        pytest.param(name, base, marks=[] if place % len(SLOPPY) == at else [pytest.mark.slow])
+        for at, name in enumerate(TERMS)
+        for place, base in enumerate(sorted(SLOPPY))
+    ],
+)
 def test_no_padding_scores_above_the_same_answer_without(name, base):
     term = make_reward(RewardTermConfig(name=name))
     problem, code = SLOPPY[base]

@@ -164,6 +164,7 @@ def test_loops_end_at_the_limit_of_their_test(grader):
     assert verdict.cpu_seconds < 2.0
 
 
+@pytest.mark.slow
 def test_slow_answers_have_the_sum_of_the_limits(grader):
     problem = asked(*[0.0] * 6)
     (verdict,) = grader.grade([(problem, BUSY + "[0.5] * 6")])  # 3 s; without times the limit would be 2 s

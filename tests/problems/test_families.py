@@ -71,11 +71,12 @@ def test_every_operation_has_an_oracle() -> None:
     assert {operation.template for operation in OPERATIONS.values()} == ORACLES.keys()
 
 
+@pytest.mark.parametrize("examples", [12, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_operation_computes_what_its_phrase_says(name: str) -> None:
+def test_operation_computes_what_its_phrase_says(name: str, examples: int) -> None:
     operation = OPERATIONS[name]
 
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(VALUES[operation.takes])
     def agrees(value: object) -> None:
         result = compiled(operation.takes, operation.expression)(value)
@@ -152,8 +153,9 @@ def test_reference_continues_the_starter_code_by_one_statement_an_operation(prob
         assert len(function.body) == 1 + depth(problem)
 
 
-def test_references_pass_in_the_sandbox(problems: ProblemSet) -> None:
-    sample = random.Random(3).sample(list(problems), 300)
+@pytest.mark.parametrize("count", [50, pytest.param(300, marks=pytest.mark.slow)])
+def test_references_pass_in_the_sandbox(problems: ProblemSet, count: int) -> None:
+    sample = random.Random(3).sample(list(problems), count)
     with Grader(Limits(), workers=2) as grader:
         verdicts = grader.grade([(problem, problem.reference) for problem in sample])
     assert [v.status.value for v in verdicts] == ["passed"] * len(sample)
@@ -199,7 +201,7 @@ def test_problems_and_split_do_not_depend_on_the_hash_seed() -> None:
             text=True,
             check=True,
         ).stdout
-        for seed in ("0", "1", "4242")
+        for seed in ("0", "4242")
     }
     assert len(lines) == 1
     here = generate(FamiliesConfig(limit=400, seed=5))
@@ -207,8 +209,14 @@ def test_problems_and_split_do_not_depend_on_the_hash_seed() -> None:
     assert lines == {hashlib.sha256(repr((list(here), sides)).encode()).hexdigest() + "\n"}
 
 
-@pytest.mark.parametrize("held_out", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("held_out", "seed"),
+    [
+        (0.05, 0),
+        (0.5, 1),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.05, 1), (0.2, 0), (0.2, 1), (0.5, 0))),
+    ],
+)
 def test_split_is_disjoint_and_complete(problems: ProblemSet, held_out: float, seed: int) -> None:
     train, hidden = split(problems, held_out, seed)
     assert len(train) + len(hidden) == len(problems)

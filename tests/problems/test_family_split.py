@@ -49,7 +49,7 @@ def behaviour(problem: Problem, inputs: dict[Kind, list[object]]) -> tuple[Kind,
     return kind, repr([namespace["solve"](value) for value in inputs[kind]])
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_no_held_out_problem_computes_the_function_of_a_training_problem(
     problems: ProblemSet, seed: int
 ) -> None:

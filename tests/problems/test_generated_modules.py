@@ -100,6 +100,7 @@ def helpers_of(problems) -> set[str]:
     return {one.prompt.partition(",")[0] for one in problems}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_training_problem_shows_a_held_out_answer_or_specification(problems, seed):
     split_problems = split(problems, 0.2, seed)
@@ -115,7 +116,10 @@ def test_no_training_problem_shows_a_held_out_answer_or_specification(problems, 
     assert helpers_of(held_out) <= helpers_of(train) == {one.capitalize() for one in HELPERS}
 
 
-@pytest.mark.parametrize(("limit", "seed"), [(60, 0), (200, 0), (200, 5), (700, 1)])
+@pytest.mark.parametrize(
+    ("limit", "seed"),
+    [(60, 0), (200, 5), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((200, 0), (700, 1)))],
+)
 def test_few_problems_show_no_held_out_answer_either(limit, seed):
     config = FamiliesConfig(limit=limit, seed=seed)
     train, held_out = (load_problems("modules", config, part) for part in ("train", "held_out"))

@@ -64,20 +64,25 @@ def problems(draw: st.DrawFn, task_id: str) -> Problem:
     )
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.tuples(problems("one"), problems("f")))
-def test_problems_come_back_equal(tmp_path: Path, originals: tuple[Problem, Problem]) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.slow)])
+def test_problems_come_back_equal(tmp_path: Path, examples: int) -> None:
     path = tmp_path / "problems.json"
-    save_json(originals, path)
-    loaded = load_json(path)
-    assert tuple(loaded) == originals
-    assert repr(tuple(loaded)) == repr(originals)  # 1, 1.0 and True are equal but not the same
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(st.tuples(problems("one"), problems("f")))
+    def come_back(originals: tuple[Problem, Problem]) -> None:
+        save_json(originals, path)
+        loaded = load_json(path)
+        assert tuple(loaded) == originals
+        assert repr(tuple(loaded)) == repr(originals)  # 1, 1.0 and True are equal but not the same
+
+    come_back()
 
 
 def test_generated_problems_come_back_equal(tmp_path: Path, problems: ProblemSet) -> None:

@@ -127,7 +127,7 @@ def not_passing(answers):
     return [problem.task_id for (problem, _), one in zip(answers, verdicts, strict=True) if not one.passed]
 
 
-@pytest.mark.parametrize("form", ["search_replace", "diff"])
+@pytest.mark.parametrize("form", ["search_replace", pytest.param("diff", marks=pytest.mark.slow)])
 def test_all_reference_patches_can_be_written_as_edits_and_pass(public, form):
     answers = [(problem, edited(problem, form)) for problem in load_quixbugs(public("quixbugs"))]
     assert len(answers) == 40

@@ -356,7 +356,7 @@ VALUES = (
 )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))])
 def test_rows_with_other_fields_and_values_are_problems_or_clear_errors(lines, seed):
     draw = random.Random(seed)
     for key, values in ROWS.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 import pytest
 
 from greenward.grading.judge import Grader
@@ -22,6 +25,11 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("GREENWARD_CACHE", str(tmp_path))
 
 
+@functools.cache
+def mbpp_plus(path: Path) -> ProblemSet:
+    return load_suite("mbpp+", path=path)
+
+
 def failing(grader: Grader, problems: ProblemSet) -> list[str]:
     verdicts = grader.grade([(problem, problem.reference) for problem in problems])
     return [
@@ -31,6 +39,7 @@ def failing(grader: Grader, problems: ProblemSet) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("factor", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "file", "every"),
     [
@@ -41,8 +50,8 @@ def failing(grader: Grader, problems: ProblemSet) -> list[str]:
         ("mbpp+", "evalplus/MbppPlus.jsonl.gz", 24),
     ],
 )
-def test_references_pass(public, cache, grader, name, file, every):
-    problems = grader.complete(load_suite(name, path=public(file))[::every])
+def test_references_pass(public, cache, grader, name, file, every, factor):
+    problems = grader.complete(load_suite(name, path=public(file))[:: factor * every])
     assert failing(grader, problems) == []
 
 
@@ -66,7 +75,7 @@ def test_tests_that_need_more_than_the_answer(public, grader, task_id):
     ],
 )
 def test_what_is_compared_as_a_set_may_be_any_iterable_as_in_evalplus(public, cache, grader, form, passes):
-    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
+    problem = mbpp_plus(public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
     (problem,) = grader.complete(ProblemSet([problem]))
     answer = f"def similar_elements(a, b):\n    return {form.format('(set(a) & set(b))')}\n"
     (verdict,) = grader.grade([(problem, answer)])
@@ -74,7 +83,7 @@ def test_what_is_compared_as_a_set_may_be_any_iterable_as_in_evalplus(public, ca
 
 
 def test_without_its_function_an_answer_to_a_set_problem_has_no_code(public, cache, grader):
-    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
+    problem = mbpp_plus(public("evalplus/MbppPlus.jsonl.gz")).by_id("Mbpp/2")
     (problem,) = grader.complete(ProblemSet([problem]))
     (verdict,) = grader.grade([(problem, "def other(a, b): pass")])
     assert verdict.status is Status.NO_CODE
@@ -82,7 +91,7 @@ def test_without_its_function_an_answer_to_a_set_problem_has_no_code(public, cac
 
 @pytest.mark.parametrize("task_id", ["Mbpp/2", "Mbpp/124", "Mbpp/252", "Mbpp/558", "Mbpp/581", "Mbpp/737"])
 def test_oracles_and_restored_types(public, cache, grader, task_id):
-    problem = load_suite("mbpp+", path=public("evalplus/MbppPlus.jsonl.gz")).by_id(task_id)
+    problem = mbpp_plus(public("evalplus/MbppPlus.jsonl.gz")).by_id(task_id)
     assert failing(grader, grader.complete(ProblemSet([problem]))) == []
 
 

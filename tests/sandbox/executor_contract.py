@@ -7,7 +7,7 @@ from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Check, Problem, StdioCase
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome
 
-LIMITS = Limits(cpu_seconds=1.0, wall_seconds=4.0, memory_bytes=256 << 20, output_bytes=4 << 10)
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_bytes=256 << 20, output_bytes=4 << 10)
 SECRET = 731_294_553_017
 
 ADD = Problem("add", "", "add", tests=(Case((1, 2), 3), Case((10, -4), 6)))

@@ -117,7 +117,8 @@ def test_a_program_that_replies_in_place_of_the_sandbox_needs_the_nonce(monkeypa
     ],
 )
 def test_programs_get_what_sandbox_fusion_would_say(open_url, code, expected):
-    reply = run_code(open_url, code, stdin="é4\n")
+    seconds = 0.5 if "TimeLimitExceeded" in expected else 2
+    reply = run_code(open_url, code, stdin="é4\n", run_timeout=seconds)
     run = reply["run_result"]
     assert (reply["status"], run["status"], run["return_code"]) == expected
     assert set(reply) == {"status", "message", "compile_result", "run_result", "executor_pod_name", "files"}
@@ -260,11 +261,11 @@ def test_slow_connections_without_a_token_keep_nobody_out(flooded):
     url, connect = flooded
     program = {"code": "print(1)", "language": "python"}
     with http_executor([url], TOKEN) as executor:  # has a connection before the flood and keeps it
-        flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(300)]
+        flood = [connect(b"POST /run_code HTTP/1.1\r\nX: ") for _ in range(150)]
         begun = time.monotonic()
         assert are_right(executor.run(successors(3)), 3)
         assert post(f"{url}/run_code", program, Authorization=f"Bearer {TOKEN}")[0] == 200
-        assert time.monotonic() - begun < 30  # 75 s, when each slow connection was waited for
+        assert time.monotonic() - begun < 30  # 37 s, when each slow connection was waited for
     assert all(map(is_closed, flood))
 
 
@@ -294,18 +295,21 @@ def test_bodies_that_are_read_at_once_have_a_limit_together(flooded):
     head = f"POST /run_code HTTP/1.1\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
     program = {"code": "print(1)", "language": "python"}
     large = {**program, "code": program["code"] + "#" * 60_000}
-    held = [connect(f"{head}Content-Length: 65000\r\n\r\n{{".encode()) for _ in range(4)]
+    held = []
 
     def status_of(body):
         return post(f"{url}/run_code", body, Authorization=f"Bearer {TOKEN}")[0]
 
-    def becomes(status):
+    def becomes(status, meanwhile=lambda: None):
         deadline = time.monotonic() + 20
         while (found := status_of(large)) != status and time.monotonic() < deadline:
+            meanwhile()
             time.sleep(0.05)
         return found == status
 
-    assert becomes(429)
+    # One that comes while a large body is read may be refused, too: another takes its place.
+    assert becomes(429, lambda: held.append(connect(f"{head}Content-Length: 65000\r\n\r\n{{".encode())))
+    assert len(held) >= 4
     assert status_of(program) == 200
     for connection in held:
         connection.close()
@@ -381,7 +385,7 @@ def test_more_jobs_than_may_be_in_flight_wait_and_come_back_right(jobs):
 
     server.running.use = noting
     with http_executor([url], jobs_per_call=3, calls_per_host=4) as executor:
-        assert are_right(executor.run(successors(40)), 40)
+        assert are_right(executor.run(successors(20)), 20)
     assert refused
     server.shutdown()
 

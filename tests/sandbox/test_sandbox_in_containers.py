@@ -62,7 +62,11 @@ def test_what_docker_blocks_is_blocked_and_processes_can_be_started():
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("docker", "Operation not permitted"), ("no_namespaces", "No space left on device")]
+    ("name", "reason"),
+    [
+        ("docker", "Operation not permitted"),
+        pytest.param("no_namespaces", "No space left on device", marks=pytest.mark.slow),
+    ],
 )
 def test_doctor_finds_level_b_and_says_what_is_missing_and_how_to_get_it(name, reason):
     done = confined(name, "-m", "greenward", "doctor", "--json")
@@ -85,14 +89,15 @@ from hostile.attacks import HOSTILE_PROGRAMS
 from hostile.trial import Arena, let_through
 from hostile.world import World
 tried = [one for one in HOSTILE_PROGRAMS if one.family in (
-    "files outside the folder", "signals to others", "sockets", "kernel surface", "tricks with proc")][::4]
+    "files outside the folder", "signals to others", "sockets", "kernel surface", "tricks with proc")][::{every}]
 with World() as world, Arena(CORE_LAYERS) as arena:
     print(json.dumps([sorted(arena.missing), len(tried), let_through(world, arena, tried)]))
 """
 
 
-def test_hostile_programs_do_not_get_through_what_is_left():
-    done = confined("docker", "-c", HOSTILE)
+@pytest.mark.parametrize("every", [8, pytest.param(4, marks=pytest.mark.slow)])
+def test_hostile_programs_do_not_get_through_what_is_left(every):
+    done = confined("docker", "-c", HOSTILE.replace("{every}", str(every)))
     assert done.returncode == 0, done.stderr
     missing, tried, through = json.loads(done.stdout.splitlines()[-1])
-    assert missing == [] and tried >= 20 and through == {}
+    assert missing == [] and tried >= 80 // every and through == {}

@@ -22,7 +22,9 @@ from greenward.sandbox.isolation import ALL_LAYERS, CORE_LAYERS
 from greenward.sandbox.pool import LocalExecutor
 from greenward.sandbox.protocol import Call, CallResult, Job, Limits, Outcome, RunResult
 
-BOTH_LEVELS = pytest.mark.parametrize("layers", [ALL_LAYERS, CORE_LAYERS], ids=["A", "B"])
+BOTH_LEVELS = pytest.mark.parametrize(
+    "layers", [pytest.param(ALL_LAYERS, id="A"), pytest.param(CORE_LAYERS, id="B", marks=pytest.mark.slow)]
+)
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=6.0)
 GOOD = Job("def f(x): return x + 1", "f", (Call((3,)),), limits=LIMITS)
 PROBLEM = Problem("p", "", "f", tests=(Case((3,), 4),))
@@ -72,8 +74,10 @@ def test_an_answer_whose_workers_are_killed_from_outside_is_not_to_blame(layers)
 
 @pytest.mark.parametrize(
     ("layers", "kills", "status"),
-    [(ALL_LAYERS, 5, Status.PASSED), (CORE_LAYERS, 6, Status.INFRASTRUCTURE)],
-    ids=["A", "B"],
+    [
+        pytest.param(ALL_LAYERS, 5, Status.PASSED, id="A", marks=pytest.mark.slow),
+        pytest.param(CORE_LAYERS, 6, Status.INFRASTRUCTURE, id="B"),
+    ],
 )
 def test_the_grader_tries_such_an_answer_again_twice(layers, kills, status):
     # Each of the three tries takes two losses.

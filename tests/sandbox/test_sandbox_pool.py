@@ -78,7 +78,8 @@ def test_a_batch_inside_a_batch_is_refused_instead_of_waiting_for_ever():
 
 @pytest.mark.parametrize("attack", ["SIGKILL", "SIGSTOP", "SIGTERM"])
 def test_an_answer_that_attacks_its_worker_is_blamed_and_the_others_are_not(attack, monkeypatch):
-    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 1.5)
+    monkeypatch.setattr("greenward.sandbox.workers.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("greenward.sandbox.workers.CONTROL_SECONDS", 0.2)
     hostile = job(f"import os, signal, time\nos.kill(os.getppid(), signal.{attack})\ntime.sleep(5)")
     with barely_protected(2) as executor:
         outcomes = {i: r.outcome for i, r in executor.run([GOOD, hostile, GOOD, GOOD])}
@@ -134,9 +135,10 @@ def test_close_leaves_no_process_descriptor_or_file(own_temporary_folder, layers
 
     before = len(descriptors()), our_folders(), set(children(os.getpid()))
     executor = LocalExecutor(2) if layers is ALL_LAYERS else barely_protected(2)
-    hostile = [job("import os\nos.fork()"), job("open('left', 'w').write('x')"), job("while True: pass")]
+    endless = job("while True: pass", Limits(cpu_seconds=0.3))
+    hostile = [job("import os\nos.fork()"), job("open('left', 'w').write('x')"), endless]
     assert len(list(executor.run([GOOD, *hostile]))) == 4
-    for _ in executor.run([job("while True: pass")] * 2 + [GOOD]):
+    for _ in executor.run([endless, endless, GOOD]):
         break
     executor.close()
     executor.close()

@@ -674,13 +674,24 @@ sys.stdout.write('s')
 UNABLE_TO_FLUSH = 120  # the status where the end itself has failed, after all that could be written was
 
 
-@pytest.fixture(scope="module", params=[ALL_LAYERS, CORE_LAYERS], ids=["all layers", "no namespaces"])
+LAYERS = {"all layers": ALL_LAYERS, "no namespaces": CORE_LAYERS}
+
+
+@pytest.fixture(scope="module")
 def contained(request):
-    with LocalExecutor(1, layers=request.param) as executor:
+    with LocalExecutor(1, layers=LAYERS[request.param]) as executor:
         yield executor
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(
+    ("contained", "name"),
+    [
+        pytest.param(layers, name, marks=[] if place % every == 0 else [pytest.mark.slow])
+        for layers, every in (("all layers", 3), ("no namespaces", 8))
+        for place, name in enumerate(ENDS)
+    ],
+    indirect=["contained"],
+)
 def test_a_program_ends_as_the_interpreter_ends_it(contained, tmp_path, name):
     text = "3 4\nünï\n"
     wanted = run_natively(tmp_path, ENDS[name], text)
@@ -810,7 +821,8 @@ def test_a_run_that_fails_after_others_is_tried_again_in_a_process_of_its_own(ex
     ],
 )
 def test_how_a_later_run_ends_is_reported_after_the_outputs_before_it(executor, code, outcome, error_class):
-    limits = Limits(cpu_seconds=0.5, wall_seconds=3.0, output_bytes=5000)
+    wall_seconds = 0.8 if error_class == "WallTimeLimit" else 3.0
+    limits = Limits(cpu_seconds=0.5, wall_seconds=wall_seconds, output_bytes=5000)
     result = run(executor, Job(code, stdins=("a", "a", "b", "a"), limits=limits))
     assert (result.outcome, result.error_class) == (outcome, error_class)
     assert [one.value for one in result.results] == ["a\n", "a\n"]
@@ -835,7 +847,13 @@ def test_together_the_runs_of_a_process_have_no_more_time_than_one(executor):
     assert result.cpu_seconds < 2
 
 
-@pytest.mark.parametrize("sleep", ["time.sleep(0.3)", "t = threading.Timer(0.3, int)\nt.start()\nt.join()"])
+@pytest.mark.parametrize(
+    "sleep",
+    [
+        "time.sleep(0.3)",
+        pytest.param("t = threading.Timer(0.3, int)\nt.start()\nt.join()", marks=pytest.mark.slow),
+    ],
+)
 def test_all_runs_together_may_sleep_for_two_limits_of_wall_time(executor, sleep):
     code = f"import threading, time\n{sleep}\nprint(1)"
     limits = Limits(cpu_seconds=0.4, wall_seconds=0.6)

@@ -25,7 +25,7 @@ LIMITS = WorkspaceLimits(call_seconds=5.0, memory_bytes=256 << 20)
 FILES = {"shop/prices.py": "PRICE = 3\n", "test_prices.py": "import shop.prices\n"}
 
 
-@pytest.fixture(scope="module", params=["A", "B"])
+@pytest.fixture(scope="module", params=["A", pytest.param("B", marks=pytest.mark.slow)])
 def executor(request):
     layers = ALL_LAYERS if request.param == "A" else CORE_LAYERS
     with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +118,10 @@ ESCAPES = {
 }
 
 
+both_levels = pytest.mark.parametrize("executor", ["A", "B"], indirect=True)
+
+
+@both_levels
 class TestEscape:
     @pytest.mark.parametrize("way", ESCAPES)
     def test_there_is_no_way_out(self, executor, workspace, way):
@@ -166,12 +170,14 @@ class TestExhaustion:
         )
         assert is_idle(executor)
 
+    @both_levels
     def test_a_fork_bomb_is_ended(self, executor, workspace):
         done = workspace.exec("b() { b | b & }; b; sleep 4")
         assert done.outcome in (Outcome.CHEATING, Outcome.COMPLETED)
         assert is_idle(executor)
         assert workspace.exec("echo on").output == "on\n"
 
+    @both_levels
     def test_memory_is_bounded_for_one_process_and_for_all(self, executor):
         hold = "python3 -c \"import time; x = b'x' * ({} << 20); time.sleep(30)\""
         with executor.open({}, replace(LIMITS, call_seconds=30.0)) as own:

@@ -29,7 +29,9 @@ def turned_down(arena: Arena, programs: tuple[BenignProgram, ...]) -> dict[str, 
     }
 
 
-every_layer_set = pytest.mark.parametrize("arena", ["all", "core", "portable"], indirect=True)
+every_layer_set = pytest.mark.parametrize(
+    "arena", ["all", pytest.param("core", marks=pytest.mark.slow), "portable"], indirect=True
+)
 
 
 @every_layer_set

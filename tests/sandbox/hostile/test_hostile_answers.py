@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 
@@ -26,8 +27,22 @@ IN_ONE_PROCESS = ("leaving early", "lying equality and types", "stealing expecte
 FORGERS = (*IN_ONE_PROCESS, "forging the result channel", "tampering with the interpreter")
 
 
-def of_family(family: str) -> list[HostileProgram]:
-    return [program for program in HOSTILE_PROGRAMS if program.family == family]
+SMALL = 15
+
+
+def of_family(family: str, *, every: int = 1) -> list[HostileProgram]:
+    """The programs of a family: of more than `SMALL`, one in `every` of a kind (what stops it, its tests)."""
+    members = [program for program in HOSTILE_PROGRAMS if program.family == family]
+    kinds = defaultdict[object, list[HostileProgram]](list)
+    for program in members:
+        kinds[program.stopped_by, program.form, bool(program.then)].append(program)
+    step = every if len(members) > SMALL else 1
+    return [program for programs in kinds.values() for program in programs[::step]]
+
+
+some_and_all = pytest.mark.parametrize(
+    "every", [pytest.param(6, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]
+)
 
 
 def certain_to_get_through(program: HostileProgram) -> bool:
@@ -35,15 +50,18 @@ def certain_to_get_through(program: HostileProgram) -> bool:
 
 
 @pytest.mark.parametrize("arena", ["all"], indirect=True)
+@some_and_all
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_program_gets_through_all_layers(world, arena, family):
-    assert let_through(world, arena, of_family(family)) == {}
+def test_no_program_gets_through_all_layers(world, arena, family, every):
+    assert let_through(world, arena, of_family(family, every=every)) == {}
 
 
 @pytest.mark.parametrize("arena", ["core"], indirect=True)
+@some_and_all
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_layers_that_need_no_privilege_stop_all_that_they_promise(world, arena, family):
-    promised = [one for one in of_family(family) if not one.stopped_always and one.stopped_by & arena.layers]
+def test_the_layers_that_need_no_privilege_stop_all_that_they_promise(world, arena, family, every):
+    programs = of_family(family, every=every)
+    promised = [one for one in programs if not one.stopped_always and one.stopped_by & arena.layers]
     assert let_through(world, arena, promised) == {}
 
 
@@ -68,18 +86,22 @@ def test_forgers_reach_the_harness_and_its_nonce(world, arena):
 
 
 @pytest.mark.parametrize("arena", ["all"], indirect=True)
+@some_and_all
 @pytest.mark.parametrize("form", ["tests", "checks"])
 @pytest.mark.parametrize("family", FORGERS)
-def test_forgers_do_not_pass_assertions_and_check_functions_either(world, arena, family, form):
-    assert let_through(world, arena, of_family(family), form=form) == {}
+def test_forgers_do_not_pass_assertions_and_check_functions_either(world, arena, family, form, every):
+    assert let_through(world, arena, of_family(family, every=every), form=form) == {}
 
 
 @pytest.mark.parametrize("arena", ["all", pytest.param("core", marks=pytest.mark.slow)], indirect=True)
+@some_and_all
 @pytest.mark.parametrize("form", ["tests", "checks", "stdio", "in_process"])
-def test_no_answer_can_blame_the_infrastructure_whatever_its_tests(world, arena, form):
-    assert let_through(world, arena, of_family("blaming the infrastructure"), form=form) == {}
+def test_no_answer_can_blame_the_infrastructure_whatever_its_tests(world, arena, form, every):
+    programs = of_family("blaming the infrastructure", every=every)
+    assert let_through(world, arena, programs, form=form) == {}
 
 
+@pytest.mark.slow
 def test_many_of_the_attacks_fool_a_grader_that_compares_in_the_process_of_the_answer(world, tmp_path):
     """Otherwise it would say little that ours is not fooled."""
     accepted = []

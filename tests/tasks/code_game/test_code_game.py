@@ -186,13 +186,14 @@ DIFFERENCE = "a, b = [int(str(x).split('0x')[1][:-1], 16) for x in ({})]\nprint(
         "def f(): pass\nprint(str(f)[-7:-3])",
     ],
 )  # fmt: skip
-def test_what_a_program_learns_of_its_interpreter_is_never_valid(judge, program: str) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_what_a_program_learns_of_its_interpreter_is_never_valid(judge, program: str, times: int) -> None:
     assert refusal(program) is None
-    results = judge.judge([f"n = {number}\n{program}" for number in range(4)])
+    results = judge.judge([f"n = {number}\n{program}" for number in range(times)])
     assert not any(result.valid for result in results)
 
 
-@pytest.mark.parametrize("bit", [4, 6, 9])
+@pytest.mark.parametrize("bit", [4, *(pytest.param(one, marks=pytest.mark.slow) for one in (6, 9))])
 def test_one_bit_of_an_address_is_seldom_valid(judge, bit: int) -> None:
     program = f"def f(): pass\nprint(int(str(f).split('0x')[1][:-1], 16) >> {bit} & 1)"
     results = judge.judge([f"n = {number}\n{program}" for number in range(32)])

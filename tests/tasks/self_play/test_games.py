@@ -242,7 +242,7 @@ def policy() -> Policy:
     return made
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_the_exact_probabilities_are_those_with_which_the_policy_draws_moves(
     policy: Policy, temperature: float
 ) -> None:

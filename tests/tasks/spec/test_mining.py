@@ -17,6 +17,7 @@ from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import load_json
 from greenward.problems.problem import InProcess, begun_function, function_in
+from greenward.tasks.spec import verify
 from greenward.tasks.spec.verify import MiningOptions, mine_problems
 
 CALC = '''
@@ -178,8 +179,17 @@ def write_package(folder: Path, effects: dict[str, str]) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_time():
+    """Originals that never end are many here, and no other takes a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "LIMITS", replace(verify.LIMITS, cpu_seconds=0.7))
+        patch.setattr(verify, "_TRACE_LIMITS", replace(verify._TRACE_LIMITS, cpu_seconds=2.0))
+        yield
+
+
 @pytest.fixture(scope="module")
-def mined(tmp_path_factory):
+def mined(tmp_path_factory, little_time):
     folder = tmp_path_factory.mktemp("mining")
     port = 47_391
     effects = {
@@ -271,7 +281,14 @@ def test_saved_problems_are_judged_as_they_were_mined(mined):
 
 
 def test_a_limit_takes_the_same_problems_every_time(tmp_path):
-    tree = write_package(tmp_path / "shop-1", {}) / "shop"
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    add = CALC[: CALC.index("def weak")]
+    triple = '\ndef triple(x):\n    """Triple x.\n\n    >>> triple(2)\n    6\n    >>> triple(5)\n    15\n    """\n    return 3 * x\n'
+    (tree / "a.py").write_text(add + triple)
+    (tree / "b.py").write_text(
+        triple.replace("3", "4").replace("riple", "imes_four").replace("6", "8").replace("15", "20")
+    )
     found = []
     for name in ("a", "b"):
         result = mine_problems([str(tree)], tmp_path / name, MiningOptions(limit=1, workers=1))

@@ -27,7 +27,7 @@ TINY = [
     "preset=none", "exploration.prior=false", "problems.generated=0", "algorithm.hidden_dim=16", "algorithm.batch_size=16", "algorithm.buffer_capacity=400",
     "algorithm.learning_starts=20", "training.episodes_per_step=8", "training.updates_per_step=2",
     "training.num_episodes=48", "training.checkpoint_interval_steps=3", "training.rollouts_per_step=2",
-    "training.practice_per_step=0", "problems.compositions=10",
+    "training.practice_per_step=0", "problems.compositions=2",
     "evaluation.samples=2", "evaluation.eval_interval_steps=3", "environment.max_steps=30", "training.threads=1",
 ]  # fmt: skip
 
@@ -129,6 +129,7 @@ def test_any_checkpoint_is_loaded_into_an_agent_and_begins_a_training(run, tmp_p
         agent.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_gamma_0_and_dropout_train(tmp_path) -> None:
     keys = [*TINY, "algorithm.gamma=0", "algorithm.dropout=0.1", "training.num_episodes=16",
             "evaluation.enabled=false", "evaluation.random_search=false"]  # fmt: skip

@@ -50,17 +50,27 @@ def test_all_eight_problems_can_be_written_and_pass_their_tests(file, grader) ->
     assert [one.passed for one in verdicts] == [True] * 8
 
 
-def test_a_training_by_such_a_file_warns_and_runs(file, tmp_path, capsys) -> None:
-    keys = [
+def settings_for(file) -> list[str]:
+    return [
         f"problems.train={file}", "preset=none", "problems.generated=0", "problems.compositions=0",
         "exploration.prior=false", "training.practice_per_step=0", "training.num_episodes=8",
         "training.episodes_per_step=8", "evaluation.enabled=false", "evaluation.random_search=false",
     ]  # fmt: skip
+
+
+def test_a_training_by_such_a_file_is_doubted(file) -> None:
+    task = find_task("token_mdp")(load_recipe("dqn_code_generation", settings_for(file)))
+    doubt = next(iter(task.doubts()))
+    assert doubt.startswith(", ".join(DQN_TRAINING))
+    assert "nothing shows that a program of 64 tokens and at most 32 steps passes" in doubt
+
+
+@pytest.mark.slow
+def test_a_training_by_such_a_file_warns_and_runs(file, tmp_path, capsys) -> None:
+    keys = settings_for(file)
     assert api.train("dqn_code_generation", keys, output=tmp_path / "run").finished
     said = capsys.readouterr()
     assert "nothing shows that a program of 64 tokens and at most 32 steps passes" in said.out + said.err
-    task = find_task("token_mdp")(load_recipe("dqn_code_generation", keys))
-    assert next(iter(task.doubts())).startswith(", ".join(DQN_TRAINING))
 
 
 def test_a_reference_that_is_there_is_still_checked(tmp_path) -> None:

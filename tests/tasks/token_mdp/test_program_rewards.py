@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from greenward.common.errors import RewardError
@@ -132,59 +130,17 @@ def test_the_potential_is_0_at_the_end_and_shaping_adds_up_to_nothing(classics) 
         assert total == pytest.approx(-start)
 
 
-def not_finite(answers):
-    return [math.nan for _ in answers]
-
-
-def shortest(answers):
-    return [-float(len(answer.code)) for answer in answers]
-
-
 def test_a_function_of_the_users_own_is_the_reward(written, grader, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
-    reward = make_program_reward("test_program_rewards:shortest", Weights(), grader)
+    reward = make_program_reward("rewards_of_users:shortest", Weights(), grader)
     total, terms, _ = graded(written, grader, "absolute_value", ABSOLUTE, reward)
     assert total == -len("def absolute_value(n):\n    return abs(n)\n")
-    assert terms == {"test_program_rewards:shortest": total}
-
-
-class OldReward:
-    """As rewards were written for the environment of the first DQN."""
-
-    def compute_reward(self, current_code, test_results, previous_code="", step_count=0):
-        total = test_results["passed"] / test_results["total"] - 0.1 * len(test_results["errors"])
-        return total, {"length": len(current_code), "steps": step_count}
-
-
-class ByKeywords:
-    def compute_reward(self, code, test_results, **kwargs):
-        return float(kwargs["episode"]) + (code == "def absolute_value(n):\n    return abs(n)\n")
-
-
-class OfResultsAlone:
-    def compute_reward(self, test_results):
-        return 1.0 if test_results["passed"] == test_results["total"] else 0.0
-
-
-class NeedsMore:
-    def compute_reward(self, code, test_results, teacher):
-        return 0.0
-
-
-class NeedsWeights:
-    def __init__(self, weight):
-        self.weight = weight
-
-    def compute_reward(self, code, test_results):
-        return self.weight * test_results["success_rate"]
-
-
-made = NeedsWeights(4.0)
+    assert terms == {"rewards_of_users:shortest": total}
 
 
 def by_class(name: str, grader, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
-    return make_program_reward(f"test_program_rewards:{name}", Weights(), grader)
+    return make_program_reward(f"rewards_of_users:{name}", Weights(), grader)
 
 
 def test_a_reward_class_scores_code_by_its_test_results(written, grader, monkeypatch) -> None:
@@ -244,7 +200,7 @@ def test_a_binary_reward_and_one_of_the_users_own_are_not_shaped() -> None:
 
 def test_a_reward_that_is_not_finite_is_refused(written, grader, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
-    reward = make_program_reward("test_program_rewards:not_finite", Weights(), grader)
+    reward = make_program_reward("rewards_of_users:not_finite", Weights(), grader)
     with pytest.raises(RewardError, match="gave nan for answer 0"):
         graded(written, grader, "absolute_value", ABSOLUTE, reward)
 

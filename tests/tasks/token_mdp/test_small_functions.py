@@ -14,7 +14,6 @@ from greenward.tasks.token_mdp.grammar import Vocabulary
 from greenward.tasks.token_mdp.problems import check_reachable, token_problems
 from greenward.tasks.token_mdp.small_functions import inputs_like, small_functions, without_solutions
 
-COMPOSITIONS = 40
 CLASSICS = [one for name in ("classic_training", "classic_evaluation") for one in load_suite(name)]
 
 
@@ -31,25 +30,36 @@ def passes(function, cases) -> bool:
         return False
 
 
+@pytest.fixture(scope="module", params=[10, pytest.param(40, marks=pytest.mark.slow)])
+def compositions(request) -> int:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def functions() -> ProblemSet:
-    return small_functions(COMPOSITIONS)
+def functions(compositions) -> ProblemSet:
+    return small_functions(compositions)
 
 
-def test_functions_are_right_and_distinct_and_can_be_written(functions) -> None:
+@pytest.fixture(scope="module")
+def templates() -> ProblemSet:
+    return small_functions()
+
+
+def test_functions_are_right_and_distinct_and_can_be_written(functions, templates, compositions) -> None:
     vocabulary = Vocabulary()
-    assert len({one.task_id for one in functions}) == len(functions) == len(small_functions()) + COMPOSITIONS
+    assert len({one.task_id for one in functions}) == len(functions) == len(templates) + compositions
     assert len({one.reference.partition("(")[2] for one in functions}) == len(functions)
     for one in functions:
         assert len(one.cases) == len(one.hidden_cases) == 20
         assert passes(function_of(one), one.cases + one.hidden_cases)
         assert one.prompt in one.starter_code
-    for one in token_problems(functions[-COMPOSITIONS:], vocabulary):
+    for one in token_problems(functions[-compositions:], vocabulary):
         assert len(check_reachable(one, vocabulary, 32)) <= 32
 
 
-def test_the_templates_come_first_and_are_the_same_with_and_without_compositions(functions) -> None:
-    templates = small_functions()
+def test_the_templates_come_first_and_are_the_same_with_and_without_compositions(
+    functions, templates
+) -> None:
     assert [one.reference for one in functions[: len(templates)]] == [one.reference for one in templates]
 
 
@@ -68,10 +78,10 @@ def test_none_of_those_that_are_kept_solves_a_problem_and_all_others_are_kept(fu
         assert (one.task_id in kept) is not any(solves)
 
 
-def test_a_function_that_fails_one_visible_test_alone_is_left_out() -> None:
+def test_a_function_that_fails_one_visible_test_alone_is_left_out(templates) -> None:
     product = load_suite("classic_evaluation").by_id("multiply")
     wrong = replace(product, tests=(*product.tests[1:], Case((2, 3), 7)))
-    of_two = [one for one in small_functions() if [type(v) for v in one.cases[0].args] == [int, int]]
+    of_two = [one for one in templates if [type(v) for v in one.cases[0].args] == [int, int]]
     solving = [one for one in of_two if passes(function_of(one), product.hidden_cases)]
     assert solving
     assert len(without_solutions(solving, [wrong])) == 0
