@@ -105,6 +105,19 @@ def test_frames_that_are_none_of_ours_are_cheating_and_odd_text_is_not(text):
     is_the_answers_fault(result)
 
 
+@pytest.mark.parametrize("forged", [0, 1, 2])
+def test_a_frame_without_the_nonce_is_cheating_and_only_what_came_before_it_counts(forged):
+    """The expected values of an answer that guesses them are right in every frame; its nonce is not."""
+    texts = [b'["value",0,1]', b'["value",1,1]', b'["done"]']
+    proven = report(b"".join(map(frame, texts)))
+    assert proven.outcome is Outcome.COMPLETED and judge(PLANS[0], proven).passed
+    for nonce in ("0" * 32, NONCE[::-1], NONCE[:-1] + "0"):
+        nonces = [nonce if place == forged else NONCE for place in range(3)]
+        result = report(b"".join(frame(text, nonce=one) for text, one in zip(texts, nonces, strict=True)))
+        assert result.outcome is Outcome.CHEATING and len(result.results) == forged
+        assert not judge(PLANS[0], result).passed
+
+
 def test_only_what_ended_before_its_layers_were_on_is_the_infrastructures_fault():
     for results in (b"", frame(b'["done"]'), b"garbage"):
         assert report(results, ready=False).outcome is Outcome.INFRASTRUCTURE
