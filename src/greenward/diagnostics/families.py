@@ -95,6 +95,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("Stable-Baselines3, on-policy", "agent", (r"rollout/ep_(rew|len)_mean|ep_?rew_?mean|"
            r"approx_kl|clip_range", r"(time/)?(total_timesteps|iterations|fps)|n_updates|value_loss|"
            r"policy_gradient_loss"), dialect="sb3", window=100),
+    Family("ML-Agents", "agent", (r"environment/cumulative reward|policy/extrinsic reward|std of reward",)),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
     Family("rllab, garage", "agent", (r"(evaluation/)?(averagediscountedreturn|numtrajs)",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
@@ -125,7 +126,7 @@ _ANSWER_SHAPE = re.compile(
     r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|_kl).*"
 )  # an agent has an entropy as well
 _EPISODE_SHAPE = re.compile(
-    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]loss|"
+    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]?loss|"
     r".*(?:num_wins|\bwin[ _]?rate\b).*|"
     r"(?:(?:avg|average|mean|total)[ _]?)?returns?"
 )
