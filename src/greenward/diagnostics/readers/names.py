@@ -745,14 +745,10 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
             step = _step_of(row.get(name))
             if isinstance(step, float) and math.isfinite(step) and not _is_step(step):
                 del names[name]
-    of_name = {
-        name: [step for row in first if _is_step(step := _step_of(row.get(name)))]
-        for name in sorted(names, key=names.__getitem__)
-    }
-    others = [name for name, steps in of_name.items() if not _wanders(steps)]
+    others = sorted(names, key=names.__getitem__)
     best, chosen = (False, 0, 0, -math.inf), None
     for name in others:
-        steps = of_name[name]
+        steps = [step for row in first if _is_step(step := _step_of(row.get(name)))]
         back = sum(now < was for was, now in itertools.pairwise(steps))
         stands = len(steps) > 2 and steps[0] == steps[-1] and len(set(steps)) == 1
         # A length that seldom changes, as of episodes that last to their limit, seldom goes back as well.
@@ -767,37 +763,29 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
     return itertools.chain(first, rows), chosen, others, inner
 
 
-def _wanders(steps: Sequence[float]) -> bool:
-    """Whether values are no counter's: a few of them come again and again, in no order."""
-    back = sum(now < was for was, now in itertools.pairwise(steps))
-    if 4 * back <= len(steps) or 4 * len({*steps}) > len(steps):
-        return False
-    return abs(float(np.corrcoef(np.arange(len(steps)), steps)[0, 1])) < _ORDERED
-
-
 def _inner_loop(rows: Sequence[Row], key: str) -> int:
     """The rows of one pass of a counter that counts within an inner loop, 0 for any other counter.
 
     Such a counter begins anew more often than it counts, after equally many rows. So do the steps of many
-    short runs, but these have a value that is the same in all rows of a run and tells it from others.
+    short runs, but these have a setting that is the same in all rows of a run and tells it from others.
     """
     of_step = [row for row in rows if _is_step(_step_of(row.get(key)))]
     steps = [_step_of(row[key]) for row in of_step]
-    bounds = [place for place in range(1, len(steps)) if steps[place] < steps[place - 1]]
-    lengths = [end - start for start, end in itertools.pairwise([0, *bounds])]
-    if len(lengths) < _PASSES or lengths[0] < 2 or {*lengths} != {lengths[0]} or lengths[0] >= len(bounds):
+    starts = [0, *(place for place in range(1, len(steps)) if steps[place] < steps[place - 1])]
+    length = starts[1] if len(starts) > 1 else 0
+    passes = [of_step[start : start + length] for start in starts[:-1]]  # the last one may be cut off
+    is_regular = starts == [*range(0, len(steps), length or 1)]
+    if not is_regular or length < 2 or len(passes) < max(_PASSES, length):
         return 0
-    starts = [0, *bounds]
-    passes = [of_step[start:end] for start, end in itertools.pairwise(starts)]
     for name in of_step[0]:
-        values = [{str(row.get(name)) for row in one} for one in passes]
-        if all(len(one) == 1 for one in values) and len(set[str]().union(*values)) > 1:
-            return 0
-    return lengths[0]
+        if known_name(name) in (None, "learning_rate"):
+            values = [{str(row.get(name)) for row in one} for one in passes]
+            if all(len(one) == 1 for one in values) and len(set[str]().union(*values)) > 1:
+                return 0
+    return length
 
 
 _PASSES = 4
-_ORDERED = 0.5  # correlation of steps with the order of their rows, as rows of several processes have
 
 
 _OF_ALL = re.compile(r"\s*(\d{1,18})\s*/\s*\d+\s*(?:\[.*)?")
