@@ -182,3 +182,16 @@ def test_where_no_reward_is_known_the_option_is_said_that_names_it(tmp_path):
     path.write_text("\n".join(["step,volume,env_1_bonus_score", *(f"{i},3,{i / 9}" for i in range(40))]))
     gaps = [gap for gap in diagnose_run(path).gaps if gap.subject == "reward"]
     assert gaps and "--map env_1_bonus_score=reward/mean" in gaps[0].enable
+
+
+def test_a_loop_of_ones_own_is_not_taken_for_stable_baselines(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.uniform(0.04, 0.06, 60) for name in ("approx_kl", "value_loss", "mean_return")}
+    lines = [
+        ",".join(["update", *columns]),
+        *(f"{i}," + ",".join(f"{one[i]:.4f}" for one in columns.values()) for i in range(60)),
+    ]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines))
+    family = read_run_signals(path).family
+    assert family.kind == "agent" and family.dialect == ""

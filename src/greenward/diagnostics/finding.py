@@ -330,7 +330,7 @@ class Diagnosis:
         return 0 if self.unanswered is None else 2
 
 
-_LIKE_REWARD = re.compile(r"rew|return|score|fitness|success|win", re.IGNORECASE)
+_LIKE_REWARD = re.compile(r"rew|return|score|fitness|success|win|total|column \d", re.IGNORECASE)
 
 
 def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
@@ -341,7 +341,7 @@ def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
         similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
         enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
         if name == REWARD and run.values and not run.is_own:
-            likely = next(filter(_LIKE_REWARD.search, run.values), next(iter(run.values)))
+            likely = next(filter(_LIKE_REWARD.search, run.values), "NAME")
             option = f"--map {shlex.quote(f'{likely}={REWARD}')}"
             enable = f"If the log calls it otherwise, say so, such as by {option}."
         return Gap(subject, f"{name} is not in {run.log}{similar}", enable)
