@@ -459,10 +459,10 @@ def extract_code(text: str, problem: Problem, style: Style | None = None, begun:
     `completion`: the starter code followed by the answer; where that is not Python, as much of it as is, or
     the answer with its first line indented, else a program in the answer itself. `chat`: of the fenced blocks
     the last that defines the entry point (or a method of that name), Python's and untagged ones before
-    others; else the text from a line of code on, if
-    it defines it; else the last block, as the body of the starter code if it is one. Where a whole program is
-    required (no entry point), the last block that is a program and neither a test nor a use of one. What a
-    block uses and does not define comes from other blocks. The torn end and the tests behind the entry point
+    others; else the text from a line of code on, if it defines it; else the last block, as the body of the
+    starter code if it is one. Where a whole program is required (no entry point), the last block that is a
+    program and neither a test nor a use of one. What a block uses and does not define comes from other
+    blocks. The torn end and the tests behind the entry point
     go. None: `completion` where there is starter code and the text has neither a block nor an unindented
     definition of the entry point.
 
