@@ -572,7 +572,9 @@ def test_the_first_line_of_a_stripped_completion_gets_its_indentation_back(start
         assert space["add"](2, 3) == 5 and "indented" in found.rule
 
 
-@pytest.mark.parametrize("text", ["    return a + b", "\n    return a + b\n", "Sure, here is the answer."])
+@pytest.mark.parametrize(
+    "text", ["    return a + b", "\n    return a + b\n", "Sure, here is the answer.", "isupp\n a ("]
+)
 def test_no_indentation_is_added_where_none_was_lost(text):
     found = extract_code(text, ADD, "completion")
     assert "indented" not in found.rule

@@ -517,7 +517,7 @@ def _continued(text: str, problem: Problem) -> Extracted:
 
 def _indented(text: str, problem: Problem) -> Extracted | None:
     """The text with the indentation of its first line, which goes where an answer is stripped; None where it
-    is no body of the starter code then.
+    is no body of the starter code then, which returns something: words could else pass for a statement.
     """
     first = text.lstrip("\n")
     last = problem.starter_code.rstrip().rpartition("\n")[2]
@@ -525,7 +525,10 @@ def _indented(text: str, problem: Problem) -> Extracted | None:
         return None
     indent = last[: len(last) - len(last.lstrip())] + ("    " if last.endswith(":") else "")
     code, changes = _trimmed(f"{problem.starter_code}{indent}{first}", problem)
-    if is_prose(code) or len(code.rstrip()) <= len(problem.starter_code.rstrip()):
+    tree = _parsed(code)
+    if tree is None or not any(
+        isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)
+    ):
         return None
     return Extracted(code, rule=" ".join(("starter", "indented", *changes)))
 
