@@ -169,8 +169,8 @@ def test_the_first_column_without_a_heading_may_count_the_rows(tmp_path):
     path.write_text("\n".join(f"{i},{i / 7:.4f},{20 + i % 3}" for i in range(40)))
     run = read_run_signals(path)
     assert run.counted_by == "step" and run.steps.tolist() == [*range(40)]
-    text = diagnose_run(path).document().markdown() if hasattr(diagnose_run(path), "document") else ""
-    assert "--map 'column 2=reward/mean'" in text or not text
+    (gap,) = (gap for gap in diagnose_run(path).gaps if gap.subject == "reward")
+    assert "--map 'column 2=reward/mean'" in gap.enable
     path.write_text("\n".join(f"{i},{i / 7:.4f}" for _ in range(2) for i in range(1, 41)))
     assert len(run_names(path)) == 2
     path.write_text("\n".join(f"{i % 2},{i / 7:.4f},{20 + i % 3}" for i in range(40)))
