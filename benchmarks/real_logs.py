@@ -1,6 +1,6 @@
 """What `greenward diagnose` says of real logs, beside what a careful reader said of them.
 
-    python benchmarks/real_logs.py FOLDER [--each] [--rival NAME=COMMAND] [--json FILE]
+    python benchmarks/real_logs.py FOLDER [--public] [--each] [--rival NAME=COMMAND] [--json FILE]
 
 FOLDER holds a folder for each log: `NN/log/` and `NN/truth.txt`, whose line `kind: F` (a fault), `H`
 (healthy) or `N` (no RL) stands before the judgement. `real_logs.yaml` says which findings name which truth.
@@ -8,6 +8,9 @@ A fault is named right where the first cause is one of those, and in part where 
 healthy log each finding at warning or above is a false alarm; on a faulty one, each that its truth does not
 hold is an error. CANNOT TELL, and a log that is refused, count as missed unless the truth accepts "too
 little".
+
+With `--public`, FOLDER holds clones of the repositories that `public` in `real_logs.yaml` lists, each as
+OWNER+NAME; logs whose repository or path is not there are left out.
 
 A rival is a command, to which the log file is given last (TensorBoard: its folder), and whose output is read
 for the words by which it names a fault (`RIVAL_WORDS`).
@@ -98,12 +101,23 @@ def read_truth(folder: Path, mapping: dict[str, Any]) -> Truth:
     return Truth(kind[1], *names, row.get("too_little", too_little))
 
 
-def diagnosed(folder: Path) -> Outcome:
-    """What `greenward diagnose` says of the folder of a log, or of the one file in it."""
-    outcome = Outcome(folder.name, "", "refused")
-    files = [path for path in sorted((folder / "log").rglob("*")) if path.is_file()]
+def public_logs(folder: Path, mapping: dict[str, Any]) -> dict[Path, Truth]:
+    """The logs below the folder that `public` lists, with their truths."""
+    found = {}
+    for row in mapping["public"]:
+        path = folder / row["repository"].replace("/", "+") / row["path"]
+        if path.is_file():
+            accept, also = (frozenset(row.get(key, ())) for key in ("accept", "also"))
+            found[path] = Truth(row["kind"], accept, also, frozenset(), row.get("too_little", False))
+    return found
+
+
+def diagnosed(log: Path) -> Outcome:
+    """What `greenward diagnose` says of a log: a file, or what lies in the folder `log` of a folder."""
+    outcome = Outcome(log.name if log.is_dir() else f"{log.parts[-2]}/{log.name}", "", "refused")
+    files = [path for path in sorted((log / "log").rglob("*")) if path.is_file()]
     began = time.perf_counter()
-    for path in (folder / "log", *files[: len(files) == 1]):
+    for path in (log / "log", *files[: len(files) == 1]) if log.is_dir() else (log,):
         try:
             found = diagnose_run(path)
         except GreenwardError as error:
@@ -120,7 +134,7 @@ def diagnosed(folder: Path) -> Outcome:
 
 def rival_says(command: Sequence[str], folder: Path) -> list[str]:
     """The faults that the output of a rival names."""
-    files = [path for path in sorted((folder / "log").rglob("*")) if path.is_file()]
+    files = [path for path in sorted((folder / "log").rglob("*")) if path.is_file()] or [folder]
     target = files[0].parent if ".tfevents." in files[0].name else files[0]
     try:
         done = subprocess.run(
@@ -158,17 +172,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("folder", type=Path, help="a folder of logs with their truths")
     parser.add_argument("--mapping", type=Path, default=MAPPING, help="what truths mean in findings")
+    parser.add_argument(
+        "--public", action="store_true", help="the folder holds clones of public repositories"
+    )
     parser.add_argument("--each", action="store_true", help="a line for each log")
     parser.add_argument("--rival", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     mapping = yaml.safe_load(options.mapping.read_text())
     folders = sorted(path.parent for path in options.folder.glob("*/truth.txt"))
-    if not folders:
-        parser.error(f"{options.folder} holds no folder with a truth.txt")
+    truths = {folder: read_truth(folder, mapping) for folder in folders}
+    if options.public:
+        truths = public_logs(options.folder, mapping)
+    if not truths:
+        missing = (
+            "no repository that real_logs.yaml lists" if options.public else "no folder with a truth.txt"
+        )
+        parser.error(f"{options.folder} holds {missing}")
     outcomes = []
-    for folder in folders:
-        outcome, truth = diagnosed(folder), read_truth(folder, mapping)
+    for log, truth in truths.items():
+        outcome = diagnosed(log)
         judge(outcome, truth)
         outcomes.append(outcome)
         if options.each:
@@ -193,8 +216,8 @@ def main() -> int:
     for rival in options.rival:
         name, _, command = rival.partition("=")
         rows = []
-        for outcome, folder in zip(outcomes, folders, strict=True):
-            named = set(rival_says(shlex.split(command), folder)) & read_truth(folder, mapping).accept
+        for outcome, (log, truth) in zip(outcomes, truths.items(), strict=True):
+            named = set(rival_says(shlex.split(command), log)) & truth.accept
             if outcome.kind == "F" and named:
                 rows.append(outcome.log)
         beyond = [one.log for one in faulty if one.log in rows and one.judged != "right"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
@@ -548,3 +549,29 @@ def test_hostile_tokens_and_fences_take_linear_time(times):
             extract_code(text, problem)
             extract_code(text, problem, "chat", "<think>\n")
     assert process_time() - begin < 60.0
+
+
+@pytest.mark.parametrize(
+    ("starter", "text"),
+    [
+        ("def add(a, b):\n", "return a + b"),
+        ("def add(a, b):\n", "total = a + b\n    return total\n"),
+        ('def add(a, b):\n    """Add."""\n', "for _ in range(1):\n        a += b\n    return a"),
+        ("def add(a, b):\n", '"""Add."""\n    return a + b\n\n\nassert add(1, 2) == 3'),
+        ("def add(a, b):\n    if a:\n", "return a + b\n    return b"),
+    ],
+)
+def test_the_first_line_of_a_stripped_completion_gets_its_indentation_back(starter, text):
+    for style in ("completion", None):
+        found = extract_code(text, replace(ADD, starter_code=starter), style)
+        space = {}
+        exec(found.code, space)
+        assert space["add"](2, 3) == 5 and "indented" in found.rule
+
+
+@pytest.mark.parametrize(
+    "text", ["    return a + b", "\n    return a + b\n", "Sure, here is the answer.", "isupp\n a ("]
+)
+def test_no_indentation_is_added_where_none_was_lost(text):
+    found = extract_code(text, ADD, "completion")
+    assert "indented" not in found.rule

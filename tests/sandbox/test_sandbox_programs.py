@@ -704,6 +704,18 @@ def test_a_program_ends_as_the_interpreter_ends_it(contained, tmp_path, name):
     assert (in_a_contest.outcome is Outcome.COMPLETED) is may_end
 
 
+def test_a_package_that_a_problems_own_code_misses_is_not_laid_at_the_answer(contained):
+    broken = "import no_such_package\n"
+    for job in (
+        Job("print(1)", stdins=("",), preamble=broken),
+        Job("def f():\n    return 1\n", entry_point="f", expressions=("f()",), preamble=broken),
+    ):
+        result = run(contained, job)
+        assert result.error_class == "ModuleNotFoundError"
+        assert "in the code that the problem has before it" in result.error_message
+        assert "no_such_package" in result.error_message
+
+
 FIELD = Path(__file__).parents[3] / "shared" / "data" / "field_inputs" / "stdin_programs"
 
 

@@ -93,8 +93,9 @@ FAMILIES: tuple[Family, ...] = (
            r"(rollout/)?exploration_rate|(train/)?(actor_loss|critic_loss|ent_coef)"), dialect="sb3",
            window=100),
     Family("Stable-Baselines3, on-policy", "agent", (r"rollout/ep_(rew|len)_mean|ep_?rew_?mean|"
-           r"approx_kl|clip_range", r"(time/)?(total_timesteps|iterations|fps)|n_updates|value_loss|"
-           r"policy_gradient_loss"), dialect="sb3", window=100),
+           r"clip_range|policy_gradient_loss", r"(time/)?(total_timesteps|iterations|fps)|n_updates|"
+           r"value_loss|approx_kl"), dialect="sb3", window=100),
+    Family("ML-Agents", "agent", (r"environment/cumulative reward|policy/extrinsic reward|std of reward",)),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
     Family("rllab, garage", "agent", (r"(evaluation/)?(averagediscountedreturn|numtrajs)",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
@@ -122,10 +123,10 @@ EPISODE_KEYS = COUNTS_OF_EPISODES | frozenset({
     *("timesteps_total", "num_timesteps", "env_step", "env_steps", "total_env_steps", "totalenvinteracts"),
 })  # fmt: skip
 _ANSWER_SHAPE = re.compile(
-    r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|_kl).*"
-)  # an agent has an entropy as well
+    r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|(?<!approx)_kl).*"
+)  # an agent has an entropy as well, and a KL of its updates
 _EPISODE_SHAPE = re.compile(
-    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]loss|"
+    r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]?loss|"
     r".*(?:num_wins|\bwin[ _]?rate\b).*|"
     r"(?:(?:avg|average|mean|total)[ _]?)?returns?"
 )

@@ -456,12 +456,13 @@ def holds_fence(text: str) -> bool:
 def extract_code(text: str, problem: Problem, style: Style | None = None, begun: str = "") -> Extracted:
     """The program in a model's answer.
 
-    `completion`: the starter code followed by the answer; where that is not Python, as much of it as is, else
-    a program in the answer itself. `chat`: of the fenced blocks the last that defines the entry point (or a
-    method of that name), Python's and untagged ones before others; else the text from a line of code on, if
-    it defines it; else the last block, as the body of the starter code if it is one. Where a whole program is
-    required (no entry point), the last block that is a program and neither a test nor a use of one. What a
-    block uses and does not define comes from other blocks. The torn end and the tests behind the entry point
+    `completion`: the starter code followed by the answer; where that is not Python, as much of it as is, or
+    the answer with its first line indented, else a program in the answer itself. `chat`: of the fenced blocks
+    the last that defines the entry point (or a method of that name), Python's and untagged ones before
+    others; else the text from a line of code on, if it defines it; else the last block, as the body of the
+    starter code if it is one. Where a whole program is required (no entry point), the last block that is a
+    program and neither a test nor a use of one. What a block uses and does not define comes from other
+    blocks. The torn end and the tests behind the entry point
     go. None: `completion` where there is starter code and the text has neither a block nor an unindented
     definition of the entry point.
 
@@ -506,10 +507,30 @@ def _continued(text: str, problem: Problem) -> Extracted:
     if len(code.rstrip()) <= len(problem.starter_code.rstrip()):  # nothing of the answer is left
         code, changes = whole, ()
     if "cut" not in changes and is_prose(code):
+        if (indented := _indented(text, problem)) is not None:
+            return indented
         alone = _in_text(text, problem)
         if alone.code and not is_prose(alone.code) and _defined(problem).search(alone.code):
             return alone
     return Extracted(code, rule=" ".join(("starter", *changes)))
+
+
+def _indented(text: str, problem: Problem) -> Extracted | None:
+    """The text with the indentation of its first line, which goes where an answer is stripped; None where it
+    is no body of the starter code then, which returns something: words could else pass for a statement.
+    """
+    first = text.lstrip("\n")
+    last = problem.starter_code.rstrip().rpartition("\n")[2]
+    if not problem.starter_code.endswith("\n") or first[:1].isspace():
+        return None
+    indent = last[: len(last) - len(last.lstrip())] + ("    " if last.endswith(":") else "")
+    code, changes = _trimmed(f"{problem.starter_code}{indent}{first}", problem)
+    tree = _parsed(code)
+    if tree is None or not any(
+        isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)
+    ):
+        return None
+    return Extracted(code, rule=" ".join(("starter", "indented", *changes)))
 
 
 def _in_text(text: str, problem: Problem) -> Extracted:

@@ -18,6 +18,7 @@ RULES = {
     "edits": "the program after the edits",
     "workspace": "the repository as the agent left it",
     "starter": "the starter code with the text that continues it",
+    "indented": "with the indentation that its first line had lost",
     "block": "the last block that defines the entry point",
     "closed": "the text before the fence that closes it",
     "body": "the last block, as the body of the starter code",

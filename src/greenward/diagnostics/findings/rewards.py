@@ -501,7 +501,10 @@ NO_LEARNING = Finding(
 
 
 def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
-    """Tests for a lasting fall; a term must fall by a fiftieth of the standard deviation of the rewards."""
+    """Tests for a lasting fall; a term must fall by a fiftieth of the standard deviation of the rewards.
+
+    A term that fell while their sum rose was traded for others, unless it is one of what is wanted itself.
+    """
     result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
     if signal == REWARD:
@@ -510,9 +513,11 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
             is_known = result.found and (result.p_value or 0.0) <= limits.alpha
             return replace(result, p_value=None) if is_known else lost
         return replace(result, found=result.found and not _is_ripple(run, result))
-    if result.change is None or not len(spread):
+    if learned(run).matters and not of_tests(signal) and not _lost(run).found:
+        result = replace(result, severity="info")
+    if result.change is None or not (spread > 0).any():
         return result
-    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * median(spread)
+    is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * median(spread[spread > 0])
     return replace(result, found=result.found and not is_small)
 
 
@@ -581,6 +586,7 @@ REWARD_DROP = Finding(
         "3.5 standard errors of an AR(1) (of moving means that end below their beginning: of the episodes "
         "behind them)"
     ),
+    weight="warning, info of a term (but one of tests) where the reward as a whole rose and kept it",
     source="change test",
     explains=(
         *("quality-drop", "held-out-regression", "dead-groups", "group-signal-fades", "poor-calibration"),

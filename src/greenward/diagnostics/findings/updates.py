@@ -1264,8 +1264,10 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
         done, took = (np.full(len(frames), np.nan) for _ in range(2))
         done[reach:], took[reach:] = frames[reach:] - frames[:-reach], told[reach:] - told[:-reach]
         learns = [np.isfinite(run.values[one]) for one in _OF_UPDATES if one in run.values]
-        if learns:  # sampling alone is faster
-            took[: int(np.any(learns, axis=0).argmax()) + reach + 1] = np.nan
+        # Sampling alone is faster. Where no update is logged, it may be all of the beginning.
+        begun = int(np.any(learns, axis=0).argmax() if learns else WARM_UP * len(frames))
+        if learns or run.family.kind == "agent":
+            took[: begun + reach + 1] = np.nan
         return np.divide(done, took, out=np.full(len(took), np.nan), where=took > 0), "frames"
     seconds = run.values[signal]
     tokens, unit = np.ones(len(seconds)), "steps"
@@ -1340,7 +1342,8 @@ THROUGHPUT_DROP = Finding(
         "tokens per second fall by 20 % and do not recover. Where they are not logged, they follow from "
         "`num_tokens` (or the length of answers) and the time of a step, which must grow by 25 %; an agent's "
         "frames per second, from those since the start, must fall by 40 %, after updates have begun (where "
-        "rows are episodes, their lengths tell the frames). With "
+        "rows are episodes, their lengths tell the frames; after the first tenth where no update is logged). "
+        "With "
         "`perf/cpu_seconds` and `perf/probe_seconds` (our trainer logs them) information where tokens in the "
         "CPU time of a fixed computation hold 65 % and 1.1 times as much as those by the clock: then other "
         "work on the machine explains the fall"

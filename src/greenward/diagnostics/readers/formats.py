@@ -55,7 +55,7 @@ FORMATS = (
 # Formats whose names are too common to be looked for in folders, unless these hold nothing else.
 _BY_NAME_ONLY = (STDOUT, JSON, NOTEBOOK, HTML)
 # Of a text that its format does not read, the others of these are tried.
-_TEXTS = (JSON_LINES, CSV, TABLE, *_BY_NAME_ONLY)
+_TEXTS = (JSON_LINES, CSV, TABLE, STDOUT, JSON, HTML)
 _MOST_ENTRIES = 20_000
 _MOST_TRIED = 100  # files of such formats in a folder
 _DEPTH = 6

@@ -1,7 +1,7 @@
 """Gives greenward's names and scales to what other trainers log, and aligns their series by step.
 
 The names are those of TRL (`GRPOTrainer`, transformers' Trainer), verl (`metric_utils.py`, `rollout_corr`),
-OpenRLHF, prime-rl, Tinker cookbook, Stable-Baselines3 and CleanRL.
+OpenRLHF, prime-rl, Tinker cookbook, Stable-Baselines3, ML-Agents and CleanRL.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _THEIRS: Mapping[str, str] = {
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
     "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
-    "reward/overall rm trueaveragereturn",
-    "reward/std": "reward_std critic/score/std critic/rewards/std reward/all/std rewards/std "
+    "reward/overall reward/total rewards/total rm trueaveragereturn self_play/elo "
+    "environment/cumulative_reward policy/extrinsic_reward",
+    "reward/std": "reward_std std_of_reward critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
@@ -53,7 +54,7 @@ _THEIRS: Mapping[str, str] = {
     "train_loss pg",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
-    "entropy_loss objective/entropy policy_entropy loss/ent",
+    "entropy_loss objective/entropy policy_entropy policy/entropy loss/ent",
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
     "actor/reward_kl_penalty kl_ref mean_kl kl_loss",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
@@ -62,12 +63,12 @@ _THEIRS: Mapping[str, str] = {
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm "
     "grad._norm",
     "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr act_lr train/learning_rate "
-    "charts/learning_rate loss/learning_rate",
+    "charts/learning_rate loss/learning_rate policy/learning_rate",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
     "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac pg_clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
-    "explained_variance": "critic/vf_explained_var explained_variance train/explained_variance "
+    "explained_variance": "critic/vf_explained_var explained_variance explained_var train/explained_variance "
     "losses/explained_variance",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
@@ -75,7 +76,7 @@ _THEIRS: Mapping[str, str] = {
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
     "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
-    "mean_generation_length glen response_length_mean mean_completion_length",
+    "mean_generation_length glen response_length_mean mean_completion_length completion_len",
     "completion/max_length": "completions/max_length response_length/max",
     "completion/truncated": "completions/clipped_ratio response_length/clip_ratio truncated "
     "is_truncated/all/mean is_truncated/mean truncation_rate rollout/truncated_ratio rollout/truncated",
@@ -134,7 +135,9 @@ _TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-l
 _RATES = re.compile(r"(?:.*/)?(?:avg_|mean_)?(?:win|success|correct)_?rate|(?:.*/)?success")
 # What people call the reward where they write the loop themselves: a noun, and words that say of what it is
 # the mean or the sum. Those of single episodes come before means over many, which hide how much they vary.
-_NOUNS = frozenset({"reward", "rewards", "return", "returns", "score", "scores", "rew", "utility"})
+_NOUNS = frozenset({
+    *("reward", "rewards", "return", "returns", "score", "scores", "rew", "utility", "fitness"),
+})  # fmt: skip
 _OF_ONE = frozenset({
     *("episode", "episodes", "episodic", "ep", "eps", "total", "sum", "cumulative", "cum", "current", "last"),
     *("finished", "with", "of", "the", "per", "in", "for", "agent", "agents", "train", "training", "raw"),
@@ -146,6 +149,7 @@ _OF_MANY = frozenset({
 })  # fmt: skip
 _OF_EPISODES = frozenset({"episode", "episodes", "episodic", "ep", "eps"})
 _WORD = re.compile(r"[a-z]+|\d+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BY_WORDS = 1000  # ranks behind all names of the table
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
 _NO_SCORE = re.compile(
@@ -162,7 +166,8 @@ _NO_NEWS = re.compile(
     r"(?:.*/)?(?:time_elapsed|iterations|total_timesteps|n_updates|episodes|global_step|epoch|num_tokens|"
     r"exploration_rate|clip_range(?:_vf)?|std|ent_coef(?:_loss)?|mean_ep_length|episode_length|"
     r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|"
-    r"train_speed\((?:iter/s|s/it)\)|total_steps|time|n/ep|n/st)"
+    r"train_speed\((?:iter/s|s/it)\)|total_steps|time|n/ep|n/st|epsilon|eps|beta|ep_len|episode_len(?:gth)?s?|"
+    r".*_value_estimate|is_training)"
 )
 
 
@@ -256,8 +261,11 @@ def has_no_unit(name: str) -> bool:
 
 def _forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may stand in the table."""
-    plain = name.strip().lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
-    return plain, plain.removeprefix("train/"), plain.removeprefix("training/")
+    apart = _CAMEL.sub("_", name.strip())  # PolicyLoss
+    plain, words = (
+        one.lower().replace(" / ", "/").replace(" ", "_").replace("-", "_") for one in (name.strip(), apart)
+    )
+    return plain, plain.removeprefix("train/"), plain.removeprefix("training/"), words
 
 
 def is_known(name: str) -> bool:
@@ -350,7 +358,7 @@ class Table:
         whole = _WholeRows()
         counted = dropped = 0
         self.set_aside: Counter[str] = Counter()
-        rows, key, others = _step_key(iter(rows), step_keys)
+        rows, key, others, inner = _step_key(iter(rows), step_keys)
         self._counted_by = plain_key(key or "")
         for row in rows:
             if key is None:
@@ -408,7 +416,7 @@ class Table:
         one = len(names) > _MOST_RUNS or len(names) < 3
         self._labels = np.zeros(len(written), np.int64) if one else np.array(labels, np.int64)
         self._label_names = [""] if one else [*names]
-        self.notes = ["no row has a step; rows are counted"] if counted else []
+        self.notes = [f"{inner or 'no row has a step'}; rows are counted"] if counted else []
         if dropped:
             self.notes.append(
                 f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
@@ -721,8 +729,9 @@ class _WholeRows:
             yield name, rows, table[:, index]
 
 
-def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None, list[str]]:
-    """The rows, the name under which the most of the first rows have a step, and all names that may be one.
+def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], str | None, list[str], str]:
+    """The rows, the name under which the most of the first rows have a step, all names that may be one, and
+    why the best of them is none.
 
     Of several names the first in `keys` is taken under which steps seldom go back: others begin anew in each
     episode or epoch. Where most rows have no step, there is none.
@@ -747,7 +756,36 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
         rank = (not stands, len(steps), order, -names[name])
         if 0 < len(first) <= 2 * len(steps) and rank > best:
             best, chosen = rank, name
-    return itertools.chain(first, rows), chosen, others
+    inner = ""
+    if chosen and (length := _inner_loop(first, chosen)):
+        inner = f"{visible(chosen, 60)} begins anew after every {length} rows"
+        others, chosen = [], None
+    return itertools.chain(first, rows), chosen, others, inner
+
+
+def _inner_loop(rows: Sequence[Row], key: str) -> int:
+    """The rows of one pass of a counter that counts within an inner loop, 0 for any other counter.
+
+    Such a counter begins anew more often than it counts, after equally many rows. So do the steps of many
+    short runs, but these have a setting that is the same in all rows of a run and tells it from others.
+    """
+    of_step = [row for row in rows if _is_step(_step_of(row.get(key)))]
+    steps = [_step_of(row[key]) for row in of_step]
+    starts = [0, *(place for place in range(1, len(steps)) if steps[place] < steps[place - 1])]
+    length = starts[1] if len(starts) > 1 else 0
+    passes = [of_step[start : start + length] for start in starts[:-1]]  # the last one may be cut off
+    is_regular = starts == [*range(0, len(steps), length or 1)]
+    if not is_regular or length < 2 or len(passes) < max(_PASSES, length):
+        return 0
+    for name in of_step[0]:
+        if known_name(name) in (None, "learning_rate"):
+            values = [{str(row.get(name)) for row in one} for one in passes]
+            if all(len(one) == 1 for one in values) and len(set[str]().union(*values)) > 1:
+                return 0
+    return length
+
+
+_PASSES = 4
 
 
 _OF_ALL = re.compile(r"\s*(\d{1,18})\s*/\s*\d+\s*(?:\[.*)?")

@@ -308,7 +308,7 @@ _METRIC = re.compile(
 )
 
 
-_RATE = re.compile(r"win(?:s|_?rate)?(?![a-z])|success|solved|utility|perplexity", re.IGNORECASE)
+_RATE = re.compile(r"win(?:s|_?rate)?(?![a-z])|success|solved|utility|fitness|perplexity", re.IGNORECASE)
 _SETTING = re.compile(
     r"coef|warm_?up|clip|batch|size|target|window|temperature|decay|gamma|max_|num_|\blr$|learning_rate$|"
     r"accumulation|\w\.\w+\.",

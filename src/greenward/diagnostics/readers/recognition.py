@@ -36,7 +36,7 @@ _TEXT = 100  # characters of a cell that is an answer or a prompt
 # As a word of its own, also within "TotalReward": much else has "kl" or "lr" in it.
 _WORD = re.compile(
     r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:(?i:kl|lr|rew)(?![a-z])|"
-    r"(?i:reward|return|loss|score|entropy|accura|grad|win|success|solved|utility|perplexity))"
+    r"(?i:reward|return|loss|score|entropy|accura|grad|win|success|solved|utility|fitness|perplexity))"
 )
 _DOCUMENTS = (".json", ".ipynb")
 

@@ -28,7 +28,7 @@ STEP_KEYS = (
     "totaltimesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "num_env_steps_sampled",
     "timesteps", "timestep", "num_timesteps", "env_steps", "env_step", "totalenvinteracts",
     "total_env_steps", "total_steps", "total/steps", "total_t", "frames", "frame", "num_episodes",
-    "episode_num",
+    "global_episode", "total_episodes", "episode_num",
     "time/episodes", "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
     "generation", "iterations", "iter", "itr", "it", "updates", "batch", "epochs", "epoch",
 )  # fmt: skip

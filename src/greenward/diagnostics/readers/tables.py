@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,10 @@ def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
             log.notes.append(f"{path.name} has no headings; its columns are counted")
             columns = [f"column {place}" for place in range(1, len(heading) + 1)]
             columns = columns if len(columns) > 1 else [path.stem]
-            rows = chain([heading], rows)
+            first = [heading, *islice(rows, _PEEKED)]
+            rows = chain(first, rows)
+            if len(columns) > 1 and _counts([cells[0] for cells in first if cells]):
+                columns[0] = "step"
         for cells in rows:
             if len(cells) == len(columns):
                 named = zip(columns, cells, strict=True)
@@ -104,6 +107,18 @@ def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
                 broken.append("")
         if broken:
             log.notes.append(f"{path.name}: {len(broken)} line(s) do not fit the headings and were left out")
+
+
+_PEEKED = 50  # rows
+
+
+def _counts(cells: list[str]) -> bool:
+    """Whether a column counts its rows, from any number on, and maybe anew."""
+    numbers = [number_in(cell) for cell in cells]
+    pairs = pairwise(numbers)
+    return len(numbers) > 2 and all(
+        was is not None and now is not None and (now == was + 1 or now == numbers[0]) for was, now in pairs
+    )
 
 
 def _cell(text: str) -> float | str:
@@ -200,6 +215,11 @@ def _notebook_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
         if not any(plain_key(name) in STEP_KEYS for row in found for name in row):
             printed = (text.split("\n") for kind, text in outputs if kind != "text/html")
             found = list(rows_of_texts(chain.from_iterable(printed), log)) or found
+        if not found:
+            raise DiagnosticsError(
+                f"{path} has no rows of signals in its {len(outputs)} outputs",
+                remedy="Run its training again and save it with the outputs, or name the trainer's log.",
+            )
         yield from found
 
 

@@ -121,7 +121,7 @@ class _Harness:
         calls += [codec.decode(inputs[one]) if one in inputs else compiled[one] for one in expressions]
         namespace = _new_module("answer")
         if preamble:
-            _execute(preamble, "<preamble>", namespace)
+            self._begin(preamble, namespace)
         namespace = self._load(namespace, code, setup_code, path=path)
         function = _named(entry_point, namespace)
         if entry_point is not None and not callable(function):
@@ -207,7 +207,7 @@ class _Harness:
         """Runs a program up to its last statement. The message of what has ended it, None if that is fine."""
         namespace = _new_module("__main__")
         if preamble:
-            _execute(preamble, "<preamble>", namespace)
+            self._begin(preamble, namespace)
         try:
             try:
                 _exec(compiled, namespace)
@@ -224,6 +224,18 @@ class _Harness:
                 sys.excepthook(type(error), BaseException.with_traceback(error, below_us), below_us)
             return _ended_by(error)
         return None
+
+    def _begin(self, preamble: str, namespace: dict[str, Any]) -> None:
+        """Runs what a suite has before the answer. What goes wrong there, as an import of a package that is
+        missing, is said to be the problem's.
+        """
+        try:
+            _execute(preamble, "<preamble>", namespace)
+        except Exception as error:
+            name, message = _describe(error)
+            self.end(
+                ["ended", "load_error", name, f"in the code that the problem has before it: {message}", ""]
+            )
 
     def _load(
         self,
