@@ -704,6 +704,7 @@ def test_a_program_ends_as_the_interpreter_ends_it(contained, tmp_path, name):
     assert (in_a_contest.outcome is Outcome.COMPLETED) is may_end
 
 
+@pytest.mark.parametrize("contained", LAYERS, indirect=True)
 def test_a_package_that_a_problems_own_code_misses_is_not_laid_at_the_answer(contained):
     broken = "import no_such_package\n"
     for job in (
