@@ -66,8 +66,9 @@ examples: $(INSTALLED)
 	cp runs/examples/reward_health.html runs/examples/*.md runs/examples/*.svg docs/examples/
 
 # The rules of the architecture are among the static checks.
+# A third process computes while those of the two others wait for programs in the sandbox to end.
 test: check
-	$(PYTEST) --ignore tests/test_architecture.py $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --ignore tests/test_architecture.py $(PYTEST_ARGS)
 
 # The second time without compiled kernels: what torch computes is held to the same.
 test-slow: $(INSTALLED)
