@@ -48,7 +48,10 @@
   floats. Standard input is empty: `input()` raises `EOFError`, in EvalPlus `OSError`. Memory is 1 GiB, in
   EvalPlus 4 GiB. numpy needs `--package numpy`; its scalars and arrays then count as the values and nested
   lists that they hold, where EvalPlus fails an answer that returns an array of more than one element. Decimal
-  and Fraction count as numbers wherever a number is expected.
+  and Fraction count as numbers wherever a number is expected. Of an answer that is no
+  Python, the program in it is judged (`grade --extract`: without the words around it and its torn end, or
+  with the indentation that its first line has lost), where EvalPlus runs the text as it is, unless its
+  `sanitize` has changed it before.
 """
 
 from __future__ import annotations
