@@ -335,6 +335,7 @@ def test_a_grader_of_a_repository_that_sees_inputs_only_is_sound(project):
 
 def test_tests_that_an_answer_can_change_are_named(project):
     assert Kind.EDITABLE in repository_kinds(project)
+    assert Kind.EDITABLE not in repository_kinds(project, answers=("shapes.py",))
 
 
 @pytest.mark.slow

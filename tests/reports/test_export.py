@@ -212,13 +212,20 @@ def test_the_command_replaces_files_only_when_told_to(tmp_path):
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser of the Chromium family")
-def test_pictures_are_those_of_the_drawings(study, tmp_path):
+@pytest.mark.parametrize(
+    ("titles", "at_least"),
+    [
+        pytest.param(("Learning",), 2, id="one section"),
+        pytest.param((), 11, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_pictures_are_those_of_the_drawings(study, tmp_path, titles, at_least):
     image = pytest.importorskip("PIL.Image")
     report = training_report(study)
-    learning = next(part for part in report.sections if part.title == "Learning")
-    written = write_export(replace(report, sections=(learning,)), tmp_path / "out", png=True)
+    sections = [part for part in report.sections if part.title in (titles or (part.title,))]
+    written = write_export(replace(report, sections=tuple(sections)), tmp_path / "out", png=True)
     names = {suffix: {path.stem for path in written if path.suffix == suffix} for suffix in (".svg", ".png")}
-    assert names[".png"] == names[".svg"] and len(names[".png"]) > 1
+    assert names[".png"] == names[".svg"] and len(names[".png"]) >= at_least
     for path in (one for one in written if one.suffix == ".png"):
         with image.open(path) as picture:
             root = ElementTree.parse(path.with_suffix(".svg")).getroot()

@@ -1343,10 +1343,9 @@ THROUGHPUT_DROP = Finding(
         "`num_tokens` (or the length of answers) and the time of a step, which must grow by 25 %; an agent's "
         "frames per second, from those since the start, must fall by 40 %, after updates have begun (where "
         "rows are episodes, their lengths tell the frames; after the first tenth where no update is logged). "
-        "With "
-        "`perf/cpu_seconds` and `perf/probe_seconds` (our trainer logs them) information where tokens in the "
-        "CPU time of a fixed computation hold 65 % and 1.1 times as much as those by the clock: then other "
-        "work on the machine explains the fall"
+        "With `perf/cpu_seconds` and `perf/probe_seconds` (our trainer logs them) information where tokens "
+        "in the CPU time of a fixed computation hold 65 % and 1.1 times as much as those by the clock: then "
+        "other work on the machine explains the fall"
     ),
     weight="warning, info where other work slows the machine",
     source="change test",

@@ -231,11 +231,9 @@ class _Harness:
         """
         try:
             _execute(preamble, "<preamble>", namespace)
-        except Exception as error:
-            name, message = _describe(error)
-            self.end(
-                ["ended", "load_error", name, f"in the code that the problem has before it: {message}", ""]
-            )
+        except BaseException as error:
+            *ended, message, traceback = _ended_by(error)
+            self.end([*ended, f"in the code that the problem has before it: {message}", traceback])
 
     def _load(
         self,
