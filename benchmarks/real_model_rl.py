@@ -104,7 +104,11 @@ def trained(options: argparse.Namespace, output: Path, progress: Progress) -> Fo
             folders[name].append(folder)
             run = Run(folder, METHODS[method], [*given, *options.overrides])
             summary = read_summary(folder)
-            run.finished = summary is not None and summary["status"] == "finished"
+            run.finished = (
+                summary is not None
+                and summary["status"] == "finished"
+                and summary["steps"] >= (options.steps or 0)  # more steps than before continue the run
+            )
             run.phases = [] if run.finished else [Phase(f"seed {seed} {name}", folder)]
             runs.append(run)
     run_all(runs, progress, parallel=1, resume=True)

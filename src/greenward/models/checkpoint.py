@@ -30,6 +30,7 @@ from greenward.common.records import check_types
 from greenward.models import gguf
 from greenward.models.decoder import Decoder, DecoderLayer, DecoderShape, RopeScaling
 from greenward.models.gguf import without_later_parts
+from greenward.models.heap import return_free_pages
 from greenward.models.tokenizer import Tokenizer, read_json
 from greenward.runs.output import replace_folder
 from greenward.runs.reading import is_run
@@ -444,6 +445,7 @@ def write(
     folder: Path, decoder: Decoder, tensors: Iterable[tuple[str, Tensor]], tokenizer: Tokenizer
 ) -> None:
     """Write config and `tensors`, in the compute type, under the names that they come with."""
+    return_free_pages()  # of a training: their holes are no place for whole matrices
     dtype = decoder.compute_dtype
     _write_tensors(folder, ((name, tensor.detach().to("cpu", dtype, copy=True)) for name, tensor in tensors))
     ends: dict[str, Any] = {

@@ -14,7 +14,6 @@ heads, K key/value heads, X = H + 2K, D head dimension, M tokens of all prompts.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import itertools
@@ -36,6 +35,7 @@ from greenward.common.interruption import check
 from greenward.models.attention import SharedPrefixAttention, attend
 from greenward.models.decoder import Decoder, DecoderShape, is_adapted, pad_to_bucket, rotate_
 from greenward.models.flex import FlexAttention, flex_serves
+from greenward.models.heap import return_free_pages
 from greenward.models.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.models.kernels.build import are_switched_off
 from greenward.models.kernels.native import LANES
@@ -54,7 +54,6 @@ from greenward.rollouts.protocols import (
 )
 
 _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with room
-FREE_BYTES = 1 << 28  # of the heap; more of them are given back
 
 Replay = Callable[[], Tensor]
 OnIds = Callable[[list[int]], None]
@@ -899,7 +898,7 @@ class NativeDecoding:
         if isinstance(prefill, KernelPrefill):
             assert isinstance(self._attention, KernelDecodeAttention)
             self._attention.join(prefill, group_sizes)
-            _return_free_pages()
+            return_free_pages()
         else:
             own = CompletionCache(decoder.shape, sum(group_sizes), self._tokens, self._memory)
             self._attention = DecodeAttention(decoder, prefill, group_sizes, own)
@@ -928,7 +927,7 @@ class NativeDecoding:
         counter as it is.
         """
         if self._is_released:
-            _return_free_pages()  # of the update, which are not contiguous enough for packed weights
+            return_free_pages()  # of the update, which are not contiguous enough for packed weights
         if is_adapted(self._source):
             fix_factors(self._source, self.decoder)
             if self._is_released:
@@ -951,37 +950,7 @@ class NativeDecoding:
         if self.decoder is not self._source and self.decoder.is_packed:
             self.decoder.unpack()
             self._is_released = True
-            _return_free_pages()
-
-
-def _return_free_pages() -> None:
-    """Give free pages of the heap back where they are many: prompts and batches of ever other sizes leave
-    holes that no later block fits into. Does nothing without glibc 2.33.
-    """
-    if (libc := _glibc()) is not None and libc.mallinfo2().fordblks > FREE_BYTES:
-        libc.malloc_trim(0)
-
-
-class _HeapUse(ctypes.Structure):
-    """`struct mallinfo2` of malloc.h."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
-            "keepcost",
-        )
-    )  # fmt: skip
-
-
-@functools.cache
-def _glibc() -> ctypes.CDLL | None:
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallinfo2.restype = _HeapUse
-    except (OSError, AttributeError):
-        return None
-    return libc
+            return_free_pages()
 
 
 def _pad_rows(token_ids_B: Tensor, decoder: Decoder) -> Tensor:

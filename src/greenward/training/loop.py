@@ -422,9 +422,8 @@ class TrainingLoop:
                 tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as beside,
                 ThreadPoolExecutor(1) as other,
             ):
-                saved = other.submit(self._evaluated.save, folder)
-                with _without_checksums():
-                    torch.save(state, Path(beside, STATE_FILE))
+                saved = other.submit(_save_state, state, Path(beside, STATE_FILE))
+                self._evaluated.save(folder)  # another thread would have a heap of its own, and keep it
                 saved.result()
                 os.replace(Path(beside, STATE_FILE), folder / STATE_FILE)
             card = model_card(self.directory.path, self.steps_done)
@@ -480,13 +479,12 @@ def _names_of_others(metrics: Mapping[str, float], episodes: Sequence[Episode]) 
     }
 
 
-@contextmanager
-def _without_checksums() -> Iterator[None]:
-    """Inside, `torch.save` computes no CRC-32; the manifest of a checkpoint has a SHA-256 of each file."""
+def _save_state(state: dict[str, Any], file: Path) -> None:
+    """Write it without CRC-32; the manifest of a checkpoint has a SHA-256 of each file."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
-        yield
+        torch.save(state, file)
     finally:
         torch.serialization.set_crc32_options(before)
 
