@@ -1,4 +1,4 @@
-"""MultiPL-E, MBXP and LeetCodeDataset: rows written in their shapes, loaded and judged in the sandbox."""
+"""MultiPL-E, MBXP, HumanEval-X and LeetCodeDataset: rows written in their shapes, loaded and judged in the sandbox."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import greenward
 from greenward.common.errors import ProblemError
 from greenward.grading.judge import Grader
 from greenward.problems.catalog import load_file, load_suite
@@ -27,6 +28,17 @@ MBXP = {
     "    assert candidate(5, -5) == 5\n",
     "entry_point": "larger",
     "canonical_solution": "\treturn a if a > b else b\n",
+}
+HUMANEVAL_X = {
+    "task_id": "Python/900",
+    "prompt": "def twice(x):\n    return 2 * x\n\n\ndef double_all(xs):\n"
+    '    """ Double each. """\n',
+    "declaration": "def twice(x):\n    return 2 * x\n\n\ndef double_all(xs):\n",
+    "canonical_solution": "    return [twice(x) for x in xs]\n",
+    "test": "\n\nMETADATA = {}\n\n\ndef check(double_all):\n    assert double_all([1, 2]) == [twice(1), 4]\n"
+    "\ncheck(double_all)\n",
+    "example_test": "def check(double_all):\n    assert double_all([]) == []\ncheck(double_all)\n",
+    "text": " Double each.",
 }
 PREAMBLE = (
     "from typing import *\nfrom collections import *\n\n"
@@ -101,6 +113,22 @@ def test_a_row_of_mbxp_loads_with_or_without_a_reference(lines, judge, canonical
     assert judge(problem, *answers) == ["passed", "failed"]
     if problem.reference:
         assert judge(problem, problem.reference) == ["passed"]
+
+
+def test_a_row_of_humaneval_x_is_judged_by_the_last_function_of_its_prompt(lines, judge, tmp_path):
+    suite = lines(HUMANEVAL_X)
+    (problem,) = load_suite(str(suite))
+    assert (problem.entry_point, problem.prompt) == ("double_all", "Double each.")
+    assert judge(problem, problem.reference, problem.starter_code + "    return xs\n") == ["passed", "failed"]
+    answers = tmp_path / "answers.jsonl"
+    rows = ({"task_id": "Python/900", "completion": f"    return [{n} * x for x in xs]\n"} for n in (2, 3))
+    answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    graded = greenward.grade(answers, str(suite), quiet=True, output=tmp_path / "graded")
+    assert graded.summary["statuses"] == {"passed": 1, "failed": 1}
+    with pytest.raises(ProblemError, match=r"'task_id' must name a problem in Python.*'CPP/0'"):
+        load_file(lines(HUMANEVAL_X | {"task_id": "CPP/0", "prompt": "int f(int x){\n"}))
+    with pytest.raises(ProblemError, match="'prompt' does not end in the signature of a function"):
+        load_file(lines(HUMANEVAL_X | {"prompt": "x = 1\n"}))
 
 
 @pytest.mark.parametrize("row", [MULTIPL_E, MBXP])

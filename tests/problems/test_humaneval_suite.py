@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import pytest
 
 from greenward.common.errors import ProblemError
@@ -66,3 +69,18 @@ def test_public_file(public):
     assert with_helpers == ["HumanEval/10", "HumanEval/32", "HumanEval/38", "HumanEval/50"]
     # Its docstring does not come first in the function.
     assert problems.by_id("HumanEval/115").prompt.startswith("You are given a rectangular grid")
+
+
+def test_humaneval_x_asks_for_the_functions_of_the_public_file(public, lines):
+    with gzip.open(public("humaneval/HumanEval.jsonl.gz"), "rt") as file:
+        rows = list(map(json.loads, file))
+    problems = load_file(
+        lines(
+            *(
+                {name: value for name, value in row.items() if name != "entry_point"}
+                | {"task_id": f"Python/{number}", "declaration": "", "test": f"{row['test']}\ncheck(_)\n"}
+                for number, row in enumerate(rows)
+            )
+        )
+    )
+    assert [problem.entry_point for problem in problems] == [row["entry_point"] for row in rows]

@@ -229,6 +229,9 @@ ROWS = {
     "humanevalpack": HUMANEVAL | {
         "task_id": "Python/0", "declaration": "def f(x):\n", "buggy_solution": "    return x\n", "bug_type": "",
     },
+    "humaneval-x": {name: HUMANEVAL[name] for name in set(HUMANEVAL) - {"entry_point"}} | {
+        "task_id": "Python/0", "declaration": "def f(x):\n",
+    },
     "multipl-e": {
         "name": "f", "language": "py", "prompt": "def f(x):\n    '''Double.'''\n",
         "tests": "def check(c):\n    assert c(1) == 2\n",

@@ -56,6 +56,7 @@ from greenward.problems.formats import (
     BIGCODEBENCH,
     EVALPLUS,
     HUMANEVAL,
+    HUMANEVAL_X,
     HUMANEVALPACK,
     KODCODE,
     MBPP,
@@ -358,8 +359,8 @@ def formats() -> tuple[Format, ...]:
     """All formats of files."""
     of_tasks = [one for place in FORMATS for one in load(place)]
     return (
-        EVALPLUS, HUMANEVALPACK, MULTIPL_E, HUMANEVAL, MBPP, BIGCODEBENCH, KODCODE, ACECODE, LIVECODEBENCH,
-        APPS, CODE_CONTESTS, DEEPCODER, OPEN_R1, CODEFORCES, VERL, SWE_BENCH, *of_tasks, SIMPLE_JSON,
+        EVALPLUS, HUMANEVALPACK, HUMANEVAL_X, MULTIPL_E, HUMANEVAL, MBPP, BIGCODEBENCH, KODCODE, ACECODE,
+        LIVECODEBENCH, APPS, CODE_CONTESTS, DEEPCODER, OPEN_R1, CODEFORCES, VERL, SWE_BENCH, *of_tasks, SIMPLE_JSON,
     )  # fmt: skip
 
 

@@ -9,6 +9,8 @@
   one instance serves all calls of a check. Instances of the helper classes (linked lists, trees) are sent
   between the processes as tables of their attributes, and the receiving process builds them again from its
   own class, so that no code of an answer comes with them.
+- HumanEval-X (Zheng et al. 2023, arXiv:2303.17568), Python: as HumanEval, with a `declaration` and without an
+  `entry_point`: that is the last function of `prompt`, and `test` calls its `check` itself.
 - HumanEvalPack (Muennighoff et al. 2023, arXiv:2308.07124), Python: also `declaration` (the prompt without
   docstring), `buggy_solution` (the body with the bug) and `bug_type`. As in the suite's task of repair by
   tests, the problem does not show the docstring: the bug is to be found in the code and its tests.
@@ -115,29 +117,36 @@ def _humaneval(row: Row) -> Problem:
     _demand_python(row)
     if method := _METHOD.fullmatch(row.text("entry_point")):
         return _method_problem(row, *method.groups())
-    entry_point = row.name("entry_point")
+    return _with_docstring(row, row.name("entry_point"))
+
+
+def _with_docstring(row: Row, entry_point: str, *, keep_call: bool = False) -> Problem:
+    """The problem of a row whose `prompt` ends in this function, with its docstring and without its body."""
     prompt = row.text("prompt")
     solution = row.first_text("canonical_solution")
     return Problem(
         task_id=row.text("task_id"),
         prompt=docstring(row.python("prompt", parser=parse_prompt), entry_point, prompt),
         entry_point=entry_point,
-        tests=(Check(_check_program(row, entry_point)),),
+        tests=(Check(_check_program(row, entry_point, keep_call=keep_call)),),
         check_setup_code=_helpers(row, entry_point),
         starter_code=prompt,
         reference=prompt + solution if solution else "",
     )
 
 
+def _humaneval_x(row: Row) -> Problem:
+    _demand_python_id(row)
+    return _with_docstring(row, _last_function(row), keep_call=True)
+
+
 def _humanevalpack(row: Row) -> Problem:
-    task_id = row.text("task_id")
-    if not task_id.startswith("Python/"):
-        raise row.error("task_id", f"must name a problem in Python, as Python/0 does, found {task_id!r}")
+    _demand_python_id(row)
     entry_point = row.name("entry_point")
     declaration = row.text("declaration")
     kind = row.text("bug_type", default="").strip().replace(" ", "_")
     return Problem(
-        task_id=task_id,
+        task_id=row.text("task_id"),
         prompt="",
         entry_point=entry_point,
         tests=(Check(_check_program(row, entry_point, keep_call=True)),),
@@ -153,10 +162,7 @@ def _multipl_e(row: Row) -> Problem:
     _demand_python(row)
     prompt = row.text("prompt")
     tree = row.python("prompt", parser=parse_prompt)
-    names = [node.name for node in tree.body if isinstance(node, FunctionNode)]
-    if not names:
-        raise row.error("prompt", "does not end in the signature of a function")
-    entry_point = names[-1]
+    entry_point = _last_function(row)
     tests = row.text("tests")
     body = row.python("tests").body
     definitions = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
@@ -174,6 +180,15 @@ def _multipl_e(row: Row) -> Problem:
     )
 
 
+def _last_function(row: Row) -> str:
+    """The function that the prompt ends in."""
+    tree = row.python("prompt", parser=parse_prompt)
+    names = [node.name for node in tree.body if isinstance(node, FunctionNode)]
+    if not names:
+        raise row.error("prompt", "does not end in the signature of a function")
+    return names[-1]
+
+
 def _helpers(row: Row, entry_point: str) -> str:
     """What the prompt defines besides the function that is asked for: imports, constants, helpers."""
     body = row.python("prompt", parser=parse_prompt).body
@@ -189,6 +204,12 @@ def _demand_python(row: Row) -> None:
         raise row.error("language", f"is {language!r}; only Python can be judged")
 
 
+def _demand_python_id(row: Row) -> None:
+    task_id = row.text("task_id")
+    if not task_id.startswith("Python/"):
+        raise row.error("task_id", f"must name a problem in Python, as Python/0 does, found {task_id!r}")
+
+
 HUMANEVAL = Format(
     "humaneval",
     "HumanEval, MBXP/mxeval (Python), LeetCodeDataset",
@@ -196,6 +217,14 @@ HUMANEVAL = Format(
     '{"task_id": …, "prompt": …, "canonical_solution": …, "entry_point": …, "test": …}',
     _humaneval,
     foreign=("base_input", "plus_input", "declaration", "buggy_solution", "complete_prompt", "reward_model"),
+)
+HUMANEVAL_X = Format(
+    "humaneval-x",
+    "HumanEval-X (Python)",
+    ("task_id", "prompt", "declaration", "canonical_solution", "test"),
+    '{"task_id": "Python/0", "prompt": …, "declaration": …, "canonical_solution": …, "test": …}',
+    _humaneval_x,
+    foreign=("entry_point", "buggy_solution"),
 )
 HUMANEVALPACK = Format(
     "humanevalpack",
