@@ -206,6 +206,13 @@ def test_nearest_ids_are_named(written):
     assert "Suite/1" in str(caught.value.remedy)
 
 
+def test_predictions_for_swe_bench_are_sent_to_its_harness(written):
+    with pytest.raises(ProblemError, match="'task_id' is missing; this row has: instance_id") as caught:
+        read(written({"instance_id": "a__a-1", "model_name_or_path": "m", "model_patch": "diff --git"}))
+    said = str(caught.value.remedy)
+    assert "swebench.harness.run_evaluation" in said and "greenward eval MODEL --suite ROWS" in said
+
+
 def test_a_missing_file_and_an_unknown_folder_are_refused(tmp_path):
     with pytest.raises(ProblemError, match="no such file"):
         read(tmp_path / "nowhere.jsonl")

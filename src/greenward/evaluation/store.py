@@ -165,6 +165,11 @@ _EXAMPLE = (
     '{"task_id": …, "completion": …}, {"task_id": …, "solution": …} or {"question_id": …, "code_list": […]}'
 )
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
+_OF_PATCHES = (
+    "These are predictions for SWE-bench, which its own harness judges: `python -m "
+    "swebench.harness.run_evaluation --predictions_path FILE`. `greenward eval MODEL --suite ROWS` lets a model "
+    "repair the repositories of SWE-bench's rows, and judges that (docs/agents.md)."
+)
 
 
 def demand_samples(path: Path) -> None:
@@ -228,7 +233,7 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
     for row in _rows(path):
         field = "task_id" if "task_id" in row.values else "question_id"
         if field not in row.values:
-            raise row.missing("task_id", remedy=_REMEDY)
+            raise row.missing("task_id", remedy=_OF_PATCHES if "model_patch" in row.values else _REMEDY)
         try:
             problem = problems.by_id(row.text(field))
         except BadRow:
