@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
-from datetime import datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
@@ -144,6 +144,82 @@ def test_subclasses_are_reduced_by_their_base_and_not_by_their_own_methods(value
     back = decode(encode(value))
     assert type(back) is type(reduced)
     assert back == reduced
+
+
+def own(value, held=lambda one: one):
+    """The same value in a subclass of its type of which every method, but for those that make it, raises."""
+    base = type(value)
+
+    def refuse(*_, **__):
+        raise AssertionError("a method of the object took part")
+
+    making = ("__new__", "__init__", "__init_subclass__", "__class__", "__del__", "__delattr__", "__setattr__")
+    methods = [name for name in dir(base) if callable(getattr(base, name)) and name not in making]
+    kind = type("Own", (base,), dict.fromkeys(methods, refuse) | {"__class__": property(refuse)})
+    match value:
+        case date() | time() | timedelta():
+            return kind(*value.__reduce__()[1])
+        case dict():
+            made = kind()
+            for key, one in value.items():
+                dict.__setitem__(made, held(key), held(one))
+            return made
+        case list() | tuple() | set() | frozenset() | deque():
+            return kind([held(one) for one in value])
+    return kind(value)
+
+
+OF_ONE_TYPE = (
+    7, -(2**70), 1.5, math.inf, "text", b"ab", 1 + 2j, bytearray(b"ab"), date(2024, 2, 3), time(4, 5),
+    datetime(2024, 2, 3, 4), timedelta(1, 2), Decimal("1.50"), [1, "b"], (1, "b"), deque([1, "b"]), {"a": 1},
+    {1, "b"}, frozenset({1, "b"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", OF_ONE_TYPE, ids=lambda value: type(value).__name__)
+def test_a_subclass_becomes_its_base_without_any_method_of_its_own(value):
+    assert typed(decode(encode(own(value)))) == typed(value)
+    assert typed(decode(encode([own(value), (own(value),)]))) == typed([value, (value,)])
+
+
+class Element(int):
+    """Can be held by a set; says when it is asked to compare or hash itself."""
+
+    asked = 0
+
+    def __hash__(self):
+        Element.asked += 1
+        return int.__hash__(self)
+
+    def __eq__(self, other):
+        Element.asked += 1
+        return int.__eq__(self, other)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, dict, Counter, OrderedDict, defaultdict, list, tuple, deque])
+def test_what_a_container_holds_is_neither_hashed_nor_compared(kind):
+    class Own(kind):
+        pass
+
+    for container in (kind, Own):
+        value = container()
+        elements = [Element(3), Element(1), Element(2)]
+        match value:
+            case dict():
+                for element in elements:
+                    value[element] = element
+                value.pop(elements.pop())
+            case set():
+                value.update(elements)
+                value.remove(elements.pop())
+            case _:
+                value = container(elements)
+        Element.asked = 0
+        text = encode(value)
+        assert Element.asked == 0
+        expected = {int(one): int(one) for one in elements} if isinstance(value, dict) else map(int, elements)
+        base = next(one for one in (dict, set, frozenset, list, tuple, deque) if isinstance(value, one))
+        assert typed(decode(text)) == typed(base(expected))
 
 
 tags = st.sampled_from(sorted(_FLAT))

@@ -134,6 +134,36 @@ def test_the_view_of_the_machine_is_the_interpreter_and_an_empty_folder():
         assert run(executor, code).results[0].value == ["/answer", [], False, False, True, False, 65534]
 
 
+@pytest.mark.skipif(Layer.SECCOMP not in HERE.layers, reason="this kernel offers no seccomp filters")
+@pytest.mark.filterwarnings("ignore:.*isolation level")
+@pytest.mark.parametrize("left_out", [(), (Layer.LANDLOCK,), (Layer.LANDLOCK, Layer.NAMESPACES)], ids=str)
+def test_an_answer_sends_signals_to_nobody_but_itself(left_out):
+    """Seccomp alone sees to it: not each kernel's Landlock keeps signals inside."""
+    code = dedent(
+        """
+        import os
+        def f(outside):
+            met = []
+            for send in (
+                lambda: os.kill(os.getppid(), 0), lambda: os.kill(os.getpid() - 1, 0), lambda: os.kill(0, 0),
+                lambda: os.kill(-1, 0), lambda: os.killpg(os.getpgrp(), 0), lambda: os.kill(outside, 0),
+                lambda: os.kill(os.getpid(), 0),
+            ):
+                try:
+                    send()
+                except OSError as error:
+                    met.append(type(error).__name__)
+                else:
+                    met.append("sent")
+            return met
+        """
+    )
+    with LocalExecutor(2, require=Level.C, layers=ALL_LAYERS - set(left_out)) as executor:
+        ((_, result),) = executor.run([Job(code, "f", (Call((os.getpid(),)),))])
+    assert Layer.SECCOMP.value in result.layers
+    assert result.results[0].value == ["PermissionError"] * 6 + ["sent"]
+
+
 def test_a_package_that_is_not_there_is_refused_by_name():
     with pytest.raises(SandboxError, match="no_such_package"):
         LocalExecutor(1, packages=["no_such_package"])

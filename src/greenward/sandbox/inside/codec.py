@@ -125,8 +125,8 @@ def _to_json(value: Any, depth: int) -> Any:
     depth -= 1
     if kind is list:
         return _all_to_json(value, depth)
-    if kind is dict:
-        return {"dict": [_all_to_json(entry, depth) for entry in value.items()]}
+    if issubclass(kind, dict):
+        return {"dict": [_all_to_json(entry, depth) for entry in _items(value)]}
     if kind is tuple or kind is set or kind is frozenset:
         return {kind.__name__: _all_to_json(value, depth)}
     if kind is bytes:
@@ -157,17 +157,16 @@ def _all_to_json(values: Any, depth: int) -> list[Any]:
 
 
 _real, _imag = complex.real.__get__, complex.imag.__get__
+_items, _iterate_set, _iterate_frozenset = dict.items, set.__iter__, frozenset.__iter__
 
-# How an instance of a subclass becomes one of its built-in base.
+# How an instance of a subclass becomes one of its built-in base. Those of dicts and sets do not: made anew,
+# they would ask what they hold for its hash, by a method that the answer may have defined.
 _REDUCTIONS: list[tuple[type, Callable[[Any], Any]]] = [
     (int, int.__index__),
     (float, float.__float__),
     (str, str.__str__),
     (list, lambda value: list(list.__iter__(value))),
     (tuple, lambda value: tuple(tuple.__iter__(value))),
-    (dict, lambda value: dict(dict.items(value))),
-    (set, lambda value: set(set.__iter__(value))),
-    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
     (bytes, lambda value: bytes.__getitem__(value, slice(None))),
     (complex, lambda value: complex(_real(value), _imag(value))),
 ]
@@ -255,8 +254,11 @@ def _bounded_decimal(text: str) -> Decimal:
     raise PlainDataError(f"a Decimal of more than {MAX_DIGITS} digits is not plain data")
 
 
-# How values of the standard library are taken apart. A subclass before its base: a datetime is a date.
+# How subclasses of sets and values of the standard library are taken apart. A subclass before its base: a
+# datetime is a date.
 _STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "set": (set, lambda value: list(_iterate_set(value))),
+    "frozenset": (frozenset, lambda value: list(_iterate_frozenset(value))),
     "datetime": (datetime, _iso_text(datetime)),
     "date": (date, date.isoformat),
     "time": (time, _iso_text(time)),
