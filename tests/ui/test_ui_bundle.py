@@ -21,6 +21,7 @@ from made_runs import HOSTILE, write_hostile, write_run
 
 from greenward.cli.main import cli
 from greenward.common.errors import RunError
+from greenward.ui import comparing
 
 ODD_NAME = "a/series?b&first=3#c+d %20"  # of a problem
 
@@ -55,6 +56,22 @@ def bundle(tmp_path_factory):
     yield folder, out, f"http://127.0.0.1:{host.server_address[1]}/pages/", answers
     host.shutdown()
     host.server_close()
+
+
+def test_each_page_of_a_run_is_made_once(tmp_path, monkeypatch):
+    server = pytest.importorskip("greenward.ui.server", reason="the extra `ui` is not installed")
+    answers = write_run(tmp_path / "runs" / "one", 20, seed=0)
+    made = []
+
+    def noted(name, make):
+        return lambda pages, place, *asked: made.append((name, *asked)) or make(pages, place, *asked)
+
+    for name in ("group", "problem"):
+        monkeypatch.setattr(comparing, name, noted(name, getattr(comparing, name)))
+    server.write_pages([tmp_path / "runs"], tmp_path / "pages")
+    assert len(made) == len(set(made))
+    problems = {asked[0] for name, *asked in made if name == "problem"}
+    assert problems == {row["problem"] for _, row in answers}
 
 
 @pytest.fixture

@@ -231,13 +231,13 @@ def _kept_answers(pages: Pages, place: Place, base: str) -> Iterator[tuple[str, 
         yield f"{base}/rollouts?{selection}", found
         for row in found["rows"][: MAX_DETAILS - len(shown)]:
             shown.setdefault((row["step"], row["row"]), row)
-    for (step, number), row in shown.items():
-        task, group = row["task"], row["group"]
+    for step, number in shown:
         yield from _kept(f"{base}/rollouts/{step}/{number}", pages.answer, place, step, number)
         yield from _kept(f"{base}/tokens?step={step}&row={number}", tokens_of, place, step, number)
-        yield from _kept(
-            f"{base}/group?step={step}&group={_part(group)}", comparing.group, pages, place, step, group
-        )
+    for step, group in dict.fromkeys((row["step"], row["group"]) for row in shown.values()):
+        address = f"{base}/group?step={step}&group={_part(group)}"
+        yield from _kept(address, comparing.group, pages, place, step, group)
+    for task in dict.fromkeys(row["task"] for row in shown.values()):
         yield from _kept(f"{base}/problem?task={_part(task)}", comparing.problem, pages, place, task)
 
 
