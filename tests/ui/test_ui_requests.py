@@ -471,6 +471,36 @@ def test_files_that_no_run_writes_leave_every_answer_valid_json(tmp_path):
         pages.verdicts.close()
 
 
+def test_a_file_that_is_deleted_while_it_is_read_takes_its_own_answers_only(tmp_path, monkeypatch):
+    kept = write_run(tmp_path / "runs" / "one", 20, seed=0)
+    file = tmp_path / "runs" / "one" / "rollouts" / "step_000010.jsonl"
+    content, rows = file.read_bytes(), [row for step, row in kept if step == 10]
+    testclient = pytest.importorskip("starlette.testclient")
+    app, pages = make_app([tmp_path / "runs"], cache=None)
+    client = testclient.TestClient(app, base_url="http://127.0.0.1")
+    answers = pages.store.answers
+
+    def deleted_after(place):
+        file.write_bytes(content)
+        found = answers(place)
+        file.unlink()
+        return found
+
+    monkeypatch.setattr(pages.store, "answers", deleted_after)
+    base = "/api/v1/runs/one"
+    try:
+        one = client.get(f"{base}/rollouts/10/0")
+        assert one.status_code == 404 and "cut or deleted" in one.text
+        group = client.get(f"{base}/group?step=10&group={rows[0]['group']}")
+        assert group.status_code == 422 and "There is no such group" in group.text
+        for path in ("rollouts", "rollouts?text=solve", "problem?task=families/task_0"):
+            assert client.get(f"{base}/{path}").status_code == 200
+        lines = client.get(f"{base}/rollouts.jsonl").text.splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [step for step, _ in kept if step != 10]
+    finally:
+        pages.close()
+
+
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "large"])
 def test_an_answer_is_shown_without_a_prompt_that_cannot_be_read(tmp_path, kind):
     run, secret = tmp_path / "runs" / "run", tmp_path / "secret.jsonl"

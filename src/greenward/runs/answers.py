@@ -387,8 +387,9 @@ def read_rows_at(
     """(place, row) of the answers at these places of the columns, read from the run at `path`.
 
     Each file is opened once if the places are sorted. No link may lead out of `within`, which is the run
-    unless it is given. A row that is no longer where it was is left out, and so is one that cannot hold all
-    `texts` in any case: most of those are told from their bytes (`holds_text` decides).
+    unless it is given. A row that is no longer where it was is left out, also where its file is gone, and so
+    is one that cannot hold all `texts` in any case: most of those are told from their bytes (`holds_text`
+    decides).
     """
     wanted = wanted_bytes(texts)
     chosen = np.asarray(places, np.int64)
@@ -396,7 +397,11 @@ def read_rows_at(
         if not len(members):
             continue
         file = path / ROLLOUTS / f"{step_name(int(columns.steps[members[0]]))}.jsonl"
-        with reading(file), open_file(file, MAX_LOG_BYTES, within=within or path) as opened:
+        with (
+            reading(file),
+            suppress(FileNotFoundError),
+            open_file(file, MAX_LOG_BYTES, within=within or path) as opened,
+        ):
             for place, line in lines_at(
                 opened, members, columns.offsets[members], columns.sizes[members], wanted
             ):

@@ -11,6 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,7 +112,8 @@ class Prompts:
     ) -> Iterator[tuple[int, str]]:
         """(key, prompt) of those of the keys that are known, in the order of the file.
 
-        Those that cannot hold all `texts` in any case may be left out. Raises `RunError` as `update` does.
+        Those that cannot hold all `texts` in any case may be left out, and all where the file is gone. Raises
+        `RunError` as `update` does.
         """
         every, offsets, sizes = self.table
         if not len(every):
@@ -124,7 +126,11 @@ class Prompts:
         places = np.sort(order[last[(last >= 0) & (in_order[last] == keys)]])
         wanted = wanted_bytes(texts)
         file = path / PROMPTS
-        with reading(file), open_file(file, MAX_LOG_BYTES, within=within) as opened:
+        with (
+            reading(file),
+            suppress(FileNotFoundError),
+            open_file(file, MAX_LOG_BYTES, within=within) as opened,
+        ):
             for begin in range(0, len(places), 1000):
                 block = places[begin : begin + 1000]
                 for place, line in lines_at(opened, block, offsets[block], sizes[block], wanted):

@@ -180,9 +180,9 @@ def group(pages: Pages, place: Place, step: int, name: str) -> dict[str, Any]:
     columns = found.columns
     number = columns.codes["group"].get(name)
     places = np.flatnonzero((columns.steps == step) & (columns.names["group"] == number))
-    if number is None or not len(places):
-        raise RunError("There is no such group, or its answers are still being read.")
     contents = dict(found.read(places[:64]))
+    if number is None or not contents:
+        raise RunError("There is no such group, or its answers are still being read.")
     rewards = columns.numbers["reward"][places]
     order = places[np.argsort(-np.nan_to_num(rewards, nan=-np.inf), kind="stable")]
     best = str(contents.get(int(order[0]), {}).get("answer", ""))

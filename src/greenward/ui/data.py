@@ -397,7 +397,8 @@ class Pages:
             block = ordered[begin : begin + 256]
             contents = dict(found.read(np.sort(block)))
             for one in map(int, block):
-                row = contents.get(one, {})
+                if (row := contents.get(one)) is None:  # its file was cut or deleted
+                    continue
                 if form == "csv":
                     shown = listed(columns, one, row)
                     numbers = (shown_number(columns.numbers[name][one]) for name in own)
@@ -467,7 +468,9 @@ class Pages:
                 raise RunError(f"The answers of this run are being read: {found.share:.0%} so far.")
             return None
         at = int(places[0])
-        content = next((one for _, one in found.read([at])), {})
+        content = next((one for _, one in found.read([at])), None)
+        if content is None:
+            return None
         answer = str(content.get("answer", ""))
         turns = found_turns if isinstance(found_turns := content.get("transcript"), list) else []
         numbers, _ = group_numbers(columns)
