@@ -31,8 +31,7 @@ MBXP = {
 }
 HUMANEVAL_X = {
     "task_id": "Python/900",
-    "prompt": "def twice(x):\n    return 2 * x\n\n\ndef double_all(xs):\n"
-    '    """ Double each. """\n',
+    "prompt": 'def twice(x):\n    return 2 * x\n\n\ndef double_all(xs):\n    """ Double each. """\n',
     "declaration": "def twice(x):\n    return 2 * x\n\n\ndef double_all(xs):\n",
     "canonical_solution": "    return [twice(x) for x in xs]\n",
     "test": "\n\nMETADATA = {}\n\n\ndef check(double_all):\n    assert double_all([1, 2]) == [twice(1), 4]\n"

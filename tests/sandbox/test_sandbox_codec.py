@@ -153,7 +153,15 @@ def own(value, held=lambda one: one):
     def refuse(*_, **__):
         raise AssertionError("a method of the object took part")
 
-    making = ("__new__", "__init__", "__init_subclass__", "__class__", "__del__", "__delattr__", "__setattr__")
+    making = (
+        "__new__",
+        "__init__",
+        "__init_subclass__",
+        "__class__",
+        "__del__",
+        "__delattr__",
+        "__setattr__",
+    )
     methods = [name for name in dir(base) if callable(getattr(base, name)) and name not in making]
     kind = type("Own", (base,), dict.fromkeys(methods, refuse) | {"__class__": property(refuse)})
     match value:
@@ -196,7 +204,9 @@ class Element(int):
         return int.__eq__(self, other)
 
 
-@pytest.mark.parametrize("kind", [set, frozenset, dict, Counter, OrderedDict, defaultdict, list, tuple, deque])
+@pytest.mark.parametrize(
+    "kind", [set, frozenset, dict, Counter, OrderedDict, defaultdict, list, tuple, deque]
+)
 def test_what_a_container_holds_is_neither_hashed_nor_compared(kind):
     class Own(kind):
         pass

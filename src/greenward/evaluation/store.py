@@ -167,8 +167,8 @@ _EXAMPLE = (
 _REMEDY = f"Expected one line each of {_EXAMPLE}."
 _OF_PATCHES = (
     "These are predictions for SWE-bench, which its own harness judges: `python -m "
-    "swebench.harness.run_evaluation --predictions_path FILE`. `greenward eval MODEL --suite ROWS` lets a model "
-    "repair the repositories of SWE-bench's rows, and judges that (docs/agents.md)."
+    "swebench.harness.run_evaluation --predictions_path FILE`. `greenward eval MODEL --suite ROWS` lets a "
+    "model repair the repositories of SWE-bench's rows, and judges that (docs/agents.md)."
 )
 
 

@@ -360,7 +360,8 @@ def formats() -> tuple[Format, ...]:
     of_tasks = [one for place in FORMATS for one in load(place)]
     return (
         EVALPLUS, HUMANEVALPACK, HUMANEVAL_X, MULTIPL_E, HUMANEVAL, MBPP, BIGCODEBENCH, KODCODE, ACECODE,
-        LIVECODEBENCH, APPS, CODE_CONTESTS, DEEPCODER, OPEN_R1, CODEFORCES, VERL, SWE_BENCH, *of_tasks, SIMPLE_JSON,
+        LIVECODEBENCH, APPS, CODE_CONTESTS, DEEPCODER, OPEN_R1, CODEFORCES, VERL, SWE_BENCH, *of_tasks,
+        SIMPLE_JSON,
     )  # fmt: skip
 
 
