@@ -1126,4 +1126,6 @@ def label_tasks() -> list[Task]:
 ALL_WAYS = ways()
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from entry import run_main
+
+    run_main(main)

@@ -83,4 +83,6 @@ def prints(program: str, text: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -75,4 +75,6 @@ def train(run: Path, seed: int, episodes: int, overrides: tuple[str, ...]) -> No
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

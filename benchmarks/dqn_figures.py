@@ -126,4 +126,6 @@ def cartpole_block(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -119,4 +119,6 @@ def cpu_seconds(act: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

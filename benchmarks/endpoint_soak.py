@@ -129,4 +129,6 @@ def misplaced(folder: Path, server: OpenAIServer, summary: dict[str, Any], answe
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

@@ -259,4 +259,6 @@ def middle(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -250,4 +250,6 @@ def show(
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

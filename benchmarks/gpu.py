@@ -338,4 +338,6 @@ def forward_flops(
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -148,4 +148,6 @@ def say(reached: bool, target: str, found: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

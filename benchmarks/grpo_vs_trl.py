@@ -373,4 +373,6 @@ WORKERS = {"greenward": run_greenward, "trl": run_trl, "limit": run_limit}
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -320,4 +320,6 @@ def _shown(seconds: float | None) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from entry import run_main
+
+    run_main(main)

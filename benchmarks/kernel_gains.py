@@ -202,4 +202,6 @@ def products(rows: int, scored: int, dtype: torch.dtype, *, backward: bool) -> f
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -113,9 +113,15 @@ def learning() -> None:
             print(f"| {seed} | {arm} | {sum(rates[:5]) / 5:.1%} | {sum(rates[-5:]) / 5:.1%} |", flush=True)
 
 
-if __name__ == "__main__":
+def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[2:]:
         measure_memory(sys.argv[2], sys.argv[3], "lora" in sys.argv)
     else:
         {"memory": memory, "sampling": sampling, "learning": learning}[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    from entry import run_main
+
+    run_main(main)

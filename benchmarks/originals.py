@@ -629,4 +629,6 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

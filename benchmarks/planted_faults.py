@@ -275,4 +275,6 @@ def verdict(outcomes: Sequence[Outcome], missing: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

@@ -516,4 +516,6 @@ def curves(record: Mapping[str, Any]) -> Chart:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

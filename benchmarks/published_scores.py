@@ -126,4 +126,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -237,4 +237,6 @@ def _share(count: int, total: int) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from entry import run_main
+
+    run_main(main)

@@ -197,4 +197,6 @@ def table(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -466,4 +466,6 @@ def run_limit(arguments: argparse.Namespace, cases: list[Case]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

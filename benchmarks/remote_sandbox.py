@@ -196,4 +196,6 @@ def cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -79,4 +79,6 @@ def audited(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

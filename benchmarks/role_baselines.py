@@ -374,4 +374,6 @@ def over_seeds(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -195,4 +195,6 @@ def run_worker(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

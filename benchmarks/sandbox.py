@@ -304,4 +304,6 @@ def show(values: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -221,4 +221,6 @@ def _memory_mb() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

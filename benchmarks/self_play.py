@@ -310,4 +310,6 @@ def show(values: Sequence[float], form: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -68,4 +68,6 @@ def start(mdp: TokenMDP, number: int) -> Writing:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
 
@@ -62,4 +61,6 @@ def problems_of(source: str) -> ProblemSet:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

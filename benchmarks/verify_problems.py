@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-import sys
 import time
 from collections import Counter
 
@@ -96,4 +95,6 @@ def as_expected(verdict: Verdict, must_pass: bool) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

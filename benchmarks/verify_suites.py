@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
@@ -106,4 +105,6 @@ def describe(verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from entry import run_main
+
+    run_main(main)

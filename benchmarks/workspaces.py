@@ -134,4 +134,6 @@ def state(executor: LocalExecutor) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    from entry import run_main
+
+    run_main(main)

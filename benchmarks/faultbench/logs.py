@@ -178,4 +178,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from benchmarks.entry import run_main
+
+    run_main(main)
