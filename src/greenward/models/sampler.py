@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import time
 import warnings
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -324,6 +324,29 @@ class Sampler(RolloutEngine):
                 self.on_tokens(tokens)
 
 
+class Beginnings:
+    """Finds the longest beginning that a text shares with one before it."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[bytes, int]] = []  # in the order of the texts, with their numbers
+
+    def add(self, token_ids: Sequence[int] | np.ndarray) -> tuple[int, int]:
+        """The number, from 0, of an earlier text that begins most like this one, and in how many tokens."""
+        text = np.asarray(token_ids).astype(">i8").tobytes()
+        place = bisect(self._known, (text, len(self._known)))
+        near = self._known[max(0, place - 1) : place + 1]  # none begins more like it than one of these
+        self._known.insert(place, (text, len(self._known)))
+        most, number = max(((_common_tokens(text, other), n) for other, n in near), default=(0, 0))
+        return number, most
+
+
+def _common_tokens(one: bytes, other: bytes) -> int:
+    """How many tokens two texts, of 8 bytes each, begin with alike."""
+    length = min(len(one), len(other)) // 8
+    differ = np.frombuffer(one, np.int64, length) != np.frombuffer(other, np.int64, length)
+    return int(differ.argmax()) if differ.any() else length
+
+
 class _Waiting:
     """Prompts with the numbers of their samples that wait for a place, the longest prompts first.
 
@@ -349,16 +372,14 @@ class _Waiting:
     def take(self, places: int) -> list[tuple[int, range]]:
         """The next ones, as far as there are places, in the order of `bucket_groups`."""
         taken: list[tuple[int, range]] = []
-        total = 0
-        numbers: dict[tuple[int, int], int] = {}  # of a beginning, by that without its last token, and this
+        total = distinct = 0
+        beginnings = Beginnings()
         while self._pieces and len(self._pieces[0][1]) <= places:
             if self._tokens is not None:
                 prompt = self._prompts[self._pieces[0][0]]
                 total += len(prompt)
-                number = 0
-                for token_id in prompt:
-                    number = numbers.setdefault((number, token_id), len(numbers) + 1)
-                if taken and (len(numbers) > self._tokens or total > _MOST_SHARING * self._tokens):
+                distinct += len(prompt) - beginnings.add(prompt)[1]
+                if taken and (distinct > self._tokens or total > _MOST_SHARING * self._tokens):
                     break
             taken.append(self._pieces.popleft())
             places -= len(taken[-1][1])
@@ -617,12 +638,10 @@ class SharedBeginnings:
         starts = np.concatenate([bucket.prompts.row_starts() for bucket in batch.buckets]).tolist()
         lengths = np.concatenate([bucket.prompts.lengths for bucket in batch.buckets]).tolist()
         rows = [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]
-        # In the order of their texts, none begins more like an earlier prompt than like the one before.
-        rows.sort(key=lambda row: ids_M[row].astype(">i8").tobytes())
-        first_M = np.arange(len(ids_M))
-        for one, other in itertools.pairwise(rows):
-            shared = _common_length(ids_M[one], ids_M[other])
-            first_M[other][:shared] = first_M[one][:shared]
+        first_M, beginnings = np.arange(len(ids_M)), Beginnings()
+        for row in rows:
+            number, shared = beginnings.add(ids_M[row])
+            first_M[row][:shared] = first_M[rows[number]][:shared]
         first_D, number_M = np.unique(first_M, return_inverse=True)
         device = batch.token_ids_M.device
         self.first_D, self.number_M = (torch.from_numpy(one).to(device) for one in (first_D, number_M))
@@ -635,13 +654,6 @@ class SharedBeginnings:
             return F.pad(attended_DF, (0, 0, 0, len(qkv_DXD) - len(attended_DF)))
 
         return attend_from
-
-
-def _common_length(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two texts begin with alike."""
-    length = min(len(one), len(other))
-    differ = one[:length] != other[:length]
-    return int(differ.argmax()) if differ.any() else length
 
 
 class FlexPrefill(FlexAttention, PrefillAttention):
