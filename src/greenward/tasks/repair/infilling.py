@@ -9,8 +9,8 @@ writes the line that it expects there (cloze-style repair: Xia and Zhang 2022, a
 - Lines that run at import count as run by every test and come last among equals, decorators and signatures
   as run by the tests that call the function, the lines of one statement as run together, and tests that are
   skipped or expected to fail not at all. Among equals, the line on which most expressions begin comes first,
-  and then the last one: in 40 programs of `benchmarks/fix.py` (QuixBugs and files of our own) the line to
-  change is tried after 1.4 others, at most 9, in the order of the file after 3.0.
+  and then the last one: in 40 of 41 programs of `benchmarks/fix.py` (without a model, with and without
+  `--quixbugs`) the line to change is tried after 1.4 others, at most 9.
 - Of a file that does not parse, the lines nearest to the error are tried; of one that cannot be imported,
   all in order.
 - At most 16 lines are tried, four at a time, then once more with a gap before the line, so that the model
