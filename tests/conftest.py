@@ -1,8 +1,9 @@
-"""Tiny published-style checkpoints made on the spot by transformers, and a trained tokenizer."""
+"""Tiny published-style checkpoints made on the spot by transformers, a trained tokenizer, and a browser."""
 
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -109,6 +110,19 @@ def kept_sandbox(sandboxes: Callable[..., LocalExecutor], monkeypatch: pytest.Mo
 
 
 DATA = Path(__file__).parents[1] / "../shared/data"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One for all tests of a process: a second one cannot be opened beside it."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
+    if (found := shutil.which("chromium") or shutil.which("google-chrome")) is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+    with api.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=found, args=flags)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

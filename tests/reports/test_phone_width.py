@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,6 @@ from greenward.reports.document import Charts, Paragraph, Table
 from greenward.reports.page import render_html
 from greenward.reports.recorded import report_of
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no browser")
 LEAST_TEXT = 8  # pixels of the smallest letters, which the page gives charts at any width
 
 MEASURE = """() => ({
@@ -32,24 +28,21 @@ MEASURE = """() => ({
 })"""
 
 
-@pytest.fixture(scope="module")
-def measure() -> Iterator[Callable[..., list[dict[str, Any]]]]:
+@pytest.fixture
+def measure(browser: Any) -> Callable[..., list[dict[str, Any]]]:
     """`measure(page, *widths)`: what a browser makes of the text of a page at each width."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-        def measured(page: str, *widths: int) -> list[dict[str, Any]]:
-            tab = browser.new_page()
-            tab.set_content(page)
-            found = []
-            for width in widths:
-                tab.set_viewport_size({"width": width, "height": 844})
-                found.append(tab.evaluate(MEASURE))
-            tab.close()
-            return found
+    def measured(page: str, *widths: int) -> list[dict[str, Any]]:
+        tab = browser.new_page()
+        tab.set_content(page)
+        found = []
+        for width in widths:
+            tab.set_viewport_size({"width": width, "height": 844})
+            found.append(tab.evaluate(MEASURE))
+        tab.close()
+        return found
 
-        yield measured
-        browser.close()
+    return measured
 
 
 def test_nothing_of_a_report_is_cut_at_any_width(study: Path, measure: Any) -> None:

@@ -1,4 +1,4 @@
-"""A folder of runs of all kinds, a server of it, and a browser."""
+"""A folder of runs of all kinds, a server of it, and its pages in a browser."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 from browsing import Watched
 from made_runs import Served, serving, write_hostile, write_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 AXE = "axe-core@4.14.1"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
 
 @pytest.fixture(scope="session")
@@ -41,17 +39,6 @@ def often_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("greenward.ui.catalog.SECONDS_BETWEEN_SCANS", 0.2)
     monkeypatch.setattr("greenward.ui.catalog.SECONDS_UNTIL_SHOWN", 0.1)
     monkeypatch.setattr("greenward.ui.logs.SECONDS_BETWEEN", 0.2)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
-    if not CHROMIUM:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    with api.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
