@@ -1259,7 +1259,10 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
     if signal != DURATION:
         told, frames = run.values[signal], _frames(run)
         if _FRAMES_PER_SECOND.fullmatch(signal):
-            told = np.divide(frames, told, out=np.full(len(told), np.nan), where=told > 0)
+            rates = told
+            told = np.divide(frames, rates, out=np.full(len(rates), np.nan), where=rates > 0)
+            if _goes_back(told, told / rates):
+                return rates, "frames"
         reach = max(1, len(frames) // _SPEED_PARTS)
         done, took = (np.full(len(frames), np.nan) for _ in range(2))
         done[reach:], took[reach:] = frames[reach:] - frames[:-reach], told[reach:] - told[:-reach]
@@ -1276,6 +1279,15 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
     elif LENGTH in run.values:
         tokens, unit = run.values[LENGTH], "tokens of a mean answer"
     return np.divide(tokens, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0), unit
+
+
+def _goes_back(seconds: Floats, rounding: Floats) -> bool:
+    """Whether times since the start go back again and again by more than their rounding, so that the speeds
+    from which they follow are of the moment, and no means since the start.
+    """
+    known = np.isfinite(seconds)
+    back = np.diff(seconds[known]) < -(rounding[known][1:] + rounding[known][:-1]) / 2
+    return bool(20 * back.sum() > len(back))
 
 
 def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -358,6 +358,7 @@ class Table:
         whole = _WholeRows()
         counted = dropped = 0
         self.set_aside: Counter[str] = Counter()
+        by_another: dict[str, array[int]] = {}  # places of the rows that count steps by another name
         rows, key, others, inner = _step_key(iter(rows), step_keys)
         self._counted_by = plain_key(key or "")
         for row in rows:
@@ -370,8 +371,12 @@ class Table:
             else:
                 step = _step_of(row.pop(key, None))
                 if not _is_step(step):
-                    self.set_aside[_why_no_step(row, key, others)] += 1
-                    continue
+                    another = _other_counter(row, step_keys)
+                    if another is None or not written:
+                        self.set_aside[_why_no_step(another, key)] += 1
+                        continue
+                    by_another.setdefault(another, array("q")).append(len(written))
+                    step = written[-1]
             label, kind = 0, tuple(row)
             if whole.take(kind, row, len(written)):
                 kinds.append(0)
@@ -417,6 +422,9 @@ class Table:
         self._labels = np.zeros(len(written), np.int64) if one else np.array(labels, np.int64)
         self._label_names = [""] if one else [*names]
         self.notes = [f"{inner or 'no row has a step'}; rows are counted"] if counted else []
+        for another, places in by_another.items():
+            self._join(np.array(places), another, key or "")
+        self._share_axis()
         if dropped:
             self.notes.append(
                 f"{dropped} value(s) whose name is longer than {MAX_NAME} characters, or beyond the first "
@@ -430,6 +438,81 @@ class Table:
                 f"{count} value(s) of {visible(name, 60)} are no numbers, such as {visible(cell, 40)!r}; "
                 "they were left out"
             )
+
+    def _join(self, places: Steps, another: str, key: str) -> None:
+        """Keep rows that count by `another` name at the steps of the rows before them, if they interleave."""
+        if len(distinct(self.steps[places])) >= _PLACES:
+            self.notes.append(
+                f"{len(places)} row(s) count steps by {visible(another, 60)}; each has the "
+                f"{visible(key, 60)} of the row before it"
+            )
+            return
+        self.set_aside[_why_no_step(another, key)] += len(places)
+        for name in [*self.columns]:
+            self._leave_out(name, places)
+
+    def _leave_out(self, name: str, places: Steps) -> None:
+        rows, numbers = self.columns[name]
+        kept = ~np.isin(rows, places)
+        self.columns[name] = rows[kept], numbers[kept]
+        if not kept.any():
+            del self.columns[name]
+
+    def _share_axis(self) -> None:
+        """Put values whose steps count something else, as episodes, on the axis of the fullest signal."""
+        moved = Counter[str]()
+        for name in [*self.columns] if len(self._label_names) == 1 else ():
+            self._take_one_counter(name)
+        for label, reference in enumerate(self._fullest()):
+            for name, (rows, _) in self.columns.items():
+                mine = rows[self._labels[rows] == label]
+                if (steps := self._on_axis(mine, reference)) is not None:
+                    self.steps[mine] = steps
+                    moved[name] += len(mine)
+        if moved:
+            more = f" and {len(moved) - _SHOWN_TEXTS} more" if len(moved) > _SHOWN_TEXTS else ""
+            names = ", ".join(visible(name, 60) for name in itertools.islice(moved, _SHOWN_TEXTS))
+            self.notes.append(
+                f"{moved.total()} value(s) count other steps than the rest ({names}{more}); each has the "
+                "step of the row before it"
+            )
+
+    def _take_one_counter(self, name: str) -> None:
+        """Of values that were logged by two counters in turn, take those of the one with more."""
+        rows, _ = self.columns[name]
+        higher = _higher(self.steps[rows])
+        more, fewer = rows[higher], np.delete(rows, higher)
+        if len(more) < len(fewer):
+            more, fewer = fewer, more
+        if (steps := self._on_axis(fewer, more)) is None:
+            return
+        self.steps[fewer] = steps
+        self._leave_out(name, fewer)
+        self.notes.append(
+            f"{visible(name, 60)} was logged by two counters; {len(fewer)} value(s) of the one with fewer "
+            "were left out"
+        )
+
+    def _on_axis(self, rows: Steps, reference: Steps) -> Steps | None:
+        """The steps of the reference rows before those of a series that counts something else; None for one
+        that counts the same, or was not written beside them.
+
+        Rows were written in the order of time. Where two series count the same, the step of a row of the one
+        lies between those of the rows of the other around it.
+        """
+        if np.array_equal(rows, reference):
+            return None
+        steps, axis = self.steps[rows], self.steps[reference]
+        if not (_is_in_order(steps) and _is_in_order(axis)):
+            return None
+        after = np.searchsorted(reference, rows).clip(max=len(axis) - 1)
+        before = (np.searchsorted(reference, rows, side="right") - 1).clip(min=0)
+        if len(distinct(before)) < max(_PLACES, len(rows) / _MANY):  # written one after the other
+            return None
+        slack = _NEAR * max(_distance(axis), _distance(steps))
+        low, high = np.sort((axis[before], axis[after]), axis=0)
+        apart = (steps < low - slack) | (steps > high + slack)
+        return axis[before] if 2 * apart.sum() > len(steps) else None
 
     def _numbered_runs(self, labels: array[int], names: dict[str, int]) -> tuple[array[int], dict[str, int]]:
         """The runs by a seed or another number that each of their rows has, in place of those given."""
@@ -550,11 +633,42 @@ class Table:
 _SHOWN_TEXTS = 4
 
 
-def _why_no_step(row: Row, key: str, others: Sequence[str]) -> str:
-    other = next((name for name in others if name != key and _is_step(_step_of(row.get(name)))), None)
-    if other is None:
+_PLACES = 3  # steps, from which on rows of two kinds alternate
+_NEAR = 3  # usual distances, within which steps are of one axis
+
+
+def _other_counter(row: Row, keys: Sequence[str]) -> str | None:
+    """The best of the names by which a row counts its step."""
+    found = [name for name, cell in row.items() if plain_key(name) in keys and _is_step(_step_of(cell))]
+    return min(found, key=lambda name: keys.index(plain_key(name)), default=None)
+
+
+def _why_no_step(another: str | None, key: str) -> str:
+    if another is None:
         return "they are without a step"
-    return f"they count steps by {visible(other, 60)}, the others by {visible(key, 60)}"
+    return f"they count steps by {visible(another, 60)}, the others by {visible(key, 60)}"
+
+
+def _higher(steps: Steps) -> Steps:
+    """The places of the higher one of two counters that take turns; all places where one counter counts."""
+    everything = np.arange(len(steps))
+    if len(steps) < _PLACES or _is_in_order(steps):
+        return everything
+    places, highest, lower = [], math.inf, int(steps[-2:].min())
+    for place, step in reversed([*enumerate(steps.tolist())]):  # at the end they lie apart
+        if step <= lower:
+            lower = step
+        elif step <= highest:
+            highest = step
+            places.append(place)
+        else:
+            return everything
+    return np.array(places[::-1], np.int64)
+
+
+def _is_in_order(steps: Steps) -> bool:
+    """Whether the steps of a series seldom go back."""
+    return len(steps) >= _PLACES and 20 * int((np.diff(steps) < 0).sum()) <= len(steps)
 
 
 def _of_row(row: Row, names: dict[str, int]) -> tuple[int, str]:
@@ -774,7 +888,8 @@ def _inner_loop(rows: Sequence[Row], key: str) -> int:
     starts = [0, *(place for place in range(1, len(steps)) if steps[place] < steps[place - 1])]
     length = starts[1] if len(starts) > 1 else 0
     passes = [of_step[start : start + length] for start in starts[:-1]]  # the last one may be cut off
-    is_regular = starts == [*range(0, len(steps), length or 1)]
+    name_runs = any(plain_key(name) in RUN_KEYS for name in (of_step[0] if of_step else ()))
+    is_regular = not name_runs and starts == [*range(0, len(steps), length or 1)]
     if not is_regular or length < 2 or len(passes) < max(_PASSES, length):
         return 0
     for name in of_step[0]:
