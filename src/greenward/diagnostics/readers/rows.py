@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, lines, open_file
 from greenward.common.parsing import parse_json_text
 
@@ -39,6 +40,10 @@ RUN_KEYS = frozenset({
 MISSING = frozenset({"", "-", "--", "none", "null", "na", "n/a", "<na>", "no log", "?"})
 
 Row = dict[str, Any]
+
+
+class NoLogError(DiagnosticsError):
+    """A file was read, and is something else than a log, whatever another format would take from it."""
 
 
 @dataclass
