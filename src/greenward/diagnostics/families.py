@@ -125,6 +125,11 @@ EPISODE_KEYS = COUNTS_OF_EPISODES | frozenset({
 _ANSWER_SHAPE = re.compile(
     r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|(?<!approx)_kl).*"
 )  # an agent has an entropy as well, and a KL of its updates
+# Elo's rating of a player, in lower case: "self-play/elo", "elo_rating", not "best_elo" or "opponent_elo".
+RATING = re.compile(
+    r"(?:(?:self[-_ ]?play|train(?:ing)?|agent|learner|policy|current|mean)[-_ /])*elo"
+    r"(?:[-_ /](?:rating|score|mean))?"
+)
 _EPISODE_SHAPE = re.compile(
     r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]?loss|"
     r".*(?:num_wins|\bwin[ _]?rate\b).*|"
@@ -147,7 +152,7 @@ def family_of(names: Collection[str], *, is_own: bool = False, counted_by: str =
         if all(any(map(re.compile(pattern).fullmatch, plain)) for pattern in one.evidence):
             return one
     has_reward = any(map(_REWARD_SHAPE.fullmatch, plain))
-    if any(map(_AGENT_SHAPE.fullmatch, plain)):
+    if any(map(_AGENT_SHAPE.fullmatch, plain)) or any(map(RATING.fullmatch, plain)):
         return _OF_AGENTS
     found = _UNKNOWN if has_reward or not any(map(_LOSS_SHAPE.fullmatch, plain)) else _SUPERVISED
     has_episodes = counted_by in EPISODE_KEYS or any(map(_EPISODE_SHAPE.fullmatch, plain))

@@ -20,6 +20,7 @@ import numpy as np
 from greenward.common.errors import DiagnosticsError
 from greenward.common.statistics import distinct, median
 from greenward.common.text import visible
+from greenward.diagnostics.families import RATING
 from greenward.diagnostics.readers.rows import (
     MAX_NAME,
     MISSING,
@@ -44,7 +45,7 @@ _THEIRS: Mapping[str, str] = {
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
     "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
-    "reward/overall reward/total rewards/total rm trueaveragereturn self_play/elo "
+    "reward/overall reward/total rewards/total rm trueaveragereturn "
     "environment/cumulative_reward policy/extrinsic_reward",
     "reward/std": "reward_std std_of_reward critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
@@ -131,6 +132,7 @@ _KEPT = re.compile(
 )
 _TERM = re.compile(r"(?:rewards|reward|env/all/reward)/(?:func_)?([^/]+)(?:/mean)?")
 _TERM_MEAN = re.compile(r"([\w.-]+_reward(?:_func(?:tion)?)?)_mean")  # mlx-lm-lora: accuracy_reward_func mean
+_OF_REWARD = frozenset({"reward/std", "reward/max", "reward/min"})  # none of those of a rating
 # Where no reward was logged, the share of episodes that ended well is what was learned.
 _RATES = re.compile(r"(?:.*/)?(?:avg_|mean_)?(?:win|success|correct)_?rate|(?:.*/)?success")
 # What people call the reward where they write the loop themselves: a noun, and words that say of what it is
@@ -150,6 +152,8 @@ _OF_MANY = frozenset({
 _OF_EPISODES = frozenset({"episode", "episodes", "episodic", "ep", "eps"})
 _WORD = re.compile(r"[a-z]+|\d+")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# Parts of names that may be those of a reward, where no name is known as one; a headless table has columns.
+_LIKELY = re.compile("|".join((*sorted(_NOUNS), "success", "win", "total", r"column \d")), re.IGNORECASE)
 _BY_WORDS = 1000  # ranks behind all names of the table
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
 _NO_SCORE = re.compile(
@@ -209,11 +213,13 @@ def renamed(
     for name, (ours, rank) in matches.items():
         if ours is not None and (ours not in best or rank < matches[best[ours]][1]):
             best[ours] = name
+    if RATING.fullmatch(best.get("reward/mean", "").strip().lower()):
+        best = {ours: name for ours, name in best.items() if ours not in _OF_REWARD}
     unknown = [name for name, (ours, _) in matches.items() if ours is None]
     found = {name: (name, 1.0, 0.0) for name in unknown}
     for name, (ours, _) in matches.items():
         if ours is not None:
-            chosen = best[ours] == name
+            chosen = best.get(ours) == name
             forms = _forms(name) if chosen and name not in mapping else ()
             scale, shift = next((_SCALES[form] for form in forms if form in _SCALES), (1.0, 0.0))
             found[name] = (ours if chosen else name), scale, shift
@@ -273,12 +279,19 @@ def is_known(name: str) -> bool:
     return _ours(name, {})[0] is not None
 
 
+def may_be_reward(name: str) -> bool:
+    """Whether a name that is not known may be that of a reward."""
+    return _LIKELY.search(name) is not None
+
+
 def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
     """(greenward's name, how good the match is: less is better); None: not recognised."""
     if name in mapping:
         return mapping[name], -2
     if name in _THEIRS or name in _COUNTERS:
         return name, -1
+    if RATING.fullmatch(name.strip().lower()):  # of games, whose rewards have a mean of 0
+        return "reward/mean", -0.5
     for place, form in enumerate(_forms(name)):
         if form in _OURS:
             ours, rank = _OURS[form]
