@@ -96,6 +96,10 @@ FAMILIES: tuple[Family, ...] = (
            r"clip_range|policy_gradient_loss", r"(time/)?(total_timesteps|iterations|fps)|n_updates|"
            r"value_loss|approx_kl"), dialect="sb3", window=100),
     Family("ML-Agents", "agent", (r"environment/cumulative reward|policy/extrinsic reward|std of reward",)),
+    Family("rl_games", "agent", (r"losses/a_loss", r"losses/c_loss")),
+    Family("skrl", "agent", (r"reward/total reward \(mean\)",)),
+    Family("Sample Factory", "agent", (r"avg episode reward", r"total num frames|samples")),
+    Family("d3rlpy", "agent", (r"time_algorithm_update",)),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
     Family("rllab, garage", "agent", (r"(evaluation/)?(averagediscountedreturn|numtrajs)",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),

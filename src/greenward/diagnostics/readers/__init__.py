@@ -12,12 +12,13 @@
 - Stable-Baselines3: `progress.csv`; the boxes that it prints.
 - RLlib: `result.json`, `progress.csv`; printed results and tables of trials.
 - ML-Agents: its TensorBoard files; printed output. `training_status.json` lists checkpoints and is no log.
+- d3rlpy: the folder of a run, with a CSV for each signal.
 - TensorBoard: `events.out.tfevents.*`; exported curves.
 - W&B: `run-*.wandb`; an exported CSV, also with a column for each run.
 - MLflow, Aim: `mlruns/`, or a CSV with a row for each value.
 - Trackio: `PROJECT.db`.
 - Printed text: mappings and JSON, boxes, Markdown tables, bars of tqdm, and lines or blocks of names and
-  numbers with a step, of minimind, rsl_rl, TF-Agents, CleanRL, Tianshou, Acme, RLinf, EasyR1,
+  numbers with a step, of minimind, rsl_rl, TF-Agents, CleanRL, Tianshou, Sample Factory, Acme, RLinf, EasyR1,
   NeMo RL, trlX, slime, DeepSpeed-Chat, nanoGPT, and the user's own loops.
 - Any other: JSON lines (flat, nested, or rows with name and value), JSON documents, CSV, TSV, parquet (`pip
   install pyarrow`).

@@ -27,7 +27,7 @@ from greenward.diagnostics.readers.rows import (
     plain_key,
     text_lines,
 )
-from greenward.diagnostics.readers.tables import CSV, HTML, NOTEBOOK, PARQUET, TABLE
+from greenward.diagnostics.readers.tables import CSV, HTML, NOTEBOOK, PARQUET, TABLE, is_d3rlpy
 from greenward.diagnostics.readers.trackers import (
     GREENWARD,
     HF_TRAINER,
@@ -339,6 +339,8 @@ def _run_of(path: Path, form: Format, folder: Path) -> str:
     place = path.parent if form.whole_folder else path
     if form is CSV and (curve := _CURVE.fullmatch(path.name)):
         place = path.with_name(curve[1])
+    if form is CSV and is_d3rlpy(path):
+        place = path.parent
     if form.inside:
         place = next(one.parent for one in path.parents if one.name == form.inside)
     if form is HF_TRAINER and place != folder and re.fullmatch(r"checkpoint-\d+", place.name):

@@ -46,34 +46,36 @@ _THEIRS: Mapping[str, str] = {
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
     "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
     "reward/overall reward/total rewards/total rm trueaveragereturn "
-    "environment/cumulative_reward policy/extrinsic_reward",
+    "environment/cumulative_reward policy/extrinsic_reward rewards/step rewards/frame rewards/iter "
+    "environment",
     "reward/std": "reward_std std_of_reward critic/score/std critic/rewards/std reward/all/std rewards/std "
     "total_rewards_std total_reward_std rewards_std",
     "pass_rate": "pass_rate accuracy acc env/all/correct critic/acc/mean train/accuracy solve_rate pass@1",
     "loss": "loss actor/loss policy_loss actor/pg_loss loss/mean train/loss training_loss avg_loss loss_pg "
     "pg_loss actor_loss act_loss loss/surrogate policy_gradient_loss surrogate_loss losses/policy_loss "
-    "train_loss pg",
+    "train_loss pg learner/policy_loss loss/policy_loss losses/a_loss",
     "entropy": "entropy actor/entropy entropy/mean losses/entropy loss/entropy mean_entropy_loss "
     "entropy/all/mean optim/entropy policy/entropy_avg entropy_mean actor/entropy_loss train/entropy_loss "
-    "entropy_loss objective/entropy policy_entropy policy/entropy loss/ent",
+    "entropy_loss objective/entropy policy_entropy policy/entropy loss/ent learner/entropy",
     "kl": "kl objective/kl actor/kl_loss critic/kl kl_policy_base kl_mean kl_divergence kl_to_ref "
     "actor/reward_kl_penalty kl_ref mean_kl kl_loss",
     "kl/coefficient": "kl_coef kl_coeff actor/reward_kl_penalty_coeff actor/kl_coef",
     "approx_kl": "approx_kl actor/ppo_kl ppo_kl policy/approxkl_avg train/approx_kl losses/approx_kl "
-    "approxkl",
+    "approxkl learner/mean_kl_loss learner/kl info/kl",
     "grad_norm": "grad_norm actor/grad_norm optim/grad_norm train/grad_norm gradient_norm actor_grad_norm "
-    "grad._norm",
+    "grad._norm learner/gradients_default_optimizer_global_norm learner/grad_gnorm",
     "learning_rate": "learning_rate lr actor/lr optim/lr actor_lr act_lr train/learning_rate "
-    "charts/learning_rate loss/learning_rate policy/learning_rate",
+    "charts/learning_rate loss/learning_rate policy/learning_rate learning/learning_rate info/last_lr "
+    "learner/default_optimizer_learning_rate learner/cur_lr",
     "clip/fraction": "clip_ratio/region_mean clip_ratio actor/pg_clipfrac clip_fraction "
     "policy/clipfrac_avg clip_frac ppo_clip_ratio train/clip_fraction losses/clipfrac clipfrac pg_clipfrac",
     "clip/low": "clip_ratio/low_mean actor/pg_clipfrac_lower",
     "clip/high": "clip_ratio/high_mean",
     "explained_variance": "critic/vf_explained_var explained_variance explained_var train/explained_variance "
-    "losses/explained_variance",
+    "losses/explained_variance learner/vf_explained_var",
     "value/loss": "critic/vf_loss critic_loss value_loss train/value_loss loss/value_avg "
     "losses/value_loss loss/value_function value_function_loss mean_value_function_loss train/critic_loss "
-    "vf_loss v_loss loss/vf cri_loss mean_value_loss cri",
+    "vf_loss v_loss loss/vf cri_loss mean_value_loss cri learner/vf_loss loss/value_loss losses/c_loss",
     "completion/mean_length": "completions/mean_length response_length/mean response_length "
     "completion_length env/all/ac_tokens_per_turn seq_len/all/mean num_total_tokens/mean mean_length "
     "avg_response_len response_len avg_len mean_response_length rollout/response_len/mean seq._length "
@@ -105,7 +107,8 @@ _THEIRS: Mapping[str, str] = {
     "gpu_memory_usage memory_usage",
     "perf/rss_mb": "perf/cpu_memory_used_gb rss_mb memory_usage_mb rss_gb cpu_memory_used",
     "reward/code_score": "code_score",
-    "time/step": "step_time perf/time_per_step timing_s/step time/total time/per_step train_step_time",
+    "time/step": "step_time perf/time_per_step timing_s/step time/total time/per_step train_step_time "
+    "time_this_iter_s",
 }
 # Names that do not tell their unit, while their values do: devices have more than 1 MiB, and under 1,024 GiB.
 IN_GIGABYTES_IF_SMALL = frozenset({
@@ -154,6 +157,8 @@ _WORD = re.compile(r"[a-z]+|\d+")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Parts of names that may be those of a reward, where no name is known as one; a headless table has columns.
 _LIKELY = re.compile("|".join((*sorted(_NOUNS), "success", "win", "total", r"column \d")), re.IGNORECASE)
+# RLlib's, of a policy: "learners/default_policy/vf_loss", "info/learner/default_policy/learner_stats/kl"
+_LEARNER = re.compile(r"(?:learners|info/learner)/[^/]+/(?:learner_stats/)?")
 _BY_WORDS = 1000  # ranks behind all names of the table
 _NO_TERMS = frozenset({"mean", "std", "max", "min", "all", "total"})
 _NO_SCORE = re.compile(
@@ -171,7 +176,9 @@ _NO_NEWS = re.compile(
     r"exploration_rate|clip_range(?:_vf)?|std|ent_coef(?:_loss)?|mean_ep_length|episode_length|"
     r"it/sec|trained_tokens|peak_mem|val_took|ep_?len_?mean|percentage|fps|elapsed_time|remaining_time|"
     r"train_speed\((?:iter/s|s/it)\)|total_steps|time|n/ep|n/st|epsilon|eps|beta|ep_len|episode_len(?:gth)?s?|"
-    r".*_value_estimate|is_training)"
+    r".*_value_estimate|is_training|(?:timers|config|fault_tolerance|env_runner_group)/.*|pid|done|timestamp|"
+    r"time_(?:total_s|since_restore|step|sample_batch|algorithm_update|environment_step|inference)|"
+    r"iterations_since_restore|(?:.*/)?num_(?:env|module|agent|training)_\w+)"
 )
 
 
@@ -271,7 +278,8 @@ def _forms(name: str) -> tuple[str, ...]:
     plain, words = (
         one.lower().replace(" / ", "/").replace(" ", "_").replace("-", "_") for one in (name.strip(), apart)
     )
-    return plain, plain.removeprefix("train/"), plain.removeprefix("training/"), words
+    of_learner = _LEARNER.sub("learner/", plain)
+    return plain, plain.removeprefix("train/"), plain.removeprefix("training/"), words, of_learner
 
 
 def is_known(name: str) -> bool:

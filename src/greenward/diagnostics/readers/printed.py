@@ -698,6 +698,14 @@ _LEAST_LISTED = 3
 _FIRST = re.compile(r"\W{0,3}([A-Za-z_]{1,20})\s?[:=#]?\s?\d")
 _LIST = re.compile(rf"(?<=[:=])\s?\[\s?({NUMBER}(?:,\s?{NUMBER}){{1,63}})\s?\]")  # of agents, or of answers
 
+# Sample Factory's, of policies: [(0, '12.3'), (1, '11.9')]
+_BY_POLICY = re.compile(rf"\[((?:\(\d{{1,4}}, '{NUMBER}'\)(?:, )?){{1,64}})\]")
+
+
+def _mean_by_policy(found: re.Match[str]) -> str:
+    numbers = [float(one) for one in found[1].split("'")[1::2]]
+    return f"{sum(numbers) / len(numbers):.9g}"
+
 
 def _mean_of_list(found: re.Match[str]) -> str:
     numbers = [float(one) for one in found[1].split(",")]
@@ -715,9 +723,14 @@ def _listed(text: str) -> Collection[str]:
     return names if (first and _names_step(first[1])) or sum(map(is_metric, names)) >= 2 else ()
 
 
+_NEW_BEST = re.compile(r"\bnew best\b", re.IGNORECASE)
+
+
 def _pairs(text: str) -> list[_Pair]:
-    """The names and their numbers in a line."""
+    """The names and their numbers in a line; none where it says that a value is the best one so far."""
     text = text[:_WORDS_AT]
+    if _NEW_BEST.search(text):
+        return []
     if stamp := _STAMP.match(text):
         text = text[stamp.end() :]
         if logger := _LOGGER.match(text):
@@ -730,7 +743,7 @@ def _pairs(text: str) -> list[_Pair]:
         return [] if value is None else [_Pair(name, value, False, True), *counted]
     text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
     if "[" in text:
-        text = _LIST.sub(_mean_of_list, text)
+        text = _LIST.sub(_mean_of_list, _BY_POLICY.sub(_mean_by_policy, text))
     if "(" in text:
         text = _WRAPPED.sub(r"\1", text)
     listed = _listed(text) if "," in text or "|" in text or ";" in text else ()

@@ -28,9 +28,9 @@ STEP_KEYS = (
     "current_steps", "current_step", "optimizer_step", "steps", "time/total_timesteps", "total_timesteps",
     "totaltimesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "num_env_steps_sampled",
     "timesteps", "timestep", "num_timesteps", "env_steps", "env_step", "totalenvinteracts",
-    "total_env_steps", "total_steps", "total/steps", "total_t", "frames", "frame", "num_episodes",
-    "global_episode", "total_episodes", "episode_num",
-    "time/episodes", "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
+    "total_env_steps", "total_num_frames", "total_steps", "total/steps", "total_t", "frames",
+    "frame", "num_episodes", "global_episode", "total_episodes", "episode_num", "time/episodes",
+    "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
     "generation", "iterations", "iter", "itr", "it", "updates", "batch", "epochs", "epoch",
 )  # fmt: skip
 # Names of cells that say which run a row is of.
