@@ -53,9 +53,10 @@ import numpy as np
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_DOCUMENT_BYTES, expects, read_file
 from greenward.common.text import visible
+from greenward.diagnostics.readers.alignment import Columns, RunRows, Table
 from greenward.diagnostics.readers.answers import find_rollouts, numbered
 from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs
-from greenward.diagnostics.readers.names import Columns, RunRows, Table, renamed, translated
+from greenward.diagnostics.readers.names import renamed, translated
 from greenward.diagnostics.readers.rows import Format, Log
 from greenward.diagnostics.signals import HELD_OUT, REWARD, RunSignals
 from greenward.runs.reading import WARM_START
