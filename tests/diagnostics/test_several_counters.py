@@ -54,6 +54,25 @@ def test_a_frequent_counter_hides_no_rows_with_the_reward(tmp_path, update, epis
     assert diagnose_run(tmp_path / "train.log").verdict == "healthy"
 
 
+@pytest.mark.parametrize("longest", [5, 40])
+@pytest.mark.parametrize(
+    ("step", "episode"),
+    [
+        ("step={step} loss={loss}", "Episode {number} finished, total reward={reward}, length={step}"),
+        ('{{"step": {step}, "loss": {loss}}}', '{{"episode": {number}, "reward": {reward}}}'),
+    ],
+)
+def test_steps_that_begin_anew_in_each_episode_are_rows_of_the_episodes(tmp_path, step, episode, longest):
+    lengths = np.random.default_rng(2).integers(3, longest + 1, EPISODES)
+    lines = []
+    for number, (length, reward) in enumerate(zip(lengths, RETURNS, strict=True), 1):
+        lines += [step.format(step=10 * i, loss=0.5) for i in range(1, length + 1)]
+        lines.append(episode.format(number=number, reward=reward, step=10 * length))
+    run = read(tmp_path, lines)
+    assert recorded(run, REWARD) == ([*range(1, EPISODES + 1)], RETURNS.tolist())
+    assert recorded(run, "loss")[0] == [*range(1, EPISODES)]  # those of the first are before any episode
+
+
 def test_rows_of_which_the_first_comes_late_are_read(tmp_path):
     lines = [f"steps={i}, eps=0.1" if i % 300 else f"Episode {i // 300}: score {i}.5" for i in range(1, 9000)]
     assert recorded(read(tmp_path, lines), REWARD)[1] == [i + 0.5 for i in range(300, 9000, 300)]

@@ -33,6 +33,7 @@ no step of its own:
 - Of several rows of one step the mean counts.
 - Rows marked as an evaluation (`"split": "eval"`, lines that begin with `Eval` or `Test`) are series
   `eval/…`, which stand for the reward where no reward of training was logged.
+- Where a counter begins again and another one rises once in each pass, as episodes do, that one counts.
 - Rows between the others that count something else (episodes beside steps of the environment) have the step
   of the row before them; so have values of a signal whose steps do not lie between those around them.
 - Rows without a step are set aside, and so are samples and settings printed between the rows of a trainer.

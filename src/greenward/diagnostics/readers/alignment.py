@@ -594,7 +594,23 @@ def _step_key(rows: Iterator[Row], keys: Sequence[str]) -> tuple[Iterator[Row], 
     if chosen and (length := _inner_loop(first, chosen)):
         inner = f"{visible(chosen, 60)} begins anew after every {length} rows"
         others, chosen = [], None
+    elif chosen:
+        chosen = _outer_counter(first, chosen, others) or chosen
     return itertools.chain(first, rows), chosen, others, inner
+
+
+def _outer_counter(rows: Sequence[Row], key: str, others: Sequence[str]) -> str | None:
+    """The counter of the passes of another one that begins anew in each, as steps do in each episode."""
+    inner = [step for row in rows if _is_step(step := _step_of(row.get(key)))]
+    passes = sum(now < was for was, now in itertools.pairwise(inner))
+    if passes < _PLACES:
+        return None
+    for name in others:
+        steps = [step for row in rows if _is_step(step := _step_of(row.get(name)))]
+        rises = all(was < now for was, now in itertools.pairwise(steps))
+        if name != key and rises and passes / 2 <= len(steps) <= passes + 2:
+            return name
+    return None
 
 
 def _inner_loop(rows: Sequence[Row], key: str) -> int:
