@@ -301,6 +301,20 @@ def test_several_runs_give_a_list_to_pick_from(tmp_path):
         read_run_signals(tmp_path, run_name="three")
 
 
+def test_of_several_runs_without_a_reward_that_is_said(tmp_path):
+    supervised = [{"step": row["step"], "loss": row["kl"]} for row in ROWS]
+    said = r"expect findings about the loss and the gradients only"
+    for rows, matches in ((supervised, True), (ROWS, False)):
+        written(tmp_path, "several.jsonl", jsonl(rows * 3))
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            written(tmp_path / name, "metrics.jsonl", jsonl(rows))
+        for path in (tmp_path / "several.jsonl", tmp_path):
+            with pytest.raises(DiagnosticsError, match=r"(?s)[23] runs.*Name one by --run") as error:
+                read_run_signals(path)
+            assert bool(re.search(said, str(error.value))) is matches
+
+
 def test_names_that_are_not_known_are_listed_and_can_be_mapped(tmp_path):
     path = written(tmp_path, "log.jsonl", jsonl({"step": i, "my_score": i} for i in range(3)))
     assert "my_score" in read_run_signals(path).notes[0]
@@ -852,6 +866,42 @@ def test_a_folder_is_read_by_its_log_whatever_lies_beside(tmp_path):
         read_run_signals(tmp_path / "sub")
     written(tmp_path, "stderr.txt", "Traceback: 3 things\n")
     written(tmp_path, "stdout.txt", "".join(f"{row}\n" for row in ROWS))
+    assert read_run_signals(tmp_path).reading == Reading(40)
+
+
+def checkpoints(count):
+    """What ML-Agents writes into `training_status.json` (mlagents/trainers/training_status.py)."""
+    found = [
+        {"steps": 499_000 * i, "file_path": f"results/a/Walker/Walker-{i}.onnx", "reward": 7.5 * i,
+         "creation_time": 1.7e9 + i, "auxillary_file_paths": [f"results/a/Walker/Walker-{i}.pt"]}
+        for i in range(1, count + 1)
+    ]  # fmt: skip
+    return {
+        "Walker": {"checkpoints": found, "final_checkpoint": found[-1], "elo": 1213.5},
+        "metadata": {"stats_format_version": "0.3.0", "mlagents_version": "0.30.0"},
+    }
+
+
+@pytest.mark.parametrize(
+    "document",
+    [checkpoints(5), checkpoints(40), [{"step": i, "path": f"{i}.pt", "loss": 0.5} for i in range(9)]],
+)
+def test_a_list_of_checkpoints_is_no_log(tmp_path, document):
+    for indent in (None, 4):
+        path = written(tmp_path, "training_status.json", json.dumps(document, indent=indent))
+        with pytest.raises(DiagnosticsError, match=r"lists checkpoints.*no log.*\n.*Name the log itself"):
+            read_run_signals(path)
+        with pytest.raises(DiagnosticsError, match="nor another log"):
+            read_run_signals(tmp_path)
+    written(tmp_path, "train.log", "".join(f"{row}\n" for row in ROWS[:3]))
+    assert read_run_signals(tmp_path).reading == Reading(3)
+
+
+def test_a_document_without_steps_is_no_second_run_beside_a_log(tmp_path):
+    scores = {"results": [{"task": name, "score": 0.5} for name in "abcde"]}
+    written(tmp_path, "scores.json", json.dumps(scores))
+    assert read_run_signals(tmp_path).reading == Reading(5)
+    written(tmp_path, "train.log", "".join(f"{row}\n" for row in ROWS))
     assert read_run_signals(tmp_path).reading == Reading(40)
 
 

@@ -100,8 +100,8 @@ def diagnose(
 
     RUN is a run directory, or the log of another trainer, as a file or a folder: trainer_state.json (TRL,
     transformers), verl, OpenRLHF, prime-rl, Tinker cookbook, TensorBoard, W&B, Trackio, MLflow, Aim, SB3,
-    RLlib, JSON lines, tables, notebooks, printed output; - reads what is pasted. Exit code: 0 healthy, 1
-    findings at or above --fail-on, 2 an error or too little data to tell.
+    RLlib, ML-Agents, JSON lines, tables, notebooks, printed output; - reads what is pasted. Exit code: 0
+    healthy, 1 findings at or above --fail-on, 2 an error or too little data to tell.
 
     \b
     greenward diagnose runs/one

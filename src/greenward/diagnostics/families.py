@@ -96,6 +96,10 @@ FAMILIES: tuple[Family, ...] = (
            r"clip_range|policy_gradient_loss", r"(time/)?(total_timesteps|iterations|fps)|n_updates|"
            r"value_loss|approx_kl"), dialect="sb3", window=100),
     Family("ML-Agents", "agent", (r"environment/cumulative reward|policy/extrinsic reward|std of reward",)),
+    Family("rl_games", "agent", (r"losses/a_loss", r"losses/c_loss")),
+    Family("skrl", "agent", (r"reward/total reward \(mean\)",)),
+    Family("Sample Factory", "agent", (r"avg episode reward", r"total num frames|samples")),
+    Family("d3rlpy", "agent", (r"time_algorithm_update",)),
     Family("CleanRL", "agent", (r"charts/(episodic_return|episodic_length|sps|learning_rate)",)),
     Family("rllab, garage", "agent", (r"(evaluation/)?(averagediscountedreturn|numtrajs)",)),
     Family("TF-Agents", "agent", (r"average[ _]?return|averageepisodelength|metrics/averagereturn",)),
@@ -125,6 +129,11 @@ EPISODE_KEYS = COUNTS_OF_EPISODES | frozenset({
 _ANSWER_SHAPE = re.compile(
     r".*(?:complet|response|token|group|answer|prompt|format|accuracy|pass|\bkl\b|kl_|(?<!approx)_kl).*"
 )  # an agent has an entropy as well, and a KL of its updates
+# Elo's rating of a player, in lower case: "self-play/elo", "elo_rating", not "best_elo" or "opponent_elo".
+RATING = re.compile(
+    r"(?:(?:self[-_ ]?play|train(?:ing)?|agent|learner|policy|current|mean)[-_ /])*elo"
+    r"(?:[-_ /](?:rating|score|mean))?"
+)
 _EPISODE_SHAPE = re.compile(
     r"(?:.*[/_ ])?(?:value|policy gradient|q\w?|qf\d?|critic|alpha)(?:[ _]?\d)?[ _]?loss|"
     r".*(?:num_wins|\bwin[ _]?rate\b).*|"
@@ -147,7 +156,7 @@ def family_of(names: Collection[str], *, is_own: bool = False, counted_by: str =
         if all(any(map(re.compile(pattern).fullmatch, plain)) for pattern in one.evidence):
             return one
     has_reward = any(map(_REWARD_SHAPE.fullmatch, plain))
-    if any(map(_AGENT_SHAPE.fullmatch, plain)):
+    if any(map(_AGENT_SHAPE.fullmatch, plain)) or any(map(RATING.fullmatch, plain)):
         return _OF_AGENTS
     found = _UNKNOWN if has_reward or not any(map(_LOSS_SHAPE.fullmatch, plain)) else _SUPERVISED
     has_episodes = counted_by in EPISODE_KEYS or any(map(_EPISODE_SHAPE.fullmatch, plain))

@@ -9,7 +9,6 @@ explains is a cause; where several could explain a finding, it is the consequenc
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
+from greenward.diagnostics.readers.names import may_be_reward
 from greenward.diagnostics.signals import HOW_TO_LOG, REWARD, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
 
@@ -330,9 +330,6 @@ class Diagnosis:
         return 0 if self.unanswered is None else 2
 
 
-_LIKE_REWARD = re.compile(r"rew|return|score|fitness|success|win|total|column \d", re.IGNORECASE)
-
-
 def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or at fewer than `needed` steps."""
     subject = TITLES.get(name, short_name(name))
@@ -341,7 +338,7 @@ def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
         similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
         enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
         if name == REWARD and run.values and not run.is_own:
-            likely = next(filter(_LIKE_REWARD.search, run.values), "NAME")
+            likely = next(filter(may_be_reward, run.values), "NAME")
             option = f"--map {shlex.quote(f'{likely}={REWARD}')}"
             enable = f"If the log calls it otherwise, say so, such as by {option}."
         return Gap(subject, f"{name} is not in {run.log}{similar}", enable)

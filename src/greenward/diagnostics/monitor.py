@@ -40,7 +40,8 @@ from greenward.diagnostics.findings import FINDINGS
 from greenward.diagnostics.findings.solved import SIGNALS as OF_SOLVED
 from greenward.diagnostics.findings.solved import solved
 from greenward.diagnostics.findings.updates import IMPOSSIBLE_VALUE
-from greenward.diagnostics.readers.names import as_number, renamed
+from greenward.diagnostics.readers.names import renamed
+from greenward.diagnostics.readers.rows import as_number
 from greenward.diagnostics.signal_tests import find_impossible, measure_memory_growth
 from greenward.diagnostics.signals import (
     CPU_SPEED,

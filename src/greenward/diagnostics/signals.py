@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from greenward.common.errors import DiagnosticsError
 from greenward.diagnostics.change_points import MIN_POINTS, Floats, Steps
-from greenward.diagnostics.families import Family, family_of
+from greenward.diagnostics.families import RATING, Family, family_of
 from greenward.runs.reading import algorithm_of, flattened
 from greenward.tasks import shipped_task
 
@@ -360,6 +360,11 @@ class RunSignals:
     def logged_as(self, name: str) -> str:
         """What the log calls a signal."""
         return self.theirs.get(name, name)
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether the reward is the rating of a player."""
+        return RATING.fullmatch(self.logged_as(REWARD).strip().lower()) is not None
 
     @cached_property
     def possible_ranges(self) -> dict[str, Range]:

@@ -69,6 +69,9 @@ _WITHOUT_SIGNAL = "groups/without_signal"
 SCALE_JUMP = 1.6  # of the spread of the rewards
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
+_DRAWDOWN = 2.24  # the 95 % quantile of the largest fall of Brownian motion over unit time (Lévy's theorem)
+# Points of Elo, by which the former self is beaten in 55 % of the games.
+_RATING_LEARNED = 400 * math.log10((0.5 + LEARNED) / (0.5 - LEARNED))
 _SPREAD_LEARNED = 0.1
 # Of the spread of an agent's episodes. Agents that learned gained 1.7 to 2.5 of it in public logs, once 0.8.
 _SPREAD_OF_EPISODES_LEARNED, _SPREAD_OF_EPISODES_SEEN = 0.5, 0.8
@@ -281,7 +284,8 @@ class Learning:
     """What was learned: the rise of `signal` from its `start`, with the bounds of its 90 % interval.
 
     `enough` is a rise that matters: of a rate 5 points or 15 % of what is missing to 1, of a reward a tenth
-    of the spread of single answers, of an agent's half of that of its episodes. `visible` is one that a
+    of the spread of single answers, of an agent's half of that of its episodes, of a rating 35 points, by
+    which the former self is beaten in 55 % of the games. `visible` is one that a
     reader would see in the curve: 0.7 of the noise of a row (without evaluations at most 0.3 of the spread of
     single answers), or a tenth of the range of the answers; of an agent 0.8 of the spread of its episodes.
     `sign` is 1 where it rose (one-sided, 95 %), -1 where it fell, else 0. `is_full` says that nothing was
@@ -327,6 +331,8 @@ def learned(run: RunSignals, fewest: int = MIN_POINTS) -> Learning:
     at_once, its_error = rise_between(first[:_FEW], last)
     if at_once > max(3 * its_error, unit):  # a sixth of a run is enough to learn in
         start, rise, error = float(first[:_FEW].mean()), at_once, its_error
+    if name == REWARD and run.is_rated:
+        start, rise, error = float(values[0]), *_rise_of_rating(values)
     low, high = rise - Z_90 * error, rise + Z_90 * error
     is_full = _rose_elsewhere(run) or (name != REWARD and start > SATURATED)
     return Learning(
@@ -340,6 +346,8 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
     Where the spread of the answers was not logged, a row is the mean of 32 of them: their spread follows
     from its noise. The rows of a step that were averaged have less of it together.
     """
+    if name == REWARD and run.is_rated:
+        return _RATING_LEARNED, _RATING_LEARNED
     noise = _noise_of_rows(run.series(name)[1])
     if run.family.kind == "agent":
         spread = _spread_of_episodes(run, noise)
@@ -359,6 +367,19 @@ def _rises_that_count(run: RunSignals, name: str) -> tuple[float, float]:
     reach = median(top) - median(bottom) if len(top) and len(bottom) else 0.0
     spread = max(noise * math.sqrt(_ANSWERS), _RANGE_TO_SPREAD * reach)
     return _SPREAD_LEARNED * spread, max(_NOISE_SEEN * noise, _RANGE_SEEN * reach)
+
+
+def _rise_of_rating(values: Floats) -> tuple[float, float]:
+    """(the rise of a rating, its error).
+
+    A rating is a sum of results beyond what was expected. Without progress its changes have a mean of 0 and
+    do not depend on each other, however smooth the sum looks; those of means over many games resemble their
+    neighbours. Variances from differences of changes leave out a progress that becomes slower.
+    """
+    changes = np.diff(values)
+    near, apart = (float(np.mean((changes[lag:] - changes[:-lag]) ** 2)) / 2 for lag in (1, 2))
+    variance = apart + 2 * max(0.0, apart - near)
+    return float(values[-1] - values[0]), math.sqrt(variance * len(changes))
 
 
 def _noise_of_rows(values: Floats) -> float:
@@ -494,7 +515,8 @@ NO_LEARNING = Finding(
         "episodes: the noise of a row times the root of the episodes behind it); or a rise whose bound is "
         "below 5 points (15 % of what is missing to 1), or below a tenth of the spread of single answers (an "
         "agent's: half of that of its episodes). The rise is that from the first sixth, or from the first 5 "
-        "rows where it is sure and large enough from there. Where a log cannot exclude such a rise, and "
+        "rows where it is sure and large enough from there; of a rating of games (Elo) 35 points matter, and "
+        "its error is that of a sum of independent changes. Where a log cannot exclude such a rise, and "
         "shows none, the verdict is CANNOT TELL"
     ),
 )
@@ -508,6 +530,8 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     result = lasting_change(falls=True)(run, signal, limits)
     spread = run.series("reward/std")[1]
     if signal == REWARD:
+        if run.is_rated and not _rating_fell(run.series(REWARD)[1]):
+            return replace(result, found=False)
         lost = _lost(run)
         if lost.found:
             is_known = result.found and (result.p_value or 0.0) <= limits.alpha
@@ -519,6 +543,12 @@ def reward_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         return result
     is_small = abs(result.change.after - result.change.before) < SMALL_SHARE * median(spread[spread > 0])
     return replace(result, found=result.found and not is_small)
+
+
+def _rating_fell(values: Floats) -> bool:
+    """Whether a rating ends below its best by what matters, and further than one without progress does."""
+    error = _rise_of_rating(values)[1]
+    return bool(values.max() - values[-1] > max(_RATING_LEARNED, _DRAWDOWN * error))
 
 
 def _is_ripple(run: RunSignals, result: Result) -> bool:
@@ -584,7 +614,8 @@ REWARD_DROP = Finding(
         "range at least, an agent's by a fifth); or the mean of the last sixth "
         "of the rewards is below that of the best by over half of what was gained until then, and by over "
         "3.5 standard errors of an AR(1) (of moving means that end below their beginning: of the episodes "
-        "behind them)"
+        "behind them). A rating of games must end below its best by 35 points, and by 2.24 errors of a sum "
+        "of as many independent changes, the 95 % quantile of such a fall without progress"
     ),
     weight="warning, info of a term (but one of tests) where the reward as a whole rose and kept it",
     source="change test",

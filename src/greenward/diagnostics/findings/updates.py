@@ -704,8 +704,18 @@ def kl_runaway(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     place = change.onset if change and jumped else exactly(find_bend(steps, logarithms))
     onset = onset_at(steps, departure(values, place))
     earned = rise_since(run, REWARD, max(onset.step, int(steps[half])))
-    pays = earned is not None and earned[1] - earned[0] >= learned(run).enough
+    pays = earned is not None and earned[1] - earned[0] >= _rise_that_pays(run, end)
     return Result(not pays, numbers, onset=onset)
+
+
+def _rise_that_pays(run: RunSignals, kl: float) -> float:
+    """The least rise of the reward that pays for a KL: that which matters, times its root above `KL_LIMIT`.
+
+    A policy at a KL of d from its reference can gain σ√(2d) at most, where the rewards of the reference have
+    the spread σ and no heavier tails than a normal distribution (Donsker & Varadhan), and the best of n
+    answers nearly does. A tenth of the spread is 7 % of that at one nat.
+    """
+    return learned(run).enough * math.sqrt(max(1.0, kl / KL_LIMIT))
 
 
 def _left_early(run: RunSignals, signal: str) -> Result:
@@ -714,11 +724,15 @@ def _left_early(run: RunSignals, signal: str) -> Result:
     start, end = median(values[:_FEW_ROWS]), median_of_part(values, 0.5, 1)
     far = values > max(KL_LIMIT, _KL_FACTOR * start)
     place = first_frequent(far)
-    if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None or learned(run).matters:
+    if end <= max(KL_LIMIT, _KL_FACTOR * start) or place is None:
+        return Result()
+    found = learned(run)
+    if found.sign == 1 and found.rise >= _rise_that_pays(run, end):
         return Result()
     text = (
         f"KL rose from {start:.3g} (first {_FEW_ROWS} rows) to {end:.3g} (second half) and was above "
-        f"{KL_LIMIT:g} nats a token from step {steps[place]} on, while the reward did not rise."
+        f"{KL_LIMIT:g} nats a token from step {steps[place]} on, while the reward did not rise by what pays "
+        "for it."
     )
     return Result(True, {"before": start, "after": end, "text": text}, onset=exactly(steps[place]))
 
@@ -739,7 +753,8 @@ KL_RUNAWAY = Finding(
     limit=(
         "rises twice as fast in the second half, to 3 × the first half and by 0.02 nats, while the reward "
         "does not rise by 8 % and by what [matters](no-learning.md) since then; or is above 1 nat a token, "
-        "and 10 × the first rows, in the second half, while no rise of the reward that matters is shown"
+        "and 10 × the first rows, in the second half, while no rise of the reward that matters, "
+        "times √KL where KL is above 1, is shown: what can be gained grows as √(2 KL)"
     ),
     source="Gao et al. (2210.10760)",
     explains=(
@@ -1259,7 +1274,10 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
     if signal != DURATION:
         told, frames = run.values[signal], _frames(run)
         if _FRAMES_PER_SECOND.fullmatch(signal):
-            told = np.divide(frames, told, out=np.full(len(told), np.nan), where=told > 0)
+            rates = told
+            told = np.divide(frames, rates, out=np.full(len(rates), np.nan), where=rates > 0)
+            if _goes_back(told, told / rates):
+                return rates, "frames"
         reach = max(1, len(frames) // _SPEED_PARTS)
         done, took = (np.full(len(frames), np.nan) for _ in range(2))
         done[reach:], took[reach:] = frames[reach:] - frames[:-reach], told[reach:] - told[:-reach]
@@ -1276,6 +1294,15 @@ def _speed(run: RunSignals, signal: str) -> tuple[Floats, str]:
     elif LENGTH in run.values:
         tokens, unit = run.values[LENGTH], "tokens of a mean answer"
     return np.divide(tokens, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0), unit
+
+
+def _goes_back(seconds: Floats, rounding: Floats) -> bool:
+    """Whether times since the start go back again and again by more than their rounding, so that the speeds
+    from which they follow are of the moment, and no means since the start.
+    """
+    known = np.isfinite(seconds)
+    back = np.diff(seconds[known]) < -(rounding[known][1:] + rounding[known][:-1]) / 2
+    return bool(20 * back.sum() > len(back))
 
 
 def throughput_drop(run: RunSignals, signal: str, limits: Thresholds) -> Result:

@@ -11,12 +11,14 @@
 - LLaMA-Factory, ms-swift: `trainer_log.jsonl`, `logging.jsonl`.
 - Stable-Baselines3: `progress.csv`; the boxes that it prints.
 - RLlib: `result.json`, `progress.csv`; printed results and tables of trials.
+- ML-Agents: its TensorBoard files; printed output. `training_status.json` lists checkpoints and is no log.
+- d3rlpy: the folder of a run, with a CSV for each signal.
 - TensorBoard: `events.out.tfevents.*`; exported curves.
 - W&B: `run-*.wandb`; an exported CSV, also with a column for each run.
 - MLflow, Aim: `mlruns/`, or a CSV with a row for each value.
 - Trackio: `PROJECT.db`.
 - Printed text: mappings and JSON, boxes, Markdown tables, bars of tqdm, and lines or blocks of names and
-  numbers with a step, of minimind, rsl_rl, TF-Agents, CleanRL, ML-Agents, Tianshou, Acme, RLinf, EasyR1,
+  numbers with a step, of minimind, rsl_rl, TF-Agents, CleanRL, Tianshou, Sample Factory, Acme, RLinf, EasyR1,
   NeMo RL, trlX, slime, DeepSpeed-Chat, nanoGPT, and the user's own loops.
 - Any other: JSON lines (flat, nested, or rows with name and value), JSON documents, CSV, TSV, parquet (`pip
   install pyarrow`).
@@ -31,6 +33,9 @@ no step of its own:
 - Of several rows of one step the mean counts.
 - Rows marked as an evaluation (`"split": "eval"`, lines that begin with `Eval` or `Test`) are series
   `eval/…`, which stand for the reward where no reward of training was logged.
+- Where a counter begins again and another one rises once in each pass, as episodes do, that one counts.
+- Rows between the others that count something else (episodes beside steps of the environment) have the step
+  of the row before them; so have values of a signal whose steps do not lie between those around them.
 - Rows without a step are set aside, and so are samples and settings printed between the rows of a trainer.
 """
 
@@ -39,8 +44,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,11 +54,12 @@ import numpy as np
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_DOCUMENT_BYTES, expects, read_file
 from greenward.common.text import visible
+from greenward.diagnostics.readers.alignment import Columns, RunRows, Table
 from greenward.diagnostics.readers.answers import find_rollouts, numbered
 from greenward.diagnostics.readers.formats import GREENWARD, Found, find_logs
-from greenward.diagnostics.readers.names import Columns, RunRows, Table, translated
+from greenward.diagnostics.readers.names import renamed, translated
 from greenward.diagnostics.readers.rows import Format, Log
-from greenward.diagnostics.signals import HELD_OUT, RunSignals
+from greenward.diagnostics.signals import HELD_OUT, REWARD, RunSignals
 from greenward.runs.reading import WARM_START
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_?|step_)(\d{1,15})")
@@ -201,7 +207,7 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
     if not runs:
         reasons = "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
         raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=reasons)
-    picked, others = _of_one_log(runs, path, inner)
+    picked, others = _of_one_log(runs, path, inner, table.columns)
     for reason, count in log.set_aside.items():
         table.set_aside[reason] += count
     columns = table.aligned(picked)
@@ -227,7 +233,9 @@ def _without_warm_starts(found: list[Found]) -> list[Found]:
     ]
 
 
-def _of_one_log(runs: list[RunRows], path: Path, name: str | None) -> tuple[RunRows, list[RunRows]]:
+def _of_one_log(
+    runs: list[RunRows], path: Path, name: str | None, signals: Iterable[str]
+) -> tuple[RunRows, list[RunRows]]:
     """The run that is meant, and the others."""
     if name is not None:
         if not (chosen := [one for one in runs if one.name == name]):
@@ -235,7 +243,10 @@ def _of_one_log(runs: list[RunRows], path: Path, name: str | None) -> tuple[RunR
     else:
         chosen = [one for one in runs if one.size >= _FEW_ROWS] if len(runs) > 1 else runs
         if len(chosen) != 1:
-            raise DiagnosticsError(f"{path} has {len(runs)} runs", remedy=f"Name one by --run: {_list(runs)}")
+            raise DiagnosticsError(
+                f"{path} has {len(runs)} runs",
+                remedy=f"Name one by --run: {_list(runs)}{_without_reward(signals)}",
+            )
     return chosen[0], [one for one in runs if one is not chosen[0]]
 
 
@@ -244,17 +255,29 @@ def _list(runs: list[RunRows]) -> str:
 
 
 def _several(found: list[Found]) -> str:
-    """The names of runs, each with the number of its rows."""
+    """The names of runs, each with the number of its rows, and whether they lack a reward."""
     shown = []
+    signals: set[str] = set()
     for one in found[:_SHOWN]:
-        try:
+        runs: list[RunRows] = []
+        with suppress(DiagnosticsError, OSError):
             rows, _, form = one.rows()
-            runs = Table(rows, form.step_keys).runs()
-        except (DiagnosticsError, OSError):
-            runs = []
+            table = Table(rows, form.step_keys)
+            runs = table.runs()
+            signals.update(table.columns)
         rows_of = " + ".join(f"{part.size:,}" for part in runs) or "no"
         shown.append(f"{visible(one.name, 80)} ({rows_of} row(s))")
-    return _joined(shown, len(found))
+    return _joined(shown, len(found)) + _without_reward(signals)
+
+
+def _without_reward(signals: Iterable[str]) -> str:
+    """What is said of runs in which no name is known as one of a reward."""
+    if any(ours == REWARD for ours, *_ in renamed(signals, {})[0].values()):
+        return ""
+    return (
+        ". None of their names is known as a reward: name it by --map, or, if the training is supervised, "
+        "expect findings about the loss and the gradients only"
+    )
 
 
 def _joined(shown: list[str], count: int) -> str:

@@ -20,13 +20,14 @@ from greenward.diagnostics.readers.rows import (
     STEP_KEYS,
     Format,
     Log,
+    NoLogError,
     Row,
     as_number,
     encoding_of,
     plain_key,
     text_lines,
 )
-from greenward.diagnostics.readers.tables import CSV, HTML, NOTEBOOK, PARQUET, TABLE
+from greenward.diagnostics.readers.tables import CSV, HTML, NOTEBOOK, PARQUET, TABLE, is_d3rlpy
 from greenward.diagnostics.readers.trackers import (
     GREENWARD,
     HF_TRAINER,
@@ -93,6 +94,8 @@ class Found:
                         return chain(head, rows), log, form
                     if len(head) > _WITHOUT_NUMBERS:
                         break
+            except NoLogError:
+                raise
             except DiagnosticsError as error:
                 refused = refused or error
         if refused is not None and not self.others:
@@ -301,7 +304,8 @@ def _common(paths: list[Path], folder: Path) -> list[Found]:
                 first = list(islice(rows, _FEW))
                 if not any(is_metric(name) or plain_key(name) in STEP_KEYS for row in first for name in row):
                     continue
-                many = len(first) == _FEW
+                counts = any(plain_key(name) in STEP_KEYS for row in first for name in row)
+                many = len(first) == _FEW and (counts or form is not JSON)
                 named = Found(path.relative_to(folder).as_posix(), form, one.files)
                 found.append((many, path.suffix in _LOGS, named))
         except (DiagnosticsError, OSError):
@@ -335,6 +339,8 @@ def _run_of(path: Path, form: Format, folder: Path) -> str:
     place = path.parent if form.whole_folder else path
     if form is CSV and (curve := _CURVE.fullmatch(path.name)):
         place = path.with_name(curve[1])
+    if form is CSV and is_d3rlpy(path):
+        place = path.parent
     if form.inside:
         place = next(one.parent for one in path.parents if one.name == form.inside)
     if form is HF_TRAINER and place != folder and re.fullmatch(r"checkpoint-\d+", place.name):

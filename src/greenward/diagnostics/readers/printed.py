@@ -87,6 +87,7 @@ class _Rows:
         self.strong: list[Row] = []  # mappings and tables
         self.weak: list[Row] = []  # names and numbers
         self.bars: list[Row] = []
+        self.all: list[Row] = []  # in the order in which they begin
         self.torn = self.beyond = 0
         self.of_trainers = 0  # rows that only a trainer prints
         self.telling = 0  # mappings and rows of tables that name a signal
@@ -98,6 +99,8 @@ class _Rows:
             self.telling += _tells(row)
         if len(rows) < _MOST_ROWS:
             rows.append(row)
+            if rows is not self.weak:
+                self.all.append(row)
         else:
             self.beyond += 1
 
@@ -110,7 +113,8 @@ class _Rows:
             log.notes.append("the last line is torn and was left out")
         headers = {id(row): row.pop(_HEADER) for row in self.strong if _HEADER in row}
         if 2 * len(headers) > sum(not _has_step(row) for row in self.strong):
-            self.strong = [{**headers.get(id(row), {}), **row} for row in self.strong]
+            for row in self.strong:
+                row |= {**headers.get(id(row), {}), **row}
         strong = [row for row in self.strong if "train_runtime" not in row]
         if closing := len(self.strong) - len(strong):
             log.set_aside["the closing summary of the trainer"] += closing
@@ -146,22 +150,29 @@ class _Rows:
                 _without_single_rewards(lines, loose)
         if self.of_trainers > 1:  # samples that were printed between the steps may be many more
             best = max(stepped, counted, key=lambda rows: (sum(map(_is_of_trainer, rows)), len(rows)))
+        beside = [] if self.of_trainers else _beside(best, [stepped, lines])
+        chosen = {*map(id, best), *map(id, beside)}
         if best is stepped:
-            yield from self._stepped(strong, {*map(id, stepped)}, log)
+            yield from self._stepped(self._in_order(strong, beside), chosen, log)
         elif best is counted:
             yield from _counted(counted, log)
         elif best is lines:
-            yield from self._lines({*map(id, lines)}, log)
+            yield from self._lines(self._in_order(self.weak, beside), chosen, log)
         else:
             yield from best
 
-    def _lines(self, stepped: set[int], log: Log) -> Iterator[Row]:
+    def _in_order(self, rows: list[Row], beside: list[Row]) -> list[Row]:
+        """Rows of one kind, and those of another kind between them."""
+        together = {*map(id, rows), *map(id, beside)}
+        return [row for row in self.all if id(row) in together] if beside else rows
+
+    def _lines(self, rows: list[Row], stepped: set[int], log: Log) -> Iterator[Row]:
         """The lines with a step, and what was evaluated between them, at the step before it."""
         last: Row = {}
         before: list[Row] = []
-        names = {plain_key(name) for row in self.weak if id(row) in stepped for name in row}
+        names = {plain_key(name) for row in rows if id(row) in stepped for name in row}
         without = 0
-        for row in self.weak:
+        for row in rows:
             if id(row) in stepped:
                 last = {name: value for name, value in row.items() if _names_step(name)}
                 yield row
@@ -178,21 +189,47 @@ class _Rows:
         if without:
             log.set_aside["they were printed without a step, beside others that have one"] += without
 
-    def _stepped(self, strong: list[Row], stepped: set[int], log: Log) -> Iterator[Row]:
-        """The rows with a step; evaluations without one are printed after the step that they follow."""
+    def _stepped(self, rows: list[Row], stepped: set[int], log: Log) -> Iterator[Row]:
+        """The rows with a step. Without one, evaluations and rows of other signals that are printed again and
+        again are of the step that they follow.
+        """
         last: Row = {}
         without = 0
-        known = {name for row in strong if id(row) in stepped for name in row}
-        for row in strong:
+        printed = Counter(tuple(row) for row in rows)
+        known = {name for row in rows if id(row) in stepped for name in row}
+        for row in rows:
             if id(row) in stepped:
                 last = {name: value for name, value in row.items() if plain_key(name) in _STEPS}
                 yield row
-            elif last and _evaluates(row):
+            elif last and (
+                _evaluates(row)
+                or (
+                    not self.of_trainers
+                    and printed[tuple(row)] > _FEW
+                    and known.isdisjoint(row)
+                    and _is_of_signals(row)
+                )
+            ):
                 yield {**row, **last}
             else:  # a config that was printed has other names
                 without += not known.isdisjoint(row)
         if without:
             log.set_aside["they were printed without a step, beside others that have one"] += without
+
+
+def _beside(best: list[Row], kinds: list[list[Row]]) -> list[Row]:
+    """The rows of another kind than the best that tell signals which the best rows lack, unless their steps
+    go back as those of answers do.
+    """
+    (other,) = (rows for rows in kinds if rows is not best) if any(best is one for one in kinds) else ([],)
+    known = {name for row in best for name in row}
+    telling = [row for row in other if _tells({name: row[name] for name in row if name not in known})]
+    return [] if len(telling) <= _FEW or _go_back(telling) else telling
+
+
+def _is_of_signals(row: Row) -> bool:
+    """Whether a row names a signal and holds nothing but numbers, as no sample does."""
+    return _tells(row) and all(isinstance(value, (int, float)) for value in row.values())
 
 
 def _tells(row: Row) -> bool:
@@ -661,6 +698,14 @@ _LEAST_LISTED = 3
 _FIRST = re.compile(r"\W{0,3}([A-Za-z_]{1,20})\s?[:=#]?\s?\d")
 _LIST = re.compile(rf"(?<=[:=])\s?\[\s?({NUMBER}(?:,\s?{NUMBER}){{1,63}})\s?\]")  # of agents, or of answers
 
+# Sample Factory's, of policies: [(0, '12.3'), (1, '11.9')]
+_BY_POLICY = re.compile(rf"\[((?:\(\d{{1,4}}, '{NUMBER}'\)(?:, )?){{1,64}})\]")
+
+
+def _mean_by_policy(found: re.Match[str]) -> str:
+    numbers = [float(one) for one in found[1].split("'")[1::2]]
+    return f"{sum(numbers) / len(numbers):.9g}"
+
 
 def _mean_of_list(found: re.Match[str]) -> str:
     numbers = [float(one) for one in found[1].split(",")]
@@ -678,9 +723,14 @@ def _listed(text: str) -> Collection[str]:
     return names if (first and _names_step(first[1])) or sum(map(is_metric, names)) >= 2 else ()
 
 
+_NEW_BEST = re.compile(r"\bnew best\b", re.IGNORECASE)
+
+
 def _pairs(text: str) -> list[_Pair]:
-    """The names and their numbers in a line."""
+    """The names and their numbers in a line; none where it says that a value is the best one so far."""
     text = text[:_WORDS_AT]
+    if _NEW_BEST.search(text):
+        return []
     if stamp := _STAMP.match(text):
         text = text[stamp.end() :]
         if logger := _LOGGER.match(text):
@@ -693,7 +743,7 @@ def _pairs(text: str) -> list[_Pair]:
         return [] if value is None else [_Pair(name, value, False, True), *counted]
     text = _EPOCH.sub(r"\1 \2\3, step \4, ", text)
     if "[" in text:
-        text = _LIST.sub(_mean_of_list, text)
+        text = _LIST.sub(_mean_of_list, _BY_POLICY.sub(_mean_by_policy, text))
     if "(" in text:
         text = _WRAPPED.sub(r"\1", text)
     listed = _listed(text) if "," in text or "|" in text or ";" in text else ()
@@ -826,6 +876,8 @@ class _Blocks:
         counts_on = header_only and len(self._row) > 1 and self._row.keys() > row.keys()
         if (clashes and not counts_on) or (begins and not header_only):
             self.end()
+        if not self._row and len(self._found.weak) < _MOST_ROWS:
+            self._found.all.append(self._row)
         self._row |= row
         self._stepped = self._stepped or bool(steps)
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from greenward.common.errors import GreenwardError
 from greenward.common.files import UNEXPECTED, open_file
+from greenward.diagnostics.readers.alignment import Table
 from greenward.diagnostics.readers.formats import STDOUT, Found, find_logs
-from greenward.diagnostics.readers.names import Table, is_known
+from greenward.diagnostics.readers.names import is_known
 from greenward.diagnostics.readers.printed import tells
 from greenward.diagnostics.readers.rows import Row, as_number, encoding_of
 from greenward.diagnostics.readers.tables import NOTEBOOK, PARQUET

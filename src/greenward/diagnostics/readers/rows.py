@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from greenward.common.errors import DiagnosticsError
 from greenward.common.files import MAX_LINE_BYTES, MAX_LOG_BYTES, lines, open_file
 from greenward.common.parsing import parse_json_text
 
@@ -27,9 +28,9 @@ STEP_KEYS = (
     "current_steps", "current_step", "optimizer_step", "steps", "time/total_timesteps", "total_timesteps",
     "totaltimesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "num_env_steps_sampled",
     "timesteps", "timestep", "num_timesteps", "env_steps", "env_step", "totalenvinteracts",
-    "total_env_steps", "total_steps", "total/steps", "total_t", "frames", "frame", "num_episodes",
-    "global_episode", "total_episodes", "episode_num",
-    "time/episodes", "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
+    "total_env_steps", "total_num_frames", "total_steps", "total/steps", "total_t", "frames",
+    "frame", "num_episodes", "global_episode", "total_episodes", "episode_num", "time/episodes",
+    "episodes", "episode", "ep", "games", "game", "rounds", "round", "cycle", "rollout",
     "generation", "iterations", "iter", "itr", "it", "updates", "batch", "epochs", "epoch",
 )  # fmt: skip
 # Names of cells that say which run a row is of.
@@ -39,6 +40,10 @@ RUN_KEYS = frozenset({
 MISSING = frozenset({"", "-", "--", "none", "null", "na", "n/a", "<na>", "no log", "?"})
 
 Row = dict[str, Any]
+
+
+class NoLogError(DiagnosticsError):
+    """A file was read, and is something else than a log, whatever another format would take from it."""
 
 
 @dataclass

@@ -91,7 +91,10 @@ def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
         columns = _headings(heading, run, path, log)
         if heading and heading[0].startswith("{"):  # JSON lines under another name
             return
-        if heading and 2 * sum(number_in(cell) is not None for cell in heading) > len(heading):
+        if is_d3rlpy(path):
+            columns = [None, "step", path.stem]  # the epoch stands before the step
+            rows = chain([heading], rows)
+        elif heading and 2 * sum(number_in(cell) is not None for cell in heading) > len(heading):
             log.notes.append(f"{path.name} has no headings; its columns are counted")
             columns = [f"column {place}" for place in range(1, len(heading) + 1)]
             columns = columns if len(columns) > 1 else [path.stem]
@@ -110,6 +113,11 @@ def _csv_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
 
 
 _PEEKED = 50  # rows
+
+
+def is_d3rlpy(path: Path) -> bool:
+    """Whether a file is of those that d3rlpy writes, without headings: one for each signal of a run."""
+    return path.suffix == ".csv" and path.with_name("time_step.csv").is_file()
 
 
 def _counts(cells: list[str]) -> bool:

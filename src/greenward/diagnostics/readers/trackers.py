@@ -35,6 +35,7 @@ from greenward.diagnostics.readers.rows import (
     MAX_CELL,
     Format,
     Log,
+    NoLogError,
     Row,
     encoding_of,
     flat,
@@ -111,11 +112,24 @@ def _document_rows(files: list[Path], run: str, log: Log) -> Iterator[Row]:
     log.format = "HF trainer" if "log_history" in settings else "JSON"
     config = {key: value for key, value in settings.items() if isinstance(value, (int, float, str))}
     log.config = config or None
-    for row in _rows_in(newest, path.stem):
+    rows = _rows_in(newest, path.stem)
+    if rows and all(map(_names_a_file, rows)):
+        raise NoLogError(
+            f"{path} lists checkpoints or other files, and is no log over time",
+            remedy="Name the log itself, such as the event files or what the training printed.",
+        )
+    for row in rows:
         if "train_runtime" in row:
             log.set_aside["the closing summary of the trainer"] += 1
         else:
             yield of_event(flat(row))
+
+
+_FILE_KEY = re.compile(r"(?:.*_)?(?:path|file|filename|checkpoint)s?", re.IGNORECASE)
+
+
+def _names_a_file(row: Row) -> bool:
+    return any(isinstance(cell, str) and _FILE_KEY.fullmatch(name) for name, cell in row.items())
 
 
 _LISTS = ("log_history", "history", "metrics", "rows", "logs")  # the best first
