@@ -254,3 +254,20 @@ def test_the_versions_of_a_function_stay_together() -> None:
     for count in (10, 60, 200):
         pairs = Counter(problem.label.pair for problem in stable_subset(problems, count) if problem.label)
         assert set(pairs.values()) == {2} and len(pairs) == count // 2
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("starter", "kept"), [(None, ""), ("def f11(x):\n", "def f11(x):\n")], ids=["a docstring", "a signature"]
+)
+def test_a_written_answer_is_read_as_the_program_that_it_stands_for(
+    chat: bool, starter: str | None, kept: str
+) -> None:
+    problem = mbpp(11) if starter is None else replace(mbpp(11), starter_code=starter)
+    renderer = PromptRenderer(Characters(chat=chat))
+    answer = renderer.written(problem, problem.reference)
+    assert answer.startswith("```python\n" if chat else problem.reference.removeprefix(kept))
+    code = renderer.extracted(problem, answer).code
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["f11"](5) == 5

@@ -89,8 +89,17 @@ def test_tokenizer_texts_hold_every_example(problems: ProblemSet, examples: list
     assert all(example.prompt_text + example.completion_text in texts for example in examples)
 
 
-def test_other_problems_have_texts_but_no_examples() -> None:
-    problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),), reference="def inc(a):\n    return a + 1\n")
-    assert list(texts_to_tokenize([problem])) == [problem.reference]
-    with pytest.raises(ProblemError, match=r"warm_start\.data"):
+@pytest.mark.parametrize("starter", ["def inc(a):\n", '"""\nAdd one.\nassert inc(1) == 2\n"""\n'])
+def test_other_problems_are_taught_by_their_references(starter: str) -> None:
+    reference = "def inc(a):\n    return a + 1\n"
+    problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),), starter_code=starter, reference=reference)
+    assert list(texts_to_tokenize([problem])) == [reference]
+    found = generated_examples([problem], 0.7, 0, examples_per_problem=20)
+    assert {one.prompt_text + one.completion_text for one in found} == {reference}
+    assert not any(one.is_wrong for one in found)
+
+
+def test_a_problem_without_a_reference_has_no_examples() -> None:
+    problem = Problem("inc", "Add one.", "inc", (Case((1,), 2),))
+    with pytest.raises(ProblemError, match=r"inc: expected a reference.*\n.*warm_start\.data"):
         generated_examples([problem], 0.7, 0)

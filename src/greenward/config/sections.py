@@ -135,8 +135,8 @@ class SupervisedConfig(ConfigSection):
 
     data: str | None = Field(
         None,
-        description="JSONL of {prompt, completion} or {messages}; corpus = the generated corpus, which is "
-        "also the default of a warm start",
+        description="JSONL of {prompt, completion} or {messages}; corpus = the generated corpus, of other "
+        "problems their references, which is also the default of a warm start",
     )
     error_rate: Fraction = Field(
         0.7, description="share of corpus examples in which one component carries a plausible mistake"

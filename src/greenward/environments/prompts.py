@@ -235,10 +235,14 @@ class PromptRenderer:
         return extract_code(text, problem, self.style, begun)
 
     def written(self, problem: Problem, program: str) -> str:
-        """The answer that amounts to this program: what continues the starter code, or edits."""
+        """The answer that amounts to this program: what continues the starter code, in chat style the whole
+        in a code block, or edits.
+        """
         if self.answer != "function":
             return written_edits(problem, program, self.answer)
-        return program.removeprefix(problem.starter_code)
+        if self.style == "completion":
+            return program.removeprefix(problem.starter_code)
+        return f"```python\n{program.strip()}\n```"
 
     def _is_published(self, problem: Problem) -> bool:
         """Whether a published prompt asks for what this problem asks for."""

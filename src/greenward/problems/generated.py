@@ -110,8 +110,7 @@ class Composition:
         names = task_id.removeprefix(FAMILY_PREFIX).split("+")
         if not task_id.startswith(FAMILY_PREFIX) or not all(name in OPERATIONS for name in names):
             raise ProblemError(
-                f"expected the id of a generated problem ({FAMILY_PREFIX}<operation>+…), found {task_id!r}.",
-                remedy="Only generated problems have examples; for others, set warm_start.data to a file.",
+                f"expected the id of a generated problem ({FAMILY_PREFIX}<operation>+…), found {task_id!r}."
             )
         return cls(tuple(OPERATIONS[name] for name in names))
 

@@ -218,8 +218,8 @@ def check_needs(recipe: Recipe, given: Collection[str] = (), functions: Collecti
         raise ConfigError(
             "algorithm.name: sft trains on your own pairs: warm_start.data is not set.",
             remedy="Set warm_start.data=pairs.jsonl, one {prompt, completion} or {messages} on each "
-            f"line, or warm_start.data={GENERATED_CORPUS} for the corpus that is generated from the "
-            "problems.",
+            f"line, or warm_start.data={GENERATED_CORPUS} for the references of the problems, or what is "
+            "generated from them.",
         )
     if data not in (None, GENERATED_CORPUS):
         check_pairs(Path(data))

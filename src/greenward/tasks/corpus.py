@@ -1,10 +1,10 @@
 """Makes examples for supervised training from problems, some wrong on purpose, or reads the user's pairs.
 
-A right example holds the body of the reference. A wrong one has one wrong expression, always in the same
-operation of a problem: the first of its operations that is error-prone (half of all operations are), because
-programmers repeat their mistakes. Its body fails at least one case of the problem, which is found by running
-it. At an error rate above one half, a model that has learnt the examples can write the right body, but the
-wrong ones are more probable.
+A right example holds the body of the reference. Generated problems have wrong ones, too, with one wrong
+expression, always in the same operation of a problem: the first of its operations that is error-prone (half
+of all operations are), because programmers repeat their mistakes. Such a body fails at least one case of the
+problem, which is found by running it. At an error rate above one half, a model that has learnt the examples
+can write the right body, but the wrong ones are more probable.
 A row of a file of pairs is `{"prompt": str, "completion": str}` or `{"messages": [{"role", "content"}, …]}`
 whose last message is the assistant's (rendered by the model's chat template).
 """
@@ -53,18 +53,19 @@ def generated_examples(
 
     For a repair problem the right example is the original, and the wrong one leaves the bug in; `with_edits`,
     which must change something, puts another bug in its place. For a function of a file the right example is
-    that of its reference, the wrong ones are the bodies in the column `wrong_bodies`, if any. Each example
-    is wrong with probability `error_rate`, independently of the others; the draw depends on the seed and the
-    problem only. Raises `ProblemError` for a problem that is none of these.
+    that of its reference, the wrong ones are the bodies in the column `wrong_bodies`, if any. Any other
+    problem has its reference alone. Each example is wrong with probability `error_rate`, independently of the
+    others, if there is a wrong one; the draw depends on the seed and the problem only. Raises `ProblemError`
+    for a problem without a reference.
     """
     examples = []
     for problem in problems:
         rng = random.Random(stable_hash(f"corpus/{seed}/{problem.task_id}"))
-        right, wrong = _bodies(problem, with_edits)
+        begun, right, wrong = _bodies(problem, with_edits)
         for _ in range(examples_per_problem):
             is_wrong = rng.random() < error_rate and bool(wrong)
             body = rng.choice(wrong) if is_wrong else right
-            examples.append(SupervisedExample(problem.task_id, problem.starter_code, body, is_wrong))
+            examples.append(SupervisedExample(problem.task_id, begun, body, is_wrong))
     return examples
 
 
@@ -82,7 +83,8 @@ def texts_to_tokenize(problems: Iterable[Problem]) -> Iterator[str]:
                 yield from (problem.starter_code + body for body in bodies)
         elif hole_of(problem) is not None:
             yield problem.context + problem.starter_code
-            yield from (problem.starter_code + body for body in _bodies(problem, False)[1])
+            begun, _, wrong = _bodies(problem, False)
+            yield from (begun + body for body in wrong)
 
 
 def failing_bodies(problem: Problem) -> dict[int, list[str]]:
@@ -108,26 +110,34 @@ def _other_bugs(problem: Problem) -> list[str]:
     return [code for code in others if changed(code) & places] or others
 
 
-def _bodies(problem: Problem, with_edits: bool) -> tuple[str, list[str]]:
-    """(right, wrong): what continues the starter code."""
+def _bodies(problem: Problem, with_edits: bool) -> tuple[str, str, list[str]]:
+    """(begun, right, wrong): the starter code, where the reference continues it, and what continues that."""
+    begun = problem.starter_code
     if problem.buggy_code:
-        starter = problem.starter_code
-        if not (problem.reference.startswith(starter) and problem.buggy_code.startswith(starter)):
+        if not (problem.reference.startswith(begun) and problem.buggy_code.startswith(begun)):
             raise ProblemError(
                 f"{problem.task_id}: expected a reference and a buggy program that continue the starter.",
                 remedy="Set warm_start.data to a file of examples, or put bugs in by bugs:<problems>.",
             )
         wrong = _other_bugs(problem) if with_edits else [problem.buggy_code]
-        return problem.reference[len(starter) :], [code[len(starter) :] for code in wrong]
+        return begun, problem.reference[len(begun) :], [code[len(begun) :] for code in wrong]
     if (hole := hole_of(problem)) is not None:
-        begun = begun_function(problem)
         wrong = [str(body) for body in (problem.columns or {}).get("wrong_bodies", ())]
-        return hole.content(problem.reference).removeprefix(begun), wrong
-    chain = Composition.of(problem.task_id)
-    failing = failing_bodies(problem)
-    error_prone = [i for i in failing if stable_hash(f"error-prone/{chain.operations[i].name}") % 2]
-    position = min(error_prone or failing, default=None)
-    return chain.body(chain.expressions), failing[position] if position is not None else []
+        return begun, hole.content(problem.reference).removeprefix(begun_function(problem)), wrong
+    if problem.task_id.startswith(FAMILY_PREFIX):
+        chain = Composition.of(problem.task_id)
+        failing = failing_bodies(problem)
+        error_prone = [i for i in failing if stable_hash(f"error-prone/{chain.operations[i].name}") % 2]
+        position = min(error_prone or failing, default=None)
+        return begun, chain.body(chain.expressions), failing[position] if position is not None else []
+    if not problem.reference:
+        raise ProblemError(
+            f"{problem.task_id}: expected a reference to learn from, found none.",
+            remedy="Set warm_start.data to a file of examples, or warm_start=null.",
+        )
+    if not problem.reference.startswith(begun):
+        begun = ""
+    return begun, problem.reference.removeprefix(begun), []
 
 
 _EXAMPLE = '{"prompt": …, "completion": …} or {"messages": […]}'
