@@ -155,6 +155,17 @@ def test_every_form_has_the_three_arms_side_by_side(study):
         assert all(label in text for label in labels)
 
 
+def test_an_evaluation_at_the_end_alone_is_not_called_one_of_before(tmp_path):
+    run = write_seed(tmp_path / "run", problems=60)
+    (run / "evaluations/step_000000.json").unlink()
+    for other in sorted((run / "evaluations").glob("*.json"))[:-1]:
+        other.unlink()
+    report = training_report(run)
+    first, *others = (row[0] for row in table(report, "Before and after").rows)
+    assert first == "Step 80" and "Before" not in others
+    assert re.fullmatch(r"Held-out sampled pass@1 is .* at step 80; there is no second .*", report.headline)
+
+
 def test_times_add_up_to_their_total(study):
     costs = table(training_report(study), "Time and memory")
     rows = [

@@ -121,9 +121,11 @@ class Runs:
 
     @property
     def stages(self) -> dict[str, list[Evaluation | None]]:
-        """The evaluations before, and after each arm that has them, by the name of their row."""
+        """The first evaluations, and those after each arm that has them, by the name of their row."""
         ends = {f"After {one.label}" if one is self.main else one.label: one.ends for one in self.groups}
-        return {"Before": self.main.at(0)} | {row: found for row, found in ends.items() if any(found)}
+        steps = sorted({one["step"] for one in self.main.at(0) if one})
+        first = "Before" if steps in ([], [0]) else f"Step {', '.join(map(str, steps))}"
+        return {first: self.main.at(0)} | {row: found for row, found in ends.items() if any(found)}
 
     @cached_property
     def results(self) -> Results:
@@ -383,8 +385,9 @@ def headline(runs: Runs) -> str:
         return f"No {runs.measured} evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
-        what = f"{runs.measured.capitalize()} {name}"
-        return f"{what} is {percent(before)} so far; there is no second evaluation yet."
+        what, first = f"{runs.measured.capitalize()} {name}", next(iter(runs.stages))
+        when = "so far" if first == "Before" else f"at {in_a_sentence(first)}"
+        return f"{what} is {percent(before)} {when}; there is no second evaluation yet."
     verb = "went"  # without a paired interval nothing is claimed
     if metric in main.change:
         verb = {1: "rose", -1: "fell", 0: "did not change measurably: it went"}[main.change[metric].sign]

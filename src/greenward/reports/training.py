@@ -461,7 +461,8 @@ def _suites(runs: Runs) -> Table | None:
 def _tags(runs: Runs) -> Table | None:
     """pass@1 of the problems with each tag before and after; None without tags."""
     shown = dict(islice(runs.stages.items(), 2))
-    known = {tag: row["problems"] for e in shown["Before"] if e for tag, row in e.get("tags", {}).items()}
+    first, *_ = shown.values()
+    known = {tag: row["problems"] for e in first if e for tag, row in e.get("tags", {}).items()}
 
     def rate(evaluations: Evaluations, tag: str) -> str:
         of_tag = [{"metrics": e.get("tags", {}).get(tag, {})} for e in evaluations if e]
