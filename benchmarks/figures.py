@@ -68,7 +68,11 @@ def main() -> None:
         "docs/quickstart.md": {"demo": demo_block(demo)},
         "docs/figures/real_models.md": {
             name: real_model_rl.table(json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8")))
-            for name, file in {"rates": "real_model_rl", "mbpp": "real_model_rl_mbpp"}.items()
+            for name, file in {
+                "rates": "real_model_rl",
+                "mbpp": "real_model_rl_mbpp",
+                "mbpp_40": "real_model_rl_mbpp_40",
+            }.items()
         },
         "docs/policy_gradient.md": {
             "functions": policy_gradient.tables(functions, brief=True),
