@@ -239,7 +239,7 @@ def _training(shape: DecoderShape, work: Workload, gradients: int) -> int:
     embedding = _FLOAT32 * V * E if work.lora_rank is None else 0  # of the gradient of both embeddings
     if work.native:
         numbers = min(scored * V, max(CHUNK_NUMBERS, V))
-        kept_logits = scored * V if scored * V <= KEPT_NUMBERS else 0
+        kept_logits = scored * V if work.lora_rank is None and scored * V <= KEPT_NUMBERS else 0
         head = (3 * _FLOAT32 + c) * numbers + c * kept_logits + embedding
         head += c * V * E if work.lora_rank is None else 0
     else:

@@ -27,7 +27,8 @@ from greenward.models.products import linear, product, products_for, serving
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
 KEPT_NUMBERS = 128 * 1024 * 1024
-"""The most logits that are kept for the backward pass, which would compute more of them again."""
+"""The most logits that are kept for the backward pass of an unembedding that is trained; more are computed
+again."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class TokenScores:
 
 
 class _ChunkedScores(torch.autograd.Function):
-    """Scores the tokens in chunks. Where the logits are too many to be kept, backward computes them again;
-    the gradient by the hidden states of a frozen unembedding is computed beside the scores instead.
+    """Scores the tokens in chunks. Where the logits are too many to be kept, backward computes them again.
+
+    Of a frozen unembedding the gradient by the hidden states is computed beside the scores: as many products,
+    and no logits are kept.
     """
 
     @staticmethod
@@ -55,8 +58,8 @@ class _ChunkedScores(torch.autograd.Function):
         scores_S, lse_S, entropy_S = hidden_SE.new_empty((3, S), dtype=torch.float32)
         native = serving(hidden_SE, LANES)
         ctx.scale, ctx.native, ctx.products = scale, native, products_for(hidden_SE, unembedding_VE)
-        ctx.is_kept = any(ctx.needs_input_grad) and S * V <= KEPT_NUMBERS
-        is_ahead = ctx.needs_input_grad[0] and not (ctx.needs_input_grad[1] or ctx.is_kept)
+        is_kept = ctx.needs_input_grad[1] and S * V <= KEPT_NUMBERS
+        is_ahead = ctx.needs_input_grad[0] and not ctx.needs_input_grad[1]
         kept, ahead_SE = [], torch.empty_like(hidden_SE) if is_ahead else None
         for part in _chunks(S, V):
             check()
@@ -70,7 +73,7 @@ class _ChunkedScores(torch.autograd.Function):
                 scores_S[part] = logprobs.gather(-1, targets_S[part, None]).squeeze(-1)
                 if entropy:
                     entropy_S[part] = -(logprobs.exp() * logprobs).sum(-1)
-            if ctx.is_kept:
+            if is_kept:
                 kept.append(logits)
             if ahead_SE is not None:
                 about = targets_S[part], lse_S[part], entropy_S[part], torch.ones_like(lse_S[part]), None
