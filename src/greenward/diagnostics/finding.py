@@ -336,13 +336,14 @@ def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or at fewer than `needed` steps."""
     subject = TITLES.get(name, short_name(name))
     if name not in run.values:
-        near = get_close_matches(name, run.values, n=2, cutoff=0.75)
-        similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
-        enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
         if name == REWARD and run.values and not run.is_own:
             likely = likely_reward(map(run.logged_as, run.values)) or "NAME"
             option = f"--map {shlex.quote(f'{likely}={REWARD}')}"
             enable = f"If the log calls it otherwise, say so, such as by {option}."
+            return Gap(subject, f"no name in {run.log} is known as that of a reward", enable)
+        near = get_close_matches(name, run.values, n=2, cutoff=0.75)
+        similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
+        enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
         return Gap(subject, f"{name} is not in {run.log}{similar}", enable)
     logged, finite, usable = run.logged_as(name), len(run.series(name)[1]), len(run.testable(name)[1])
     if not finite:
