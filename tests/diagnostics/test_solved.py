@@ -175,3 +175,7 @@ def test_steps_without_a_signal_at_the_highest_reward_are_solved(tmp_path, seed,
     found = severities(tmp_path)
     assert ("problems-solved" in found) == solves
     assert ("dead-groups" in found) != solves
+    for row in rows:  # a rate alone tells nothing of steps without a signal
+        row["pass_rate"] = row.pop("reward") / 10.5
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert diagnose_run(tmp_path).verdict

@@ -143,11 +143,11 @@ def _whole_steps(run: RunSignals) -> tuple[Steps, Floats, Floats] | None:
     of the groups without signal: the answers of a step without any are all right where they earn the
     highest mean of the run, and else count as wrong. None: too few steps are without signal to tell.
     """
-    if WITHOUT_SIGNAL not in run.values:
+    if not {WITHOUT_SIGNAL, REWARD} <= run.values.keys():
         return None
     shares, rewards = run.values[WITHOUT_SIGNAL], run.values[REWARD]
     known = np.isfinite(shares) & np.isfinite(rewards)
-    whole, rewards = (shares[known] >= 1).astype(float), rewards[known]
+    whole, rewards = (shares[known] == 1).astype(float), rewards[known]
     if not len(whole) or late_part(whole).mean() <= MOST:
         return None
     best = np.isclose(rewards, rewards.max())
