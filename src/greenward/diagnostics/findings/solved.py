@@ -65,8 +65,7 @@ def solved(run: RunSignals, newest: int | None = None) -> Solved | None:
     rose by 5 points (or began above 90 %) and did not fall. Over half of the groups of the last quarter are
     all right, and a tenth at most all wrong. Where groups are not counted, steps without signal tell the
     same (`_whole_steps`), or the last quarter lacks a tenth at most of what is between the worst and the
-    best answer. The last quarter is that of the run, or the
-    `newest` values of one that goes on.
+    best answer. The last quarter is that of the run, or the `newest` values of one that goes on.
     """
     if run.family.kind == "agent":
         return None
@@ -139,9 +138,10 @@ def _groups(run: RunSignals) -> tuple[Steps, Floats, Floats, Floats] | None:
 
 
 def _whole_steps(run: RunSignals) -> tuple[Steps, Floats, Floats] | None:
-    """(steps, 1 at those whose groups are all right, 1 at those whose groups are all wrong), by the share
-    of the groups without signal: the answers of a step without any are all right where they earn the
-    highest mean of the run, and else count as wrong. None: too few steps are without signal to tell.
+    """(steps, 1 where all groups are right, 1 where all are wrong), by the share of groups without signal.
+
+    The answers of a step whose groups all lack a signal are right where they earn the highest mean of the
+    run, else wrong. None: such steps are less than half of the last quarter.
     """
     if not {WITHOUT_SIGNAL, REWARD} <= run.values.keys():
         return None

@@ -275,8 +275,8 @@ def _telling(run: RunSignals, signal: str) -> Bools:
     """The steps whose norm says something of the scale: those after the warm-up of the learning rate, at
     which a group had a signal. All that were logged where these are too few.
 
-    However few steps have a signal, their norms are no spikes beside those of the steps without one, which
-    have the gradient of a KL penalty at most.
+    A small share of steps with a signal is enough: those without one have the gradient of a KL penalty at
+    most, and beside them each of the others would be a spike.
     """
     kept = run.recorded[signal].copy()  # as finite numbers or not
     for name, without in ((WITHOUT_SIGNAL, 1.0), ("reward/std", 0.0)):
