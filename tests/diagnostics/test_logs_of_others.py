@@ -38,6 +38,33 @@ def test_steps_whose_rewards_have_no_spread_are_dead_groups(tmp_path):
             assert "dead-groups" not in findings(tmp_path / f"alive{seed}{count}", **alive)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_few_steps_with_a_signal_are_no_spikes_beside_those_without(tmp_path, seed):
+    """The KL penalty alone moves a policy little: its gradient is no measure of those that a reward makes."""
+    rng = np.random.default_rng(seed)
+    dead = rng.random(300) < np.linspace(0.5, 0.95, 300)
+    norms = np.where(dead, 0.005, 3.0) * np.exp(0.3 * rng.standard_normal(300))
+    series = {"reward": learning(rng, 300), "reward_std": np.where(dead, 0, 0.4), "grad_norm": norms}
+    series |= {"frac_reward_zero_std": dead.astype(float), "epoch": np.arange(300) / 300}
+    assert "gradient-spikes" not in findings(tmp_path / "usual", **series)
+    lasting = np.flatnonzero(~dead)[-25::5]
+    series["grad_norm"] = np.where(np.isin(np.arange(300), lasting), 100, norms)
+    assert "gradient-spikes" in findings(tmp_path / "spikes", **series)
+
+
+@pytest.mark.parametrize(("level", "first"), [(1.0, "All pass"), (0.0, "All fail")])
+def test_what_to_do_about_dead_groups_fits_what_most_of_them_are(tmp_path, level, first):
+    rng = np.random.default_rng(0)
+    dead = rng.random(200) < 0.95
+    rewards = np.where(dead, level, 0.5)
+    series = {"reward": rewards, "frac_reward_zero_std": dead.astype(float), "epoch": rewards}
+    rows = [{key: float(values[at]) for key, values in series.items()} for at in range(200)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = (one for one in diagnose_run(tmp_path).findings if one.name == "dead-groups")
+    assert found.actions[0].startswith(first)
+    assert "not logged" not in found.confirm
+
+
 def test_rewards_without_a_spread_whose_mean_varies_are_of_single_answers(tmp_path):
     for seed in SEEDS:
         rng = np.random.default_rng(seed)

@@ -294,6 +294,26 @@ def test_a_run_without_rewards_is_never_healthy(tmp_path):
     assert "rewrad/mean" in done.output  # the nearest name
 
 
+def test_a_log_of_others_without_a_known_reward_says_so_and_names_the_likeliest(tmp_path):
+    count = 40
+    for names, likely in (
+        (
+            ("rewards/json/std", "total_secs", "rewards/json/mean", "rewards/sum of all/mean"),
+            "rewards/json/mean",
+        ),
+        (("total_secs", "agent_7_reward_in_env", "seconds"), "agent_7_reward_in_env"),
+        (("stress", "crossings"), "NAME"),
+    ):
+        rows = (dict.fromkeys(names, row % 7 / 7) for row in range(count))
+        log = tmp_path / "log.jsonl"
+        log.write_text("".join(json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows)))
+        done = command("--run", log)
+        assert done.exit_code == 2
+        said = " ".join(done.output.split())
+        assert "no name in the log is known as that of a reward" in said
+        assert f"{likely}=reward/mean" in said
+
+
 def test_disorder_is_said_and_mended(clean, tmp_path):
     lines = (clean / "metrics.jsonl").read_text().splitlines(keepends=True)
     rng = np.random.default_rng(0)

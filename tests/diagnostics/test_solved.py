@@ -158,3 +158,24 @@ def test_the_course_of_a_long_run_is_thinned_and_survives_a_restart(tmp_path):
             live.load_state_dict(state)
         row = {name: float(values[place]) for name, values in signals.items()}
         assert not [one for one in live.add(place + 1, row) if one.name in BY_SUCCESS]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("end", "solves"), [(10.5, True), (4.0, False)])
+def test_steps_without_a_signal_at_the_highest_reward_are_solved(tmp_path, seed, end, solves):
+    """A log of TRL with a group a step, whose reward is a sum of terms of any size."""
+    rng = np.random.default_rng(seed)
+    dead = rng.random(300) < np.linspace(0, 1, 300) ** 0.5
+    rewards = np.where(dead, end, np.where(rng.random(300) < 0.1, 10.5, rng.uniform(0, 6, 300)))
+    rewards[:60] = np.where(dead[:60], 0.5, rewards[:60] / 2)
+    columns = {"reward": rewards, "reward_std": np.where(dead, 0, 3.0), "frac_reward_zero_std": dead}
+    columns |= {"grad_norm": np.where(dead, 0.005, 3.0), "epoch": np.arange(300) / 300}
+    rows = [{name: float(values[at]) for name, values in columns.items()} for at in range(300)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = severities(tmp_path)
+    assert ("problems-solved" in found) == solves
+    assert ("dead-groups" in found) != solves
+    for row in rows:  # a rate alone tells nothing of steps without a signal
+        row["pass_rate"] = row.pop("reward") / 10.5
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert diagnose_run(tmp_path).verdict

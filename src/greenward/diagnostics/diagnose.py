@@ -241,6 +241,8 @@ def unanswered_question(run: RunSignals) -> str | None:
     # An excerpt that leaves out the learning rate leaves out the norm that stands beside it.
     lacks_gradient = run.family.logs_gradient and (run.is_own or "learning_rate" in run.values)
     needed = (wanted, GRADIENT) if lacks_gradient or GRADIENT in run.values else (wanted,)
+    if wanted not in run.values and not run.is_own:
+        return "no name in the log is known as that of a reward"
     if missing := [name for name in needed if run.too_short(name)]:
         return f"{' and '.join(missing)} could not be tested"
     found = learned(run)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from greenward.diagnostics.calibration import WARNING_SCORE
 from greenward.diagnostics.change_points import MIN_POINTS, ChangePoint
-from greenward.diagnostics.readers.names import may_be_reward
+from greenward.diagnostics.readers.names import likely_reward
 from greenward.diagnostics.signals import HOW_TO_LOG, REWARD, TITLES, RunSignals, short_name
 from greenward.reports.document import Chart, Fact, Occurrence, Onset, Severity, Table, Unit
 
@@ -72,8 +72,9 @@ class Thresholds:
 class Result:
     """What a test measured. `found` says whether it is a finding, `numbers` fill the sentence of the check.
 
-    `severity` and `selection` replace those of the check; `p_value` is that of the test alone. `made` is
-    False where only `gaps` came out of it. The other fields are shown in the card, whatever was found.
+    `severity`, `actions` and `selection` replace those of the check; `p_value` is that of the test alone.
+    `made` is False where only `gaps` came out of it. The other fields are shown in the card, whatever was
+    found.
     """
 
     found: bool = False
@@ -89,6 +90,7 @@ class Result:
     charts: tuple[Chart, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     selection: str = ""
+    actions: tuple[str, ...] = ()
 
 
 def not_made(gap: Gap, **shown: Any) -> Result:
@@ -188,7 +190,7 @@ class Finding:
             result.severity or self.severity,
             self.title,
             self.measured.format(**result.numbers),
-            self.actions,
+            result.actions or self.actions,
             self.confirm,
             result.onset,
             result.p_value,
@@ -334,13 +336,14 @@ def gap_of(run: RunSignals, name: str, needed: int = MIN_POINTS) -> Gap:
     """Why the signal could not be checked: not logged, never finite, or at fewer than `needed` steps."""
     subject = TITLES.get(name, short_name(name))
     if name not in run.values:
+        if name == REWARD and run.values and not run.is_own:
+            likely = likely_reward(map(run.logged_as, run.values)) or "NAME"
+            option = f"--map {shlex.quote(f'{likely}={REWARD}')}"
+            enable = f"If the log calls it otherwise, say so, such as by {option}."
+            return Gap(subject, f"no name in {run.log} is known as that of a reward", enable)
         near = get_close_matches(name, run.values, n=2, cutoff=0.75)
         similar = f" (there is {' and '.join(map(run.logged_as, near))})" if near else ""
         enable = HOW_TO_LOG.get(name, f"Log {name} at each step.")
-        if name == REWARD and run.values and not run.is_own:
-            likely = next(filter(may_be_reward, run.values), "NAME")
-            option = f"--map {shlex.quote(f'{likely}={REWARD}')}"
-            enable = f"If the log calls it otherwise, say so, such as by {option}."
         return Gap(subject, f"{name} is not in {run.log}{similar}", enable)
     logged, finite, usable = run.logged_as(name), len(run.series(name)[1]), len(run.testable(name)[1])
     if not finite:

@@ -28,6 +28,7 @@ DURATION, CPU_SECONDS, PROBE_SECONDS = "time/step", "perf/cpu_seconds", "perf/pr
 LENGTH, UNIQUE, TRUNCATED = "completion/mean_length", "completion/unique", "completion/truncated"
 # Counts of the groups of a step; the first teach, the others do not.
 GROUPS = ("groups/with_signal", "groups/dead_all_pass", "groups/dead_all_fail", "groups/constant")
+WITHOUT_SIGNAL = "groups/without_signal"  # as a share
 HELD_OUT = "evaluation/score"  # of logs that hold evaluations as a series
 
 # In place of throughput: other work on the machine is no fault.

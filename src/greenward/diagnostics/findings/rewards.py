@@ -45,6 +45,7 @@ from greenward.diagnostics.signals import (
     PASS_RATE,
     REWARD,
     TITLES,
+    WITHOUT_SIGNAL,
     Floats,
     RunSignals,
 )
@@ -65,7 +66,6 @@ _BESIDE_TESTS = re.compile(
 )
 SMALL_SHARE = 0.02  # of the spread of rewards: a fall of a term by less is not said
 _LATE = 10  # steps with one reward for all answers, at least
-_WITHOUT_SIGNAL = "groups/without_signal"
 SCALE_JUMP = 1.6  # of the spread of the rewards
 LEARNED = 0.05  # of a rate, or 15 % of what is missing to 1; or a tenth of the spread of the rewards
 _ROOM = 0.15
@@ -737,7 +737,7 @@ AUXILIARY_REWARD_DOMINATES = Finding(
 def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
     """Groups without signal late in the run: all of their answers fail, or all pass."""
     what = "groups"
-    if signal in (_WITHOUT_SIGNAL, "reward/std"):
+    if signal in (WITHOUT_SIGNAL, "reward/std"):
         steps, shares = run.series(signal)
         if signal == "reward/std":
             shares, what = (shares == 0).astype(float), f"steps ({run.logged_as(signal)} is 0)"
@@ -767,15 +767,33 @@ def dead_groups(run: RunSignals, signal: str, limits: Thresholds) -> Result:
         steps, shares = run.steps[kept], 1 - counts[0] / counts.sum(axis=0)
     place = first_frequent(shares > DEAD)
     numbers = {"dead": dead, "passed": passed, "failed": failed, "what": what}
-    return Result(dead > DEAD, numbers, onset=None if place is None else exactly(steps[place]))
+    actions = (_ALL_PASS, _ALL_FAIL, _EITHER) if passed > failed else ()
+    onset = None if place is None else exactly(steps[place])
+    return Result(dead > DEAD, numbers, onset=onset, actions=actions)
+
+
+_ALL_FAIL = (
+    "All fail: a longer warm start (warm_start.max_steps) or easier problems (problems.families.max_depth)."
+)
+_ALL_PASS = "All pass: harder problems."
+_EITHER = (
+    "Either: algorithm.dynamic_sampling, more training.num_generations, or a higher sampling.temperature."
+)
 
 
 def _passed_and_failed(run: RunSignals, dead: float) -> tuple[float, float]:
     """The shares of groups that all pass and that all fail, by the reward where they were not logged."""
-    known = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
-    if all(map(len, known)):
-        passed, failed = (float(late_part(one).mean()) for one in known)
+    logged = [run.series(f"groups/{name}")[1] for name in ("all_pass", "all_fail")]
+    if all(map(len, logged)):
+        passed, failed = (float(late_part(one).mean()) for one in logged)
         return passed, failed
+    name, without = (WITHOUT_SIGNAL, 1.0) if WITHOUT_SIGNAL in run.values else ("reward/std", 0.0)
+    known = np.isfinite(run.values[name]) & np.isfinite(run.values[REWARD])
+    signal, rewards = run.values[name][known], run.values[REWARD][known]
+    silent, telling = rewards[signal == without], rewards[signal != without]
+    if len(silent) and len(telling):  # the answers of a group with a signal are right and wrong
+        right = float((late_part(silent) > telling.mean()).mean())
+        return right * dead, (1 - right) * dead
     rewards = run.series(REWARD)[1]
     end = float(late_part(rewards).mean())
     return (dead, 0.0) if end > median(rewards) + 1e-9 or end > DOMINANT else (0.0, dead)
@@ -785,7 +803,7 @@ def group_signals(run: RunSignals) -> list[str]:
     """The signal that says how many groups have no signal: their counts, their share, or a spread of the
     rewards of 0, which says that no group of the step has one.
     """
-    known = (name for name in (GROUPS[0], _WITHOUT_SIGNAL, "reward/std") if len(run.series(name)[1]))
+    known = (name for name in (GROUPS[0], WITHOUT_SIGNAL, "reward/std") if len(run.series(name)[1]))
     return [next(known, GROUPS[0])]
 
 
@@ -801,14 +819,8 @@ DEAD_GROUPS = Finding(
         "{failed:.0%} all fail."
     ),
     brief="{dead:.0%} of the {what} teach nothing",
-    actions=(
-        "All fail: a longer warm start (warm_start.max_steps) or easier problems "
-        "(problems.families.max_depth).",
-        "All pass: harder problems.",
-        "Either: algorithm.dynamic_sampling, more training.num_generations, or a higher "
-        "sampling.temperature.",
-    ),
-    confirm="groups/with_signal rises with the change in the next twenty steps.",
+    actions=(_ALL_FAIL, _ALL_PASS, _EITHER),
+    confirm="The share of groups that teach nothing falls with the change in the next twenty steps.",
     selection="step={onset}-&groups=constant",
     limit=(
         "over 75 % of the groups in the last quarter (where groups are not counted, steps at which the "

@@ -24,7 +24,15 @@ from greenward.diagnostics.findings.rewards import (
     rise_between,
 )
 from greenward.diagnostics.signal_tests import Z_99, first_frequent, late_part
-from greenward.diagnostics.signals import GREEDY_PASS_RATE, GROUPS, HELD_OUT, PASS_RATE, REWARD, RunSignals
+from greenward.diagnostics.signals import (
+    GREEDY_PASS_RATE,
+    GROUPS,
+    HELD_OUT,
+    PASS_RATE,
+    REWARD,
+    WITHOUT_SIGNAL,
+    RunSignals,
+)
 
 MOST = 0.5  # of the groups, which are all right
 UNSOLVED = 0.1  # of the groups, which may be all wrong
@@ -35,7 +43,7 @@ _SHARES = ("groups/all_pass", "groups/all_fail")
 SIGNALS = frozenset(
     {
         *(REWARD, PASS_RATE, GREEDY_PASS_RATE, HELD_OUT),
-        *("reward/std", "reward/max", "reward/min", *GROUPS, *_SHARES),
+        *("reward/std", "reward/max", "reward/min", *GROUPS, *_SHARES, WITHOUT_SIGNAL),
     }
 )
 
@@ -55,9 +63,9 @@ def solved(run: RunSignals, newest: int | None = None) -> Solved | None:
     What is learned rose by what matters (surely so; of less than 30 values by Kendall's test, 99 %), and its
     last sixth is not below its best by a fifth of what was gained. Held-out results, where there are any,
     rose by 5 points (or began above 90 %) and did not fall. Over half of the groups of the last quarter are
-    all right, and a tenth at most all wrong. Where groups are not counted, the last quarter lacks a tenth at
-    most of what is between the worst and the best answer. The last quarter is that of the run, or the
-    `newest` values of one that goes on.
+    all right, and a tenth at most all wrong. Where groups are not counted, steps without signal tell the
+    same (`_whole_steps`), or the last quarter lacks a tenth at most of what is between the worst and the
+    best answer. The last quarter is that of the run, or the `newest` values of one that goes on.
     """
     if run.family.kind == "agent":
         return None
@@ -121,9 +129,29 @@ def _groups(run: RunSignals) -> tuple[Steps, Floats, Floats, Floats] | None:
         known = np.isfinite(right) & np.isfinite(wrong)
         steps, passed, failed = run.steps[known], right[known], wrong[known]
         dead = passed + failed
+    elif (whole := _whole_steps(run)) is not None:
+        steps, passed, failed = whole
+        dead = passed + failed
     else:
         return None
     return (steps, passed, failed, dead) if len(steps) >= FEWEST_ROWS else None
+
+
+def _whole_steps(run: RunSignals) -> tuple[Steps, Floats, Floats] | None:
+    """(steps, 1 where all groups are right, 1 where all are wrong), by the share of groups without signal.
+
+    The answers of a step whose groups all lack a signal are right where they earn the highest mean of the
+    run, else wrong. None: such steps are less than half of the last quarter.
+    """
+    if not {WITHOUT_SIGNAL, REWARD} <= run.values.keys():
+        return None
+    shares, rewards = run.values[WITHOUT_SIGNAL], run.values[REWARD]
+    known = np.isfinite(shares) & np.isfinite(rewards)
+    whole, rewards = (shares[known] == 1).astype(float), rewards[known]
+    if not len(whole) or late_part(whole).mean() <= MOST:
+        return None
+    best = np.isclose(rewards, rewards.max())
+    return run.steps[known], whole * best, whole * ~best
 
 
 def _by_groups(
@@ -184,8 +212,9 @@ PROBLEMS_SOLVED = Finding(
     limit=(
         "what is learned rose by what [matters](no-learning.md) and is at its best, held-out results (where "
         "there are any) rose by 5 points and did not fall, and over half of the groups of the last quarter "
-        "are all right, a tenth at most all wrong; where groups are not counted, the pass rate, or a reward "
-        "of known range, is above 90 % of its range. What then follows is no finding of its own: entropy, "
+        "are all right, a tenth at most all wrong; where groups are not counted, most steps of the last "
+        "quarter are without signal at the highest reward of the run, or the pass rate, or a reward of known "
+        "range, is above 90 % of its range. What then follows is no finding of its own: entropy, "
         "distinct answers, gradients and groups with signal that go"
     ),
     views=("reward",),

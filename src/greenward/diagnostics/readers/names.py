@@ -31,7 +31,7 @@ _THEIRS: Mapping[str, str] = {
     "average_return mean_100_episode_reward mean_return episode_return return_mean "
     "episodic_reward/episode average_episode_return ep_rewmean eprewmean averageepret "
     "average_reward_score mean_total_reward total_rewards_mean total_reward_mean rewards_mean "
-    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret "
+    "grouped_rewards_mean rewards/accuracies rollout/raw_reward rollout/rewards ep_r ep_ret eprew "
     "reward/overall reward/total rewards/total rm trueaveragereturn "
     "environment/cumulative_reward policy/extrinsic_reward rewards/step rewards/frame rewards/iter "
     "environment",
@@ -274,9 +274,19 @@ def is_known(name: str) -> bool:
     return _ours(name, {})[0] is not None
 
 
-def may_be_reward(name: str) -> bool:
-    """Whether a name that is not known may be that of a reward."""
-    return _LIKELY.search(name) is not None
+def likely_reward(names: Iterable[str]) -> str | None:
+    """The name that most likely is that of a reward, where none is known as one; None: none may be.
+
+    A mean comes before a spread or an extreme, a noun such as "reward" before a part of a word, and few
+    words before many.
+    """
+    likely = [name for name in names if _LIKELY.search(name)]
+    return min(likely, key=_unlikeliness, default=None)
+
+
+def _unlikeliness(name: str) -> tuple[bool, bool, int]:
+    words = _WORD.findall(name.lower())
+    return bool(_NO_SCORE.search(name.lower())), _NOUNS.isdisjoint(words), len(words)
 
 
 def _ours(name: str, mapping: Mapping[str, str]) -> tuple[str | None, float]:
