@@ -31,7 +31,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if not mounted:
         pytest.skip("a file system cannot be mounted here: this needs root")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Lazily: a process of the sandbox that is ending may still hold a file.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def train(output: Path, steps: int, *options: str) -> int:
