@@ -445,7 +445,7 @@ def write(
     folder: Path, decoder: Decoder, tensors: Iterable[tuple[str, Tensor]], tokenizer: Tokenizer
 ) -> None:
     """Write config and `tensors`, in the compute type, under the names that they come with."""
-    return_free_pages()  # of a training: their holes are no place for whole matrices
+    return_free_pages()  # The holes that a training leaves in the heap are too small for whole matrices.
     dtype = decoder.compute_dtype
     _write_tensors(folder, ((name, tensor.detach().to("cpu", dtype, copy=True)) for name, tensor in tensors))
     ends: dict[str, Any] = {

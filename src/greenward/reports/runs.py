@@ -120,11 +120,16 @@ class Runs:
         return task.measured if (task := self.main.first.task) else "held-out"
 
     @property
+    def first_step(self) -> str | None:
+        """The step of the first evaluations, None where that is the start."""
+        steps = sorted({one["step"] for one in self.main.at(0) if one})
+        return None if steps in ([], [0]) else f"step {', '.join(map(str, steps))}"
+
+    @property
     def stages(self) -> dict[str, list[Evaluation | None]]:
         """The first evaluations, and those after each arm that has them, by the name of their row."""
+        first = "Before" if self.first_step is None else self.first_step.capitalize()
         ends = {f"After {one.label}" if one is self.main else one.label: one.ends for one in self.groups}
-        steps = sorted({one["step"] for one in self.main.at(0) if one})
-        first = "Before" if steps in ([], [0]) else f"Step {', '.join(map(str, steps))}"
         return {first: self.main.at(0)} | {row: found for row, found in ends.items() if any(found)}
 
     @cached_property
@@ -385,8 +390,8 @@ def headline(runs: Runs) -> str:
         return f"No {runs.measured} evaluation yet: {so_far}"
     name, before, main = metric_label(metric), results.before[metric], results.main
     if metric not in main.after:
-        what, first = f"{runs.measured.capitalize()} {name}", next(iter(runs.stages))
-        when = "so far" if first == "Before" else f"at {in_a_sentence(first)}"
+        what = f"{runs.measured.capitalize()} {name}"
+        when = "so far" if runs.first_step is None else f"at {runs.first_step}"
         return f"{what} is {percent(before)} {when}; there is no second evaluation yet."
     verb = "went"  # without a paired interval nothing is claimed
     if metric in main.change:

@@ -423,7 +423,7 @@ class TrainingLoop:
                 ThreadPoolExecutor(1) as other,
             ):
                 saved = other.submit(_save_state, state, Path(beside, STATE_FILE))
-                self._evaluated.save(folder)  # another thread would have a heap of its own, and keep it
+                self._evaluated.save(folder)  # in this thread: glibc gives another one a heap of its own
                 saved.result()
                 os.replace(Path(beside, STATE_FILE), folder / STATE_FILE)
             card = model_card(self.directory.path, self.steps_done)
