@@ -305,7 +305,8 @@ def test_of_several_runs_without_a_reward_that_is_said(tmp_path):
     supervised = [{"step": row["step"], "loss": row["kl"]} for row in ROWS]
     said = r"expect findings about the loss and the gradients only"
     for rows, matches in ((supervised, True), (ROWS, False)):
-        written(tmp_path, "several.jsonl", jsonl(rows * 3))
+        named = ({**row, "run_id": name} for name in "abc" for row in rows)
+        written(tmp_path, "several.jsonl", jsonl(named))
         for name in ("a", "b"):
             (tmp_path / name).mkdir(exist_ok=True)
             written(tmp_path / name, "metrics.jsonl", jsonl(rows))
@@ -512,7 +513,10 @@ def test_the_terms_of_the_reward_that_mlx_prints_are_known(tmp_path):
 def test_a_paste_that_cannot_be_read_is_called_standard_input(monkeypatch):
     for content, found in (
         (b"hello", r"^standard input has 1 line"),
-        (jsonl(ROWS * 2).encode(), r"^standard input has 2 runs"),
+        (
+            jsonl({**row, "seed": seed} for row in ROWS for seed in (0, 1)).encode(),
+            r"^standard input has 2 runs",
+        ),
     ):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         with pytest.raises(DiagnosticsError, match=found):
@@ -620,10 +624,8 @@ def test_a_step_within_each_episode_is_no_step_of_the_run(tmp_path):
 
 def test_runs_that_are_appended_to_one_file_are_not_merged(tmp_path):
     path = written(tmp_path, "log.jsonl", jsonl(ROWS) + jsonl(ROWS[:30]))
-    with pytest.raises(
-        DiagnosticsError, match=r"2 runs\n.*--run: 1 \(40 row\(s\), steps 1 to 40\), 2 \(30 row"
-    ):
-        read_run_signals(path)
+    last = read_run_signals(path)
+    assert last.steps.tolist() == [*range(1, 31)] and last.reading == Reading(70, set_aside=40, runs=2)
     second = read_run_signals(path, run_name="2")
     assert second.steps.tolist() == [*range(1, 31)] and second.reading == Reading(30, runs=2)
     false_start = read_run_signals(written(tmp_path, "b.jsonl", jsonl(ROWS[:2]) + jsonl(ROWS)))
@@ -701,6 +703,22 @@ def test_rows_that_name_their_run_are_parted_by_it(tmp_path):
     assert read_run_signals(path, run_name="b").reading == Reading(40, runs=2)
 
 
+def test_of_attempts_that_follow_one_another_in_a_file_the_last_one_counts(tmp_path):
+    attempts = [
+        [{**row, "reward": row["reward"] + number} for row in ROWS[: 40 - number]] for number in range(3)
+    ]
+    false_start = ROWS[:2]
+    path = written(tmp_path, "log.jsonl", jsonl([*attempts[0], *attempts[1], *attempts[2], *false_start]))
+    last = read_run_signals(path)
+    assert last.values["reward/mean"].tolist() == [row["reward"] for row in attempts[2]]
+    assert last.reading == Reading(119, set_aside=81, runs=4)
+    assert last.notes[0].startswith("the last of 4 runs is judged, 3 (38 row(s), steps 1 to 38); 81 row(s)")
+    first = read_run_signals(path, run_name="1")
+    assert first.values["reward/mean"].tolist() == [row["reward"] for row in attempts[0]]
+    only = read_run_signals(written(tmp_path, "one.jsonl", jsonl([*ROWS, *false_start])))
+    assert only.notes[0].startswith("2 row(s) of other runs were set aside")
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rows_with_a_seed_are_parted_by_it(tmp_path, interleaved):
     rows = [{**row, "seed": seed} for row in ROWS for seed in range(3)]
@@ -717,8 +735,8 @@ def test_rows_with_a_seed_are_parted_by_it(tmp_path, interleaved):
 def test_printed_mappings_without_a_step_are_parted_where_the_epoch_goes_back(tmp_path):
     lines = [f"{{'reward': {row['reward']}, 'epoch': {row['step'] / 40}}}\n" for row in ROWS]
     assert read_run_signals(written(tmp_path, "one.log", "".join(lines))).reading == Reading(40)
-    with pytest.raises(DiagnosticsError, match="2 runs"):
-        read_run_signals(written(tmp_path, "two.log", "".join(lines * 2)))
+    two = read_run_signals(written(tmp_path, "two.log", "".join(lines * 2)))
+    assert two.reading == Reading(80, set_aside=40, runs=2)
     resumed = read_run_signals(written(tmp_path, "resumed.log", "".join(lines[:30] + lines[20:])))
     assert len(resumed.steps) == 40 and resumed.reading == Reading(50, replaced=10)
 
@@ -763,8 +781,7 @@ def test_event_files_of_different_runs_are_not_merged_and_those_of_a_resumed_run
     for number in range(3):
         tensorboard_file(tmp_path / "same" / f"events.out.tfevents.{number}", ROWS)
         tensorboard_file(tmp_path / "apart" / f"run_{number}" / "events.out.tfevents.1", ROWS)
-    with pytest.raises(DiagnosticsError, match="3 runs"):
-        read_run_signals(tmp_path / "same")
+    assert read_run_signals(tmp_path / "same").reading == Reading(120, set_aside=80, runs=3)
     with pytest.raises(DiagnosticsError, match=r"run_0 \(40 row"):
         read_run_signals(tmp_path / "apart")
     assert len(read_run_signals(tmp_path / "apart", run_name="run_1").steps) == 40

@@ -29,7 +29,7 @@ no step of its own:
 
 - Steps that go back into the middle are a resume: the later rows count.
 - Steps that begin again, rows that name a run or a seed, and several files of events that begin alike are
-  different runs.
+  different runs. Of runs without names that follow one another, the last one counts.
 - Of several rows of one step the mean counts.
 - Rows marked as an evaluation (`"split": "eval"`, lines that begin with `Eval` or `Test`) are series
   `eval/…`, which stand for the reward where no reward of training was logged.
@@ -80,7 +80,8 @@ def read_run_signals(
     several runs.
 
     Raises:
-        DiagnosticsError: there is no log, there are several runs, or a file is not what it seems.
+        DiagnosticsError: there is no log, there are several runs that have names, or a file is not what it
+            seems.
         RunError: a file of a run directory that cannot be read.
     """
     path = Path(path)
@@ -207,15 +208,18 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
     if not runs:
         reasons = "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
         raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=reasons)
-    picked, others = _of_one_log(runs, path, inner, table.columns)
+    picked, others = _of_one_log(runs, path, inner, table)
     for reason, count in log.set_aside.items():
         table.set_aside[reason] += count
     columns = table.aligned(picked)
-    notes = [f"{count} row(s) were set aside: {reason}" for reason, count in table.set_aside.items()]
-    aside = 0
-    if inner is None and others:
-        aside = sum(other.size for other in others)
-        notes.append(f"{aside} row(s) of other runs were set aside: {_list(others)}; --run takes one of them")
+    aside = 0 if inner is not None else sum(other.size for other in others)
+    notes = []
+    if aside:
+        one_of = "" if len(_of_weight(runs)) == 1 else f"the last of {len(runs)} runs is judged, {picked}; "
+        notes.append(
+            f"{one_of}{aside} row(s) of other runs were set aside: {_list(others)}; --run takes one of them"
+        )
+    notes += [f"{count} row(s) were set aside: {reason}" for reason, count in table.set_aside.items()]
     read = columns.reading
     read = replace(
         read, rows=read.rows + aside, set_aside=read.set_aside + aside, runs=max(len(found), len(runs))
@@ -234,20 +238,24 @@ def _without_warm_starts(found: list[Found]) -> list[Found]:
 
 
 def _of_one_log(
-    runs: list[RunRows], path: Path, name: str | None, signals: Iterable[str]
+    runs: list[RunRows], path: Path, name: str | None, table: Table
 ) -> tuple[RunRows, list[RunRows]]:
     """The run that is meant, and the others."""
     if name is not None:
         if not (chosen := [one for one in runs if one.name == name]):
             raise DiagnosticsError(f"{path} has no run {name!r}", remedy=f"It has {_list(runs)}.")
     else:
-        chosen = [one for one in runs if one.size >= _FEW_ROWS] if len(runs) > 1 else runs
-        if len(chosen) != 1:
+        chosen = _of_weight(runs)
+        if not chosen or (table.names_runs and len(chosen) > 1):
             raise DiagnosticsError(
                 f"{path} has {len(runs)} runs",
-                remedy=f"Name one by --run: {_list(runs)}{_without_reward(signals)}",
+                remedy=f"Name one by --run: {_list(runs)}{_without_reward(table.columns)}",
             )
-    return chosen[0], [one for one in runs if one is not chosen[0]]
+    return chosen[-1], [one for one in runs if one is not chosen[-1]]
+
+
+def _of_weight(runs: list[RunRows]) -> list[RunRows]:
+    return [one for one in runs if one.size >= _FEW_ROWS] if len(runs) > 1 else runs
 
 
 def _list(runs: list[RunRows]) -> str:

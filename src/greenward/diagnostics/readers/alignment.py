@@ -245,6 +245,11 @@ class Table:
                     }  # fmt: skip
         return labels, names
 
+    @property
+    def names_runs(self) -> bool:
+        """Whether the rows say which run they are of."""
+        return len(self._label_names) > 1
+
     def runs(self, *, is_one: bool = False) -> list[RunRows]:
         """The runs, in the order of their first rows: those that the rows name, and each that begins anew.
 
