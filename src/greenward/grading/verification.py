@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 from greenward.common.errors import ProblemError
 from greenward.grading.execution import ExecutionJudge
 from greenward.grading.extracted import Extracted
-from greenward.grading.judge import Grader, build_grader
+from greenward.grading.judge import TIMES_REFERENCE, Grader, build_grader
 from greenward.grading.testcases import demand_judgeable
-from greenward.grading.verdict import Family
+from greenward.grading.verdict import Family, Status, Verdict
 from greenward.problems.catalog import load_problems
 from greenward.problems.formats import refuse_test_ids
 from greenward.problems.names import BUGS, FAMILY_PREFIX, MODULES, PLANTED
@@ -165,13 +165,17 @@ def usable(load: Callable[..., ProblemSet], *, skip_bad_rows: bool) -> ProblemSe
 
 def failing_references(problems: Sequence[Problem], grader: ExecutionJudge) -> list[str]:
     """A line for each reference solution that fails the tests of its problem, which must have one."""
-    verdicts = grader.grade([(problem, reference_answer(problem)) for problem in problems])
-    return [
-        f"{problem.task_id}: {verdict.status.value}. "
-        + ", ".join(filter(None, (verdict.error_message, verdict.first_failure)))
-        for problem, verdict in zip(problems, verdicts, strict=True)
-        if not verdict.passed
-    ]
+    verdicts = _judged_references(problems, grader)
+    return [_failure_line(*one) for one in zip(problems, verdicts, strict=True) if not one[1].passed]
+
+
+def _judged_references(problems: Sequence[Problem], grader: ExecutionJudge) -> list[Verdict]:
+    return grader.grade([(problem, reference_answer(problem)) for problem in problems])
+
+
+def _failure_line(problem: Problem, verdict: Verdict) -> str:
+    details = ", ".join(filter(None, (verdict.error_message, verdict.first_failure)))
+    return f"{problem.task_id}: {verdict.status.value}. {details}"
 
 
 def reference_answer(problem: Problem) -> Extracted:
@@ -179,28 +183,61 @@ def reference_answer(problem: Problem) -> Extracted:
     return Extracted(problem.reference, files=tuple((problem.reference_files or {}).items()))
 
 
+@dataclass(frozen=True)
+class VerifiedReferences:
+    """Problem sets whose references were run, how many there were, and a line for each that was slow."""
+
+    problem_sets: Sequence[ProblemSet]
+    count: int = 0
+    slow: Sequence[str] = ()
+
+
 def verify_references(
-    recipe: Recipe, grader: ExecutionJudge, *problem_sets: ProblemSet, most: int | None = None
-) -> int:
+    recipe: Recipe, grader: ExecutionJudge, *problem_sets: ProblemSet, extend_limits: bool = True
+) -> VerifiedReferences:
     """Run the reference solutions of problems from files: rewards from wrong tests are wrong.
 
-    Generated problems are verified where they are made. Raises `ProblemError` naming every reference
-    that fails and why; problems without a reference are not checked, nor those after the first `most` of
-    each set. The number of references that were run.
+    A reference that exceeds the CPU time of an answer is run again with four times as much, with
+    `extend_limits`. If it passes then, answers to its problem may take four times as long as it took
+    (EvalPlus's factor). Generated problems are verified where they are made, and problems without a reference
+    are not checked. Raises `ProblemError` naming every reference that fails and why.
     """
     if not recipe.problems.verify_references:
-        return 0
+        return VerifiedReferences(problem_sets)
     made = (FAMILY_PREFIX, f"{MODULES}/")
-    sets = ([p for p in one if p.reference and not p.task_id.startswith(made)] for one in problem_sets)
-    given = list(chain.from_iterable(one[:most] for one in sets))
-    if failing := failing_references(given, grader):
-        missing = sorted({name for line in failing for name in re.findall(r"No module named '(\w+)", line)})
+    given = [p for p in chain(*problem_sets) if p.reference and not p.task_id.startswith(made)]
+    failing = {
+        problem.task_id: (problem, verdict)
+        for problem, verdict in zip(given, _judged_references(given, grader), strict=True)
+        if not verdict.passed
+    }
+    most = recipe.sandbox.cpu_seconds
+    late = [
+        replace(problem, cpu_seconds=TIMES_REFERENCE * max(most, problem.cpu_seconds))
+        for problem, verdict in failing.values()
+        if extend_limits and verdict.status is Status.TIMEOUT
+    ]
+    slow: dict[str, Problem] = {}
+    lines = []
+    for problem, verdict in zip(late, _judged_references(late, grader), strict=True):
+        if verdict.passed:
+            del failing[problem.task_id]
+            allowed = TIMES_REFERENCE * verdict.cpu_seconds
+            slow[problem.task_id] = replace(problem, cpu_seconds=allowed)
+            lines.append(
+                f"{problem.task_id}: its reference took {verdict.cpu_seconds:.1f} s of CPU time, more than "
+                f"sandbox.cpu_seconds ({most:g}). Answers to it may take {allowed:.0f} s."
+            )
+    if failing:
+        failures = [_failure_line(*one) for one in failing.values()]
+        missing = sorted({name for line in failures for name in re.findall(r"No module named '(\w+)", line)})
         first = (
             f"Allow what they import: sandbox.packages=[{','.join(missing)}]. Or fix" if missing else "Fix"
         )
         raise ProblemError(
-            f"{len(failing)} of {len(given)} reference solutions fail their own tests:\n  "
-            + "\n  ".join(failing[:10]),
+            f"{len(failures)} of {len(given)} reference solutions fail their own tests:\n  "
+            + "\n  ".join(failures[:10]),
             remedy=f"{first} the tests or the references, or set problems.verify_references=false.",
         )
-    return len(given)
+    sets = [one.with_problems(slow.get(p.task_id, p) for p in one) for one in problem_sets]
+    return VerifiedReferences(sets, len(given), lines)

@@ -170,8 +170,12 @@ class ProblemTask(Task):
                 self._code_grader = stack.enter_context(build_grader(self.recipe.sandbox))
             code: Any = self._code_grader or grader
             self.suites = complete_suites(self.suites, code)
-        self.train, self.held_out = grader.complete(self.train), grader.complete(self.held_out)
-        verify_references(self.recipe, grader, self.train, self.held_out)
+        complete = (grader.complete(problems) for problems in (self.train, self.held_out))
+        verified = verify_references(self.recipe, grader, *complete)
+        self.train, self.held_out = verified.problem_sets
+        if self.progress is not None:
+            for line in verified.slow:
+                self.progress.message(line)
 
     def texts(self) -> Iterable[str]:
         from greenward.tasks.corpus import texts_to_tokenize
@@ -270,8 +274,10 @@ class ProblemTask(Task):
             if not self.labelled:
                 grader: Any = judge
                 sets = (judge.complete(problems) for problems in (self.train[:most], self.held_out[:most]))
-                if count := verify_references(self.recipe, judge, *sets):
-                    yield f"references: {count} pass their own tests"
+                verified = verify_references(self.recipe, judge, *sets)
+                if verified.count:
+                    yield f"references: {verified.count} pass their own tests"
+                yield from verified.slow
                 try_rewards(self._reward_terms, self.recipe, self.train, grader)
         for term in self._reward_terms:
             if term.tried and all(score is None for score in term.tried):

@@ -432,7 +432,7 @@ class TokenMDPTask(Task):
         self.grader = stack.enter_context(build_grader(self.recipe.sandbox))
         run.add_provenance(sandbox=self.grader.isolation.to_json(), tokens=list(self.mdp.vocabulary.lexemes))
         self.grading = CodeGrading(self.grader)
-        verify_references(self.recipe, self.grader, self.train, self.held_out)
+        verify_references(self.recipe, self.grader, self.train, self.held_out, extend_limits=False)
 
     @property
     def weights(self) -> Weights:
@@ -525,8 +525,9 @@ class TokenMDPTask(Task):
         with build_grader(self.recipe.sandbox) as grader:
             make_program_reward(self.recipe.reward.type, Weights(), grader)
             sets = self.train[:most], self.held_out[:most]
-            if count := verify_references(self.recipe, grader, *sets):
-                yield f"references: {count} pass their own tests"
+            verified = verify_references(self.recipe, grader, *sets, extend_limits=False)
+            if verified.count:
+                yield f"references: {verified.count} pass their own tests"
 
     def sample(self, model: Any) -> str:
         first = self.mdp.problems[0]
