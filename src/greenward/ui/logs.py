@@ -178,7 +178,8 @@ def read_log(path: Path, inner: str | None) -> RunSignals:
     refusal: DiagnosticsError | None = None
     try:
         found = read_run_signals(path, run_name=inner)
-        if inner is not None or found.reading.runs == 1 or len(find_logs(path)) > 1:
+        several = found.reading is not None and found.reading.runs > 1
+        if inner is not None or not several or len(find_logs(path)) > 1:
             return found
     except DiagnosticsError as error:
         refusal = error
