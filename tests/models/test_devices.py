@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from greenward.common.errors import ConfigError
+from greenward.models.devices import check_training_dtype, resolve_device, resolve_dtype
 from greenward.models.memory import free_bytes, peak_mb
-from greenward.models.policy import check_training_dtype, resolve_device, resolve_dtype
 
 CPU = torch.device("cpu")
 

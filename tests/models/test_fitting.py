@@ -12,6 +12,7 @@ from greenward.common.errors import ConfigError
 from greenward.config.loading import load_recipe
 from greenward.config.recipe import Recipe
 from greenward.models import memory
+from greenward.models.devices import check_training_dtype, slow_dtype
 from greenward.models.memory import (
     check_disk,
     check_memory,
@@ -20,7 +21,6 @@ from greenward.models.memory import (
     model_shape,
     parameters,
 )
-from greenward.models.policy import check_training_dtype, slow_dtype
 from greenward.recipes.run import check_needs
 
 QWEN = ("model=Qwen/Qwen2.5-Coder-0.5B", "preset=h100", "model.device=cpu")

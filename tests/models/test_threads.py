@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from greenward.cli.main import main
-from greenward.models import policy
-from greenward.models.policy import settle_threads, use_free_cores
+from greenward.models import threads
+from greenward.models.threads import settle_threads, use_free_cores
 from tiny_model import DATA, REINFORCED
 
 Speeds = Callable[..., None]
@@ -30,7 +30,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     """`speeds({1: 10.0, 2: 3.0})`: products per second by the number of threads that is set."""
 
     def set_speeds(by_threads: dict[int, float]) -> None:
-        monkeypatch.setattr(policy, "_products_per_second", lambda: by_threads[torch.get_num_threads()])
+        monkeypatch.setattr(threads, "_products_per_second", lambda: by_threads[torch.get_num_threads()])
 
     return set_speeds
 
@@ -54,7 +54,7 @@ def test_idle_cores_are_used_and_not_mentioned(speeds: Speeds, two: float) -> No
 
 def test_a_single_thread_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(policy, "_products_per_second", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(threads, "_products_per_second", lambda: pytest.fail("measured"))
     assert settle_threads(None, None) is None
 
 
@@ -115,7 +115,7 @@ def test_an_evaluation_on_busy_cores_uses_one_thread(
 def test_the_measurement_leaves_the_number_of_threads_as_it_was() -> None:
     for number in (1, 2):
         torch.set_num_threads(number)
-        policy._relative_speed(number)
+        threads._relative_speed(number)
         assert torch.get_num_threads() == number
 
 

@@ -486,7 +486,8 @@ def sample(
     text = sys.stdin.read() if prompt == "-" else prompt
     with Progress() as progress, progress.during(f"loading torch and {model}"):
         from greenward.models.catalog import find_model
-        from greenward.models.policy import Policy, resolve_device
+        from greenward.models.devices import resolve_device
+        from greenward.models.policy import Policy
         from greenward.rollouts.protocols import SamplingParams
 
         found = find_model(model, checkpoint)

@@ -177,7 +177,7 @@ class ModelEvaluation(EvaluationSession):
         if not isinstance(self.model, ServedModel):
             import torch
 
-            from greenward.models.policy import INT8, check_int8, resolve_device
+            from greenward.models.devices import INT8, check_int8, resolve_device
 
             if isinstance(self.model, LoadedModel):
                 self._device, self.dtype = self.model.policy.device, self.model.policy.computed_in
@@ -293,7 +293,7 @@ class ModelEvaluation(EvaluationSession):
         import torch
 
         from greenward.models.memory import peak_mb
-        from greenward.models.policy import use_free_cores
+        from greenward.models.threads import use_free_cores
 
         numbers = range(self.options.samples)
         missing = sum((problem.task_id, n) not in store.samples for problem in problems for n in numbers)

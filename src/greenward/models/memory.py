@@ -31,7 +31,7 @@ from greenward.config.recipe import ModelRecipe, PPORecipe, ReinforcementRecipe,
 from greenward.hardware.detection import Gpu
 from greenward.models.checkpoint import holding, read_shape, resolve, shape_of
 from greenward.models.decoder import DecoderShape
-from greenward.models.policy import INT8, resolve_device, resolve_dtype
+from greenward.models.devices import INT8, resolve_device, resolve_dtype
 from greenward.models.products import LARGEST_WEIGHT, SMALLEST_PACKED
 from greenward.models.sampler import CACHE_BYTES, PREFILL_TOKENS, Sampler
 from greenward.models.scoring import CHUNK_NUMBERS, KEPT_NUMBERS

@@ -1,4 +1,4 @@
-"""Implements the policy, with our decoder or a model of `transformers`, and chooses what computes it.
+"""Implements the policy, with our decoder or a model of `transformers`.
 
 A causal language model of `transformers` has the same interface and results, but is slower. Prompts are
 prefilled once per group and finished rows leave the batch, too; training rows are padded and repeat prompts.
@@ -7,16 +7,13 @@ Shape suffixes: B rows, T positions, V vocabulary, P prompt positions.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,184 +22,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from greenward.common.errors import CheckpointError, ConfigError, GreenwardError
 from greenward.common.interruption import check
-from greenward.config.sections import DType, LoraConfig, ModelConfig, ShapeConfig
+from greenward.config.sections import LoraConfig, ModelConfig, ShapeConfig
 from greenward.models import checkpoint, lora
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Attention, Decoder, DecoderShape, is_adapted, pad_to_bucket
+from greenward.models.devices import INT8, check_int8, computing_in, resolve_device, resolve_dtype
 from greenward.models.kernels.attention import KernelAttention, kernels_for
 from greenward.models.sampler import Decoding, NativeDecoding, Sampler
 from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
 from greenward.models.tokenizer import Tokenizer
-
-INT8 = "int8"
-"""The dtype of weights of 8 bits, for inference."""
-
-
-def resolve_device(device: torch.device | str, *, key: str = "model.device") -> torch.device:
-    """`auto` is the first CUDA device, else the CPU; `mps`, Apple's GPU, must be asked for by name.
-
-    Raises `ConfigError`, which names the `key` of the recipe, for a device that is not there.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    mps = ["mps"] if torch.backends.mps.is_available() else []
-    try:
-        found = torch.device(device)
-        is_there = str(found) in ("cpu", "cpu:0", *cuda, *mps) or (str(found) == "cuda" and bool(cuda))
-    except RuntimeError:  # torch's answer to a name that is no device at all
-        is_there = False
-    if not is_there:
-        build = "with" if torch.version.cuda else "without"
-        raise ConfigError(
-            f"{key} is {str(device)!r}; torch {torch.__version__}, built {build} CUDA, finds "
-            f"{', '.join(['cpu', *cuda, *mps])} here.",
-            remedy=f"Set {key} to one of these, or to auto.",
-        )
-    return found
-
-
-def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the processor multiplies it in hardware, else float32.
-
-    Raises `ConfigError` for a name that a recipe does not know.
-    """
-    if dtype == "auto":
-        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
-    if isinstance(dtype, str) and dtype not in get_args(DType):
-        raise ConfigError(
-            f"expected one of {', '.join(get_args(DType))} as the type of the arithmetic, found {dtype!r}.",
-            remedy="Weights of 8 bits serve answers alone: load them by Policy.for_inference."
-            if dtype == INT8
-            else None,
-        )
-    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
-
-
-def check_int8(folder: Path, device: torch.device) -> None:
-    """Raises `ConfigError` where a model cannot be sampled with weights of 8 bits on `device`."""
-    if device.type == "cpu" and checkpoint.read_shape(checkpoint.base_folder(folder) or folder):
-        return
-    found = "another architecture" if device.type == "cpu" else f"the device {device}"
-    raise ConfigError(
-        f"Weights of 8 bits (int8) are for Llama, Qwen2 and Qwen3 on a CPU, found {found}.",
-        remedy="Choose auto, float32 or bfloat16.",
-    )
-
-
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type != "cpu":
-        return False
-    # torch 2.10 cannot tell; float32 is right on every processor.
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def check_training_dtype(dtype: str, device: torch.device) -> None:
-    """Raises `ConfigError` for float16 on a CPU, bfloat16 on a GPU that only emulates it, and both on MPS."""
-    if device.type == "mps" and dtype not in ("auto", "float32"):
-        raise ConfigError(
-            f"model.dtype is {dtype}; on the device mps training computes in float32 only.",
-            remedy="Set model.dtype to float32 or auto.",
-        )
-    if dtype == "float16" and device.type == "cpu":
-        raise ConfigError(
-            "model.dtype is float16, which trains on GPUs only; the model computes on the CPU.",
-            remedy="Set model.dtype to float32, bfloat16 or auto.",
-        )
-    if dtype == "bfloat16" and device.type == "cuda" and not _multiplies_bfloat16(device):
-        raise ConfigError(
-            f"model.dtype is bfloat16, and {torch.cuda.get_device_name(device)} has no arithmetic for it.",
-            remedy="Set model.dtype=float16, which trains with loss scaling, or preset=v100.",
-        )
-
-
-def slow_dtype(dtype: str, device: torch.device) -> str | None:
-    """Advice where a CPU only emulates `dtype`: torch 2.13 then takes ten times as long as in float32."""
-    if dtype != "bfloat16" or device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return None
-    if _multiplies_bfloat16(device):
-        return None
-    return "This processor emulates bfloat16: model.dtype=float32 (or auto) is several times as fast."
-
-
-_MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
-_MEASURED_SECONDS = 0.03  # with all threads and with one, in each round
-_ROUNDS = 3
-_FAST_ENOUGH = 0.8  # of the speed of one thread, below which all threads together are slowed down
-
-
-def settle_threads(asked: int | None, before: object) -> str | None:
-    """Set the number of torch's threads, and say what there is to say of it; None if nothing.
-
-    Threads of torch wait for each other at the end of every operation. Where another program uses a core,
-    each operation waits for the thread that was interrupted, so that one thread is faster than several.
-
-    `asked` is a number that the user gave, `before` what the session recorded that is resumed: as many
-    threads round sums in the same order. Either is kept, `before` if this machine has as many. Without them,
-    one thread computes where all together are measured to be slower.
-    """
-    usual = torch.get_num_threads()
-    recorded = before if isinstance(before, int) and 0 < before <= usual else None
-    threads = asked or recorded or usual
-    torch.set_num_threads(threads)
-    as_before = f"Using {threads} thread{'s' if threads > 1 else ''} as before"
-    if (speed := _relative_speed(threads)) >= _FAST_ENOUGH:
-        if asked is not None or threads == usual:
-            return None
-        return f"{as_before}; training.threads={usual} overrides, inexactly."
-    busy = _busy(threads, speed)
-    if asked is not None:
-        return f"{busy} End the other programs, or set training.threads=1 (a run can be resumed with it)."
-    if recorded is not None:
-        return f"{busy} {as_before}; training.threads=1 overrides, inexactly."
-    torch.set_num_threads(1)
-    return f"{busy} Using 1 thread; training.threads={threads} overrides."
-
-
-def use_free_cores(device: torch.device) -> str | None:
-    """Set one thread where all together are slower, and say so; for commands without a key for it.
-
-    A number in OMP_NUM_THREADS is the user's, and on an accelerator the threads compute little.
-    """
-    threads = torch.get_num_threads()
-    if "OMP_NUM_THREADS" in os.environ or device.type != "cpu":
-        return None
-    if (speed := _relative_speed(threads)) >= _FAST_ENOUGH:
-        return None
-    torch.set_num_threads(1)
-    return f"{_busy(threads, speed)} Using 1 thread; the variable OMP_NUM_THREADS={threads} overrides."
-
-
-def _busy(threads: int, speed: float) -> str:
-    return f"The cores are busy: {threads} threads compute at {speed:.2f} times the speed of one."
-
-
-def _relative_speed(threads: int) -> float:
-    """Of matrix products with this many threads, that of one thread being 1."""
-    if threads == 1:
-        return 1.0
-    speeds = []
-    try:
-        for _ in range(_ROUNDS):  # in turns, so that what uses the cores meets both
-            torch.set_num_threads(threads)
-            together = _products_per_second()
-            torch.set_num_threads(1)
-            speeds.append(together / _products_per_second())
-    finally:
-        torch.set_num_threads(threads)
-    return median(speeds)
-
-
-def _products_per_second() -> float:
-    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
-    products, started = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - started) < _MEASURED_SECONDS:
-        matrix @ matrix
-        products += 1
-    return products / seconds
 
 
 class Policy(Sampler):
@@ -670,8 +498,3 @@ def _pad(rows: Sequence[np.ndarray], side: str, device: torch.device) -> tuple[T
     token_ids = pad_sequence(tensors, batch_first=True, padding_side=side)
     mask = pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True, padding_side=side)
     return token_ids.to(device), mask.to(device)
-
-
-def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
-    """Matrix products in `dtype` over float32 weights."""
-    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)

@@ -56,18 +56,13 @@ from greenward.grading.rewards import RewardFunction
 from greenward.hardware.detection import is_writable
 from greenward.models.catalog import FoundModel, PromptReader, build_policy, find_reader
 from greenward.models.checkpoint import holding, local_folder, read_shape, resolve
+from greenward.models.devices import check_training_dtype, resolve_device, resolve_dtype, slow_dtype
 from greenward.models.heads import Critic
 from greenward.models.kernels.build import are_switched_off, is_to_be_built, kernels
 from greenward.models.lora import check_lora
 from greenward.models.memory import check_disk, check_memory, estimated_mb, model_shape
-from greenward.models.policy import (
-    Policy,
-    check_training_dtype,
-    resolve_device,
-    resolve_dtype,
-    settle_threads,
-    slow_dtype,
-)
+from greenward.models.policy import Policy
+from greenward.models.threads import settle_threads
 from greenward.models.tokenizer import Tokenizer
 from greenward.models.vllm import SERVE, VLLM, Colocated, DeviceTransfer, FileTransfer, Server, VLLMEngine
 from greenward.models.vllm_plugin import FILE_TRANSFER

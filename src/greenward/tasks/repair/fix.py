@@ -48,7 +48,9 @@ from greenward.grading.judge import Grader
 from greenward.grading.matching import BoundedMatcher
 from greenward.grading.verdict import EDIT_ERRORS, Family, Status, Verdict
 from greenward.models.catalog import FoundModel, find_model
-from greenward.models.policy import Policy, resolve_device, use_free_cores
+from greenward.models.devices import resolve_device
+from greenward.models.policy import Policy
+from greenward.models.threads import use_free_cores
 from greenward.problems.mining import (
     MAX_TREE_FILES,
     SourceFile,

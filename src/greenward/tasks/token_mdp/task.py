@@ -373,7 +373,7 @@ def generated_problems(recipe: DQNRecipe, problems: Sequence[Problem]) -> Proble
 
 def build_agent(recipe: DQNRecipe, mdp: TokenMDP) -> DQNAgent:
     """The agent at its beginning. Observations are kept in half precision."""
-    from greenward.models.policy import resolve_device
+    from greenward.models.devices import resolve_device
     from greenward.tasks.token_mdp.dqn import DQNAgent, TokenEncoder
 
     learned = recipe.environment.embedding == "learned"  # numbers of words need all bits
@@ -419,7 +419,7 @@ class TokenMDPTask(Task):
     ) -> None:
         if functions:
             raise ConfigError("task token_mdp takes its reward from reward.type, as module:function.")
-        from greenward.models.policy import resolve_device
+        from greenward.models.devices import resolve_device
 
         super().__init__(recipe)
         resolve_device(recipe.training.device, key="training.device")
