@@ -310,7 +310,8 @@ class Drawn:
         """The time that is left, if answers go on to end as often as they have.
 
         The first answers that end beside others are short ones. Until many have ended, the time in which all
-        tokens that may follow are drawn is less; before any has ended, it is all that is known.
+        tokens that may follow are drawn is less. Before any has ended, it is all that is known, and says
+        nothing while prompts are read, until there are as many tokens as one answer may have.
         """
         if self._total is None:
             return ""
@@ -320,7 +321,8 @@ class Drawn:
             bound = seconds * left * self._most_tokens / self._tokens
         if self._ended:
             return eta_in(min(seconds * left / self._ended, bound))
-        return f"ETA at most {_duration(bound)}" if bound < float("inf") else ""
+        is_known = self._most_tokens and self._tokens >= self._most_tokens
+        return f"ETA at most {_duration(bound)}" if is_known else ""
 
 
 _SHOWN_AS = {
