@@ -321,10 +321,10 @@ def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     fractions = {
         name for row in rows for name, value in row.items() if _names_step(name) and not _is_count(value)
     }
-    told: dict[str, list[object]] = defaultdict(list)
+    told: dict[str, list[str]] = defaultdict(list)
     for row in filter(_is_of_trainer, rows):
         for name in filter(_names_step, row):
-            told[name].append(row[name])
+            told[name].append(str(row[name]))
     fractions |= {name for name, values in told.items() if len(values) > 1 and len({*values}) == 1}
     parts: tuple[list[Row], list[Row]] = [], []
     for row in rows:
