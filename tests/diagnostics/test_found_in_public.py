@@ -195,3 +195,50 @@ def test_a_loop_of_ones_own_is_not_taken_for_stable_baselines(tmp_path):
     path.write_text("\n".join(lines))
     family = read_run_signals(path).family
     assert family.kind == "agent" and family.dialect == ""
+
+
+@pytest.mark.parametrize(("name", "found"), [("eval_entropy", False), ("eval_loss", True)])
+def test_what_no_evaluation_measured_is_not_a_number_without_harm(tmp_path, name, found):
+    """What an evaluation judges by must be a number; its other means may be over nothing."""
+    rng = np.random.default_rng(0)
+    margins = np.linspace(0, 1, 40) + 0.05 * rng.standard_normal(40)
+    rows = [
+        {
+            **{"step": i + 1, "loss": 0.7 - 0.3 * margins[i], "grad_norm": 2.0, "learning_rate": 1e-6},
+            **{"rewards/margins": margins[i], "rewards/accuracies": 0.5 + margins[i] / 3},
+        }
+        for i in range(40)
+    ]
+    evaluated = {"eval_loss": 0.6, "eval_rewards/accuracies": 0.6, "eval_entropy": 1.5, name: float("nan")}
+    rows += [{"step": 20, **evaluated}, {"step": 40, **evaluated}]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": sorted(rows, key=lambda row: row["step"])}))
+    assert ("non-finite" in severities(path)) is found
+
+
+@pytest.mark.parametrize(("gain", "healthy"), [(0.3, True), (0.0, False)])
+def test_what_surely_learned_had_a_gradient(tmp_path, gain, healthy):
+    """A loop of one's own that logs a learning rate and no norm of the gradient."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            **{"step": i, "learning_rate": 1e-6, "loss": 0.01, "mean_reward": 0.5 + gain * i / 200},
+            **{"reward_std": 0.4, "kl": 0.001 + 1e-5 * i, "frac_reward_zero_std": 0.3},
+        }
+        for i in range(200)
+    ]
+    for row in rows:
+        row["mean_reward"] += 0.05 * rng.standard_normal()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = diagnose_run(path)
+    assert (found.verdict == "healthy") is healthy
+    assert healthy or found.unanswered == "grad_norm could not be tested"
+
+
+def test_no_counter_is_offered_as_the_reward(tmp_path):
+    path = tmp_path / "trainer_log.jsonl"
+    rows = [{"current_steps": i, "total_steps": 900, "gain": 0.5 + i / 100} for i in range(1, 40)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    gaps = [gap for card in diagnose_run(path).cards for gap in card.gaps]
+    assert gaps and not any("total_steps=" in gap.enable for gap in gaps)

@@ -159,3 +159,36 @@ def test_a_quantity_that_the_environment_never_had_is_no_number_that_went_wrong(
         beacons_mean=np.where(rewards < 120, 1, np.inf),
     )
     assert "non-finite" in once
+
+
+@pytest.mark.parametrize(("last", "found"), [(60, True), (230, False)])
+def test_a_moving_mean_that_falls_back_within_the_last_sixth_is_named(tmp_path, last, found):
+    """Of such a fall the mean of the last sixth shows little: it begins with the best rows."""
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        levels = np.interp(np.arange(4000), [0, 2500, 3600, 3700, 4000], [20, 80, 230, 230, last])
+        returns = mean_of_last(levels + 40 * rng.standard_normal(4000))[3::4]
+        steps = 800 * np.arange(1, len(returns) + 1)
+        named = findings(
+            tmp_path / str(seed),
+            time__total_timesteps=steps,
+            rollout__ep_rew_mean=returns,
+            rollout__ep_len_mean=np.full(len(steps), 200.0),
+            rollout__exploration_rate=np.full(len(steps), 0.05),
+            train__loss=0.001 * np.exp(rng.standard_normal(len(steps))),
+        )
+        assert ("reward-drop" in named) is found, seed
+
+
+@pytest.mark.parametrize(("end", "found"), [(1.0, False), (0.2, True)])
+def test_a_short_run_of_an_agent_that_is_sure_of_its_best_has_not_collapsed(tmp_path, end, found):
+    rows = 25  # too few for a test
+    reward = np.interp(np.arange(rows), [0, 10, 15, rows - 1], [0, 1, 1, end])
+    named = findings(
+        tmp_path / "run",
+        time__total_timesteps=2048 * np.arange(1, rows + 1),
+        rollout__ep_rew_mean=reward,
+        train__entropy_loss=-1.4 * 0.8 ** np.arange(rows),
+        train__approx_kl=np.full(rows, 0.01),
+    )
+    assert ("entropy-collapse" in named) is found

@@ -285,3 +285,54 @@ def test_the_boxes_of_the_tinker_cookbook_are_read_between_its_samples(tmp_path)
     run = signals(tmp_path, lines)
     assert run.family.name == "Tinker cookbook"
     assert run.values[REWARD].tolist() == [0.5, 0.6, 0.7]
+
+
+def grpo(i, epoch=None, norm="0.5"):
+    """A step as TRL prints it: it names no step."""
+    return (
+        f"{{'loss': 0.01, 'grad_norm': {norm}, 'learning_rate': 1e-06, 'reward': {REWARDS[i]}, "
+        f"'reward_std': 0.5, 'kl': 0.001, 'epoch': {i / 40 if epoch is None else epoch}}}"
+    )
+
+
+CLOSING = "{'train_runtime': 600.0, 'train_samples_per_second': 1.0, 'train_loss': 0.01, 'epoch': 0.1}"
+
+
+def test_behind_the_summary_of_a_training_another_one_begins(tmp_path):
+    """Epochs need not go back: the second training may have other data."""
+    first = [grpo(i, i / 1000, "nan") for i in range(30)]
+    second = [grpo(i, 0.1 + i / 40) for i in range(40)]
+    run = signals(tmp_path, [*first, CLOSING, *second, CLOSING])
+    assert run.steps.tolist() == list(range(1, 41)) and np.isfinite(run.values["grad_norm"]).all()
+    assert any("the last of 2 runs is judged" in note for note in run.notes)
+
+
+def test_an_evaluation_behind_the_summary_belongs_to_the_training_before(tmp_path):
+    evaluated = "{'eval_loss': 0.4, 'eval_reward': 3.5, 'epoch': 1.0}"
+    run = signals(tmp_path, [*(grpo(i) for i in range(40)), CLOSING, evaluated])
+    assert run.steps.tolist() == list(range(1, 41))
+    assert run.values[HELD_OUT][-1] == 3.5
+
+
+def test_epochs_that_are_rounded_to_one_number_are_no_steps(tmp_path):
+    """Of much data, a few steps are 0.00 epochs."""
+    run = signals(tmp_path, [grpo(i, 0.0) for i in range(40)])
+    assert run.steps.tolist() == list(range(1, 41))
+    assert run.values[REWARD].tolist() == REWARDS.tolist()
+
+
+def test_signals_before_a_mapping_in_a_line_are_of_its_step_and_answers_have_no_mean(tmp_path):
+    lines = []
+    for i, reward in enumerate(REWARDS):
+        head = f"2025-09-23 09:{i:02}:00,984 - train - INFO -"
+        lines.append(
+            f"{head} rl_loss: 0.{i + 1:03}, time: 109.1, token_entropy: {1 - i / 100}, "
+            f"reward_data: {{'total_num': 256, 'total_reward': {reward}, 'total_format_reward': 241.0}}"
+        )
+        if i % 10 == 0:  # one answer
+            lines.append(f"{head} reward: {{'format_reward': 1.0, 'answer_reward': 0.0, 'reward': 0.0}}")
+    run = signals(tmp_path, lines)
+    assert run.logged_as(REWARD) == "total_reward"
+    told = np.isfinite(run.values[REWARD])
+    assert run.values[REWARD][told].tolist() == REWARDS.tolist()
+    assert run.values["token_entropy" if "token_entropy" in run.values else "entropy"][told][-1] == 0.61

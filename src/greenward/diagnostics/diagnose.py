@@ -48,6 +48,7 @@ from greenward.diagnostics.signals import (
     DURATION,
     GRADIENT,
     GROUPS,
+    PASS_RATE,
     REWARD,
     TITLES,
     Reading,
@@ -230,16 +231,18 @@ def unanswered_question(run: RunSignals) -> str | None:
     """Why the run may not be called healthy.
 
     That needs tests of the reward, or of the loss in supervised training, and of the gradient where its
-    trainer logs one; and a reward that is shown to rise.
+    trainer logs one; and a reward that is shown to rise. What surely rose by what matters had a gradient.
     """
     is_ours = run.algorithm == "sft"
-    wanted = "loss" if is_ours else REWARD
+    of_pairs = run.family.kind == "preferences" and REWARD not in run.values and PASS_RATE in run.values
+    wanted = "loss" if is_ours else PASS_RATE if of_pairs else REWARD
     if run.family.kind == "supervised" and not is_ours:
         return f"there is no reward in the log ({run.family.name}), so nothing can be said of RL"
     if len(run.steps) < MIN_POINTS:
         return f"the log has {len(run.steps)} row(s), a test needs {MIN_POINTS}"
     # An excerpt that leaves out the learning rate leaves out the norm that stands beside it.
     lacks_gradient = run.family.logs_gradient and (run.is_own or "learning_rate" in run.values)
+    lacks_gradient = lacks_gradient and (run.is_own or not learned(run).matters)
     needed = (wanted, GRADIENT) if lacks_gradient or GRADIENT in run.values else (wanted,)
     if wanted not in run.values and not run.is_own:
         return "no name in the log is known as that of a reward"

@@ -565,26 +565,41 @@ def _is_ripple(run: RunSignals, result: Result) -> bool:
 
 def _lost(run: RunSignals) -> Result:
     """A reward whose last sixth is below its best one by more than half of what was gained until then, and by
-    far more than the error of an AR(1): a moving mean leaves a test of change without power.
+    far more than the error of an AR(1): a moving mean leaves a test of change without power. Its last rows
+    alone are means over many episodes, and tell a fall as well.
     """
     steps, values = run.series(REWARD)
     parts = np.array_split(values, _LEVELS)
     means = [float(part.mean()) for part in parts]
     best = int(np.argmax(means[:-1]))
+    end = means[-1]
     moved, error = rise_between(parts[best], parts[-1], is_unbiased=False)  # 3.5 errors are far
-    if best == 0 and (new := _new_episodes(run)) is not None:  # it ended below its beginning
+    new, window = _new_episodes(run), run.family.window
+    spread = _spread_of_episodes(run, _noise_of_rows(values))
+    if best == 0 and new is not None:  # it ended below its beginning
         episodes = new * np.array([len(parts[0]), len(parts[-1])])
-        error = min(error, _spread_of_episodes(run, _noise_of_rows(values)) * math.sqrt((1 / episodes).sum()))
-    if len(values) < MIN_POINTS or -moved <= max(LOST_ERRORS * error, LOST_SHARE * (means[best] - means[0])):
+        error = min(error, spread * math.sqrt((1 / episodes).sum()))
+    start = means[0]
+    gained = means[best] - start
+    lost = -moved > max(LOST_ERRORS * error, LOST_SHARE * gained)
+    if not lost and new is not None and len(values) >= _FEW * _LEVELS**2:
+        parts = np.array_split(values, _LEVELS**2)
+        means = [float(part.mean()) for part in parts]
+        best = int(np.argmax(means))
+        gained = means[best] - start
+        end = float(values[-_FEW:].mean())
+        moved, error = end - means[best], spread * math.sqrt(2 / window)
+        lost = gained > LOST_ERRORS * error and -moved > max(LOST_ERRORS * error, LOST_SHARE * gained)
+    if len(values) < MIN_POINTS or not lost:
         return Result()
     since = sum(map(len, parts[:best]))
-    low = values[since:] < (means[best] + means[-1]) / 2
+    low = values[since:] < (means[best] + end) / 2
     place = since + (first_frequent(low) or int(low.argmax()))
     noise = _noise_of_rows(values)
     numbers = {
         "signal": REWARD,
         "before": means[best],
-        "after": means[-1],
+        "after": end,
         "effect_sd": moved / max(noise, 1e-12),
         "onset": int(steps[place]),
     }
@@ -613,9 +628,10 @@ REWARD_DROP = Finding(
         "the reward or a term of it falls and does not recover (change test; the reward by a fiftieth of its "
         "range at least, an agent's by a fifth); or the mean of the last sixth "
         "of the rewards is below that of the best by over half of what was gained until then, and by over "
-        "3.5 standard errors of an AR(1) (of moving means that end below their beginning: of the episodes "
-        "behind them). A rating of games must end below its best by 35 points, and by 2.24 errors of a sum "
-        "of as many independent changes, the 95 % quantile of such a fall without progress"
+        "3.5 standard errors of an AR(1) (of moving means that end below their beginning, and of their last "
+        "5 rows against the best 36th of the run: of the episodes behind them). A rating of games must end "
+        "below its best by 35 points, and by 2.24 errors of a sum of as many independent changes, the 95 % "
+        "quantile of such a fall without progress"
     ),
     weight="warning, info of a term (but one of tests) where the reward as a whole rose and kept it",
     source="change test",

@@ -36,6 +36,7 @@ from greenward.diagnostics.finding import (
     not_made,
 )
 from greenward.diagnostics.findings.rewards import FEW_FACTS, learned, rise_between, rises_from
+from greenward.diagnostics.readers.rows import evaluated
 from greenward.diagnostics.signal_tests import (
     MEMORY_POINTS,
     SPIKE_LOG_SIGMAS,
@@ -128,7 +129,7 @@ COLLAPSED = 0.1  # of the entropy of the first rows
 LOST = 0.2  # of the range of the reward
 _FEW_ROWS, _MOST_ROWS = 3, 5
 _FEWEST_ENTROPIES = 8
-_LEVELS = 20  # parts of a run, whose medians are its levels
+_LEVELS = 20  # parts of a run at most, whose medians are its levels
 KL_LIMIT = 1.0  # nats a token: more than an answer's tokens usually have to lose
 _KL_FACTOR = 10.0  # times that of the first rows
 _EXPLAINED = "explained_variance"
@@ -177,11 +178,16 @@ _COMPUTED = re.compile(
 )
 
 
+# What an evaluation judges by. The other means of it change no weight.
+_JUDGED = re.compile(r"loss|rew|return|score|acc", re.IGNORECASE)
+
+
 def _is_of_nothing(run: RunSignals, name: str) -> bool:
     """Whether a signal that by its name is none of the optimizer's never had a number, or has no name at all:
     a mean over nothing is NaN.
     """
-    if name == SKIPPED or _COMPUTED.search(run.logged_as(name)):
+    theirs = run.logged_as(name)
+    if name == SKIPPED or (_COMPUTED if evaluated(theirs) is None else _JUDGED).search(theirs):
         return False
     return bool(_UNNAMED.fullmatch(name)) or bool(np.isnan(run.values[name]).all())
 
@@ -202,7 +208,7 @@ NON_FINITE = Finding(
     confirm="The signal that is not finite first names the part; the same step, repeated, shows it again.",
     limit=(
         "any value that is NaN or infinite, or an update skipped for it; not where a signal of the "
-        "environment is NaN in every row"
+        "environment, or of an evaluation but its loss and scores, is NaN in every row"
     ),
     weight="critical from 1 % of the steps or at the last, info at the first 3 rows alone, else warning",
     explains=("gradient-explosion", "gradient-spikes", *DAMAGE),
@@ -613,12 +619,13 @@ def entropy_collapses(run: RunSignals, signal: str, limits: Thresholds) -> Resul
 def _fell_after(run: RunSignals, step: int) -> bool:
     """Whether the reward is lower at some later time than at its best, by a fifth of what it rose."""
     steps, values = run.series(REWARD)
-    if len(values) < MIN_POINTS:
+    if len(values) < _FEWEST_ENTROPIES:
         return True
-    levels = np.array([median(part) for part in np.array_split(values, _LEVELS)])
-    since = [part[-1] > step for part in np.array_split(steps, _LEVELS)]
+    parts = min(_LEVELS, len(values) // 2)
+    levels = np.array([median(part) for part in np.array_split(values, parts)])
+    since = [part[-1] > step for part in np.array_split(steps, parts)]
     best = int(levels.argmax())
-    later = levels[np.arange(_LEVELS) >= max(best, int(np.argmax(since)))]
+    later = levels[np.arange(parts) >= max(best, int(np.argmax(since)))]
     return bool(later.min() < levels.max() - LOST * (levels.max() - levels.min()))
 
 

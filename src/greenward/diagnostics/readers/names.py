@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 import numpy as np
 
@@ -153,6 +154,7 @@ _NO_SCORE = re.compile(
 )
 # The best first.
 _SCORES = ("acc", "pass", "correct", "solve", "success", "score", "avg@", "reward", "return")
+_FEW = 4  # times as many values has another name of the same meaning
 _COUNTERS = frozenset({"epoch", "num_tokens", "num_input_tokens_seen", "total_flos", "progress/done_frac"})
 # Names that every log of their trainer has, and that no check needs: they are no news.
 _NO_NEWS = re.compile(
@@ -170,13 +172,14 @@ _NO_NEWS = re.compile(
 
 
 def renamed(
-    names: Iterable[str], mapping: Mapping[str, str]
+    names: Iterable[str], mapping: Mapping[str, str], sizes: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[dict[str, tuple[str, float, float]], tuple[str, ...]]:
     """({name: (greenward's name, scale, shift)}, the names that are not recognised).
 
     `mapping` (theirs to greenward's) comes first. Of several names that mean the same, the best is taken and
-    the others keep their own. Where no reward of training was logged, the score of code is taken, or the
-    reward of evaluations.
+    the others keep their own; `sizes` says how many values they have: one with far fewer than another is of
+    single answers, or of evaluations between the steps. Where no reward of training was logged, the score of
+    code is taken, or the reward of evaluations.
 
     Raises:
         DiagnosticsError: `mapping` has a name that the log has not.
@@ -204,9 +207,17 @@ def renamed(
             if matches[name][0] is None and _RATES.fullmatch(_forms(name)[0]) and evaluated(name) is None
         }
     best: dict[str, str] = {}
-    for name, (ours, rank) in matches.items():
-        if ours is not None and (ours not in best or rank < matches[best[ours]][1]):
-            best[ours] = name
+    most: dict[str | None, int] = {}
+    for name, (ours, _) in matches.items():
+        most[ours] = max(most.get(ours, 0), sizes.get(name, 0))
+
+    def goodness(name: str) -> tuple[bool, bool, float]:
+        ours, rank = matches[name]
+        return name not in mapping, _FEW * sizes.get(name, 0) < most[ours], rank
+
+    for name in sorted(names, key=goodness):
+        if (ours := matches[name][0]) is not None:
+            best.setdefault(ours, name)
     if RATING.fullmatch(best.get("reward/mean", "").strip().lower()):
         best = {ours: name for ours, name in best.items() if ours not in _OF_REWARD}
     unknown = [name for name, (ours, _) in matches.items() if ours is None]
@@ -234,7 +245,8 @@ def translated(
 
     Raises `DiagnosticsError` as `renamed` does.
     """
-    names, unknown = renamed(columns, mapping)
+    sizes = {name: int(np.isfinite(column).sum()) for name, column in columns.items()}
+    names, unknown = renamed(columns, mapping, sizes)
     values, theirs = {}, {}
     for name, (ours, scale, shift) in names.items():
         column = columns[name]
@@ -280,7 +292,7 @@ def likely_reward(names: Iterable[str]) -> str | None:
     A mean comes before a spread or an extreme, a noun such as "reward" before a part of a word, and few
     words before many.
     """
-    likely = [name for name in names if _LIKELY.search(name)]
+    likely = [name for name in names if _LIKELY.search(name) and not _NO_NEWS.fullmatch(_forms(name)[1])]
     return min(likely, key=_unlikeliness, default=None)
 
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ _OF_TRAINERS = frozenset({
     *("env/all/reward/total", "env/all/total_episodes", "env/all/turns_per_episode", "optim/lr"),
 })  # fmt: skip
 _SURE = 3
+_CLOSING = "train_runtime"  # in the summary that ends a training
 _HEADER = "\0header"  # of a row: the steps in the line before it
 _HEADER_LENGTH = 60
 _FEW = 5  # rows that name no signal may be settings and sizes
@@ -115,9 +116,11 @@ class _Rows:
         if 2 * len(headers) > sum(not _has_step(row) for row in self.strong):
             for row in self.strong:
                 row |= {**headers.get(id(row), {}), **row}
-        strong = [row for row in self.strong if "train_runtime" not in row]
+        strong = [row for row in self.strong if _CLOSING not in row]
         if closing := len(self.strong) - len(strong):
             log.set_aside["the closing summary of the trainer"] += closing
+        closed = accumulate(_CLOSING in row for row in self.strong)
+        before = dict(zip(map(id, self.strong), closed, strict=True))  # closing summaries
         stepped, counted = _parted(strong)
         _uncount_answers(self.weak)
         lines, loose = _parted(self.weak)
@@ -155,7 +158,7 @@ class _Rows:
         if best is stepped:
             yield from self._stepped(self._in_order(strong, beside), chosen, log)
         elif best is counted:
-            yield from _counted(counted, log)
+            yield from _counted(counted, before, log)
         elif best is lines:
             yield from self._lines(self._in_order(self.weak, beside), chosen, log)
         else:
@@ -288,15 +291,18 @@ def _is_result(name: str) -> bool:
 _MEAN_RETURN = re.compile(r"(?:average|avg|mean)[ _]?(?:episode[ _]?)?(?:return|reward)", re.IGNORECASE)
 
 
-def _counted(rows: list[Row], log: Log) -> Iterator[Row]:
+def _counted(rows: list[Row], closed: Mapping[int, int], log: Log) -> Iterator[Row]:
     """Rows that name no step, as transformers prints them: evaluations follow the step that they are of.
 
-    Where the epoch goes back, the run was resumed, or another one begins.
+    Where the epoch goes back, the run was resumed, or another one begins. `closed` counts the runs that a
+    summary closed before a row: behind it another one begins.
     """
     epochs: list[float] = []  # of each step
-    counted = 0
+    counted = ended = 0
     for row in rows:
         if not (epochs and _evaluates(row)):
+            if closed[id(row)] > ended:
+                epochs, ended = [], closed[id(row)]
             epoch = row.get("epoch")
             epoch = epoch if isinstance(epoch, float) else epochs[-1] if epochs else 0.0
             if epochs and epoch < epochs[-1]:
@@ -309,10 +315,17 @@ def _counted(rows: list[Row], log: Log) -> Iterator[Row]:
 
 
 def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The rows that have a step, and the others. What is not whole in each row, as epochs, is no step."""
+    """The rows that have a step, and the others. What is not whole in each row, as epochs, or stands
+    still in those of a trainer, as epochs that are rounded, is no step.
+    """
     fractions = {
         name for row in rows for name, value in row.items() if _names_step(name) and not _is_count(value)
     }
+    told: dict[str, list[str]] = defaultdict(list)
+    for row in filter(_is_of_trainer, rows):
+        for name in filter(_names_step, row):
+            told[name].append(str(row[name]))
+    fractions |= {name for name, values in told.items() if len(values) > 1 and len({*values}) == 1}
     parts: tuple[list[Row], list[Row]] = [], []
     for row in rows:
         parts[not _has_step(row, fractions)].append(row)
@@ -477,8 +490,10 @@ def _take_mapping(text: str, opened: int, found: _Rows, header: Row) -> None:
         for value in row.values()
     ):
         return
+    before = _pairs(text[:opened])
+    row = {**{pair.name: pair.value for pair in before if pair.is_assigned and tells(pair.name)}, **row}
     if not _has_step(row):  # "step 12: {…}"
-        steps = {pair.name: pair.value for pair in _pairs(text[:opened]) if pair.is_step}
+        steps = {pair.name: pair.value for pair in before if pair.is_step}
         if not steps and (counted := _BEFORE.search(text[:opened])):
             steps = {"step": float(counted[1])}
         row = {**steps, **row} if steps or not header else {**row, _HEADER: header}
