@@ -52,7 +52,7 @@
   lists that they hold, where EvalPlus fails an answer that returns an array of more than one element. Decimal
   and Fraction count as numbers wherever a number is expected. Of an answer that is no
   Python, the program in it is judged (`grade --extract`: without the words around it and its torn end, or
-  with the indentation that its first line has lost), where EvalPlus runs the text as it is, unless its
+  with the indentation that it has lost), where EvalPlus runs the text as it is, unless its
   `sanitize` has changed it before.
 """
 
