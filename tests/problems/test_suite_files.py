@@ -167,7 +167,7 @@ def test_torn_archive_is_named(tmp_path: Path):
 
 SUM = "print(sum(map(int, input().split())))\n"
 ADD = "def add(a, b):\n    return a + b\n"
-ADD_METHOD = "class Solution:\n    def add(self, a, b):\n        return [a, *b]\n"
+METHOD = "class Solution:\n    def add(self, a, b):\n        return [a, *b]\n"
 STDIN = {"input": "1 2\n", "output": "3\n"}
 LIVE = {"input": "1\n[2]", "output": "[1, 2]", "testtype": "functional", "metadata": {"func_name": "add"}}
 KODCODE = {

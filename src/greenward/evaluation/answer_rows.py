@@ -117,7 +117,7 @@ def _of_value(path: Path, whole: Any, problems: ProblemSet) -> Iterator[Row]:
         case {"samples": [{"id": _}, *_] as samples}:  # Inspect
             found = [_inspected(one) for one in samples]
         case {**by_id} if by_id and by_id.keys().isdisjoint({"task_id", "question_id", "doc"}):
-            if ids := _ids(list(by_id), problems):
+            if ids := _ids([*map(str, by_id)], problems):
                 found = [_entry(one, value) for one, value in zip(ids, by_id.values(), strict=True)]
         case [[*_], *_]:
             if len(whole) != len(problems):
