@@ -15,8 +15,8 @@ from greenward.common import files, statistics
 from greenward.config import loading, upgrade
 from greenward.diagnostics import calibration, change_points, diff, readers
 from greenward.diagnostics.readers import formats
+from greenward.evaluation import answer_rows, audit_calls, audit_repository, store, suites
 from greenward.evaluation import audit as audited
-from greenward.evaluation import audit_calls, audit_repository, store, suites
 from greenward.evaluation.audit_programs import FAMILIES
 from greenward.evaluation.audit_report import Kind
 from greenward.evaluation.audit_texts import HONEST_FAMILIES, TEXT_FAMILIES
@@ -284,6 +284,7 @@ TEXTS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
             "Times": judge,
             "Servers": endpoint,
             "Files": store,
+            "Files of answers": answer_rows,
             "Intervals": statistics,
         },
     ),

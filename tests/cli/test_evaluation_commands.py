@@ -496,6 +496,14 @@ def test_a_missing_file_of_answers_is_named_and_not_the_suite(call, suite):
         assert "suite" not in told
 
 
+def test_answers_to_other_problems_are_left_out_and_counted_where_that_is_asked(call, suite, samples):
+    file = samples((1, RIGHT), (9, RIGHT))
+    code, _, told = call("grade", file, "--suite", suite)
+    assert code == 2 and "names no problem" in told and "--skip-bad-rows" in told
+    code, _, told = call("grade", file, "--suite", suite, "--skip-bad-rows")
+    assert code == 0 and "answers to no problem of the suite, skipped: 1. " in told
+
+
 def test_a_bad_row_of_the_suite_is_named_with_the_option_that_skips_it(call, suite, samples, model):
     table = json.loads(suite.read_text())
     table.insert(1, {"function_name": "broken", "docstring": 3, "test_cases": []})

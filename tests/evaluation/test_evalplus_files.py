@@ -141,6 +141,75 @@ def test_files_of_livecodebench_are_read_by_plain_ids(tmp_path):
     assert "Suite/1" in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"task_id": 1, "prompt": "p", "output": ["    return x\n", "    return 0\n"]},  # TACO
+        {"task_id": "1", "generations": ["    return x\n", "    return 0\n"]},
+        {"doc_id": 0, "doc": {"task_id": "Suite/1", "prompt": "p"}, "target": "t", "resps": [["x"]],
+         "filtered_resps": [[f"{STARTER}    return x\n", f"{STARTER}    return 0\n"]]},  # lm-eval
+        {"question_id": "Suite/1", "code": [f"{STARTER}    return x\n", f"{STARTER}    return 0\n"]},
+    ],
+)  # fmt: skip
+def test_rows_of_other_harnesses_are_read(written, row):
+    def value(code: str) -> object:
+        space: dict[str, object] = {}
+        exec(code, space)
+        return space["f"](7)
+
+    (first, one), (second, other) = ((key, code) for *key, code in read(written(row)))
+    assert (first, second) == (["Suite/1", 0], ["Suite/1", 1]) and (value(one), value(other)) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        {"0": {"origin_prompt": "p", "prediction": "a"}, "1": {"prediction": "b"}, "2": {"prediction": "c"}},
+        {"Suite/0": "a", "Suite/1": ["b"], "Suite/2": "c"},
+        {"0": ["a"], "1": ["b"], "2": ["c"]},
+        [["a"], ["b"], ["c"]],
+        {"date": "d", "eval": {f"Suite/{one}": [{"task_id": f"Suite/{one}", "solution": text,
+                                                 "base_status": "pass"}] for one, text in enumerate("abc")}},
+        {"status": "success", "samples": [
+            {"id": f"Suite/{one}", "epoch": 1, "output": {"choices": [{"message": {"content": content}}]}}
+            for one, content in enumerate(("a", [{"type": "reasoning", "reasoning": "r"},
+                                                 {"type": "text", "text": "b"}], "c"))
+        ]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("indent", [None, 2])
+def test_whole_files_of_other_harnesses_are_read(tmp_path, whole, indent):
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps(whole, indent=indent))
+    answers = read_samples(path, PROBLEMS)
+    assert [answer.key for answer in answers] == [(f"Suite/{number}", 0) for number in range(3)]
+    assert [answer.text for answer in answers] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("whole", "message"),
+    [
+        ([["a"], ["b"]], "holds 2 lists, and suite has 3 problems"),
+        ({"0": ["a"], "1": [3], "2": []}, "row 2: field 'completions' must be text, null, or a list"),
+        ({"5": "a"}, "field 'task_id' is missing; this row has: 5"),
+        ({"eval": {"Suite/0": {"nfiles": 1, "base": [["success", []]]}}}, "'task_id' is missing"),
+        ({"samples": [{"id": "Suite/0", "output": {"choices": [{"message": {"content": 4}}]}}]}, "must be text"),
+        ([], "there is no sample"),
+    ],
+)  # fmt: skip
+def test_other_whole_files_are_refused(tmp_path, whole, message):
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ProblemError, match=message):
+        read(path)
+
+
+def test_a_single_row_of_several_lines_is_read(tmp_path):
+    path = tmp_path / "sample.json"
+    path.write_text(json.dumps({"task_id": "Suite/0", "solution": "a"}, indent=2))
+    assert read(path) == [("Suite/0", 0, "a")]
+
+
 def test_the_number_of_answers_and_of_their_values_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "MAX_ANSWERS", 10)
     monkeypatch.setattr(parsing, "MAX_JSON_VALUES", 100)
@@ -187,7 +256,7 @@ def test_lone_surrogates_do_not_reach_files(written):
         ([{"question_id": "0", "code_list": [3]}], "'code_list' must be text, null, or a list"),
         ([{"question_id": "9", "code_list": ["a"]}], "'question_id' names no problem of suite: '9'"),
         ([{"task_id": "Suite/0"}], "'completion' is missing"),
-        ([{"task_id": "Suite/0", "completions": "a"}], "Did you mean 'completion' by 'completions'"),
+        ([{"task_id": "Suite/0", "completoin": "a"}], "Did you mean 'completion' by 'completoin'"),
         ([{"task_id": "Suite/0", "solution": 3}], "'solution' must be text"),
         ([{"task_id": "Suite/0", "completion": 3}], "'completion' must be text"),
         ([{"task_id": "Suite/0", "sample": -1, "solution": "a"}], "'sample' must be a number"),

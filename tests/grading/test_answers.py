@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -559,6 +560,11 @@ def test_hostile_tokens_and_fences_take_linear_time(times):
         ('def add(a, b):\n    """Add."""\n', "for _ in range(1):\n        a += b\n    return a"),
         ("def add(a, b):\n", '"""Add."""\n    return a + b\n\n\nassert add(1, 2) == 3'),
         ("def add(a, b):\n    if a:\n", "return a + b\n    return b"),
+        # Of its first line only a part is left, or the whole has lost it.
+        ("def add(a, b):\n", "    if a:\n            a += 0\n        return a + b"),
+        ("def add(a, b):\n", "total = a\nfor _ in [0]:\n    total += b\nreturn total\n"),
+        ('def add(a, b):\n    """Add."""\n', "# the sum\nreturn a + b\n\nprint(add(1, 2))\n"),
+        ('def add(a, b):\n    """Add."""\n', "if a or b:\n    return a + b\nelse:\n    return 0"),
     ],
 )
 def test_the_first_line_of_a_stripped_completion_gets_its_indentation_back(starter, text):
@@ -567,6 +573,68 @@ def test_the_first_line_of_a_stripped_completion_gets_its_indentation_back(start
         space = {}
         exec(found.code, space)
         assert space["add"](2, 3) == 5 and "indented" in found.rule
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "\n```python\n# Test\nprint(add(1, 2))\n```\n",
+        "\nThis adds the two.\n```python\n",
+        "\nExample:\n```\n>>> add(1, 2)\n3\n```\nBut wait.\n```py\n# 3\n```\n",
+    ],
+)
+def test_a_body_before_a_fence_continues_the_starter_code(behind):
+    for style in ("chat", None):
+        found = extract_code("    total = a + b\n    return total\n" + behind, ADD, style)
+        space = {}
+        exec(found.code, space)
+        assert space["add"](2, 3) == 5
+    better = "```python\ndef add(a, b):\n    return b + a\n```\n"
+    assert (
+        extract_code(f"    return a - b\n\nBetter:\n{better}", ADD).code
+        == "def add(a, b):\n    return b + a\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "then"),
+    [
+        (
+            "Below is an instruction that describes a task. Write a response.\n\n### Instruction:\nAdd.\n\n"
+            "### Input:\ndef add(a, b):\n\n### Response:\n ",
+            "\n\n### Instruction:\nSubtract.\n\n### Response:\ndef add(a, b):\n    return a - b\n",
+        ),
+        ("<s> [INST] Write add.\n```python\ndef add(a, b):\n    ...\n``` [/INST] ", "</s>"),
+        (
+            "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nAdd.<|im_end|>\n"
+            "<|im_start|>assistant\n",
+            "<|im_end|>\n<|im_start|>user\nThanks.",
+        ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nAdd.<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<|eot_id|>",
+        ),
+        ("<bos><start_of_turn>user\nAdd.<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>"),
+        ("<|user|>\nAdd.<|end|>\n<|assistant|>\n", "<|end|>"),
+        ("USER: Write add. ASSISTANT: ", "\nUSER: Thanks."),
+        ("### Human: Write add.\n### Assistant:\n", "\n### Human: Thanks."),
+        ("system\nYou are a helpful assistant.\nuser\nWrite add.\nassistant\n", ""),
+        ("@@ Instruction\nWrite add.\n\n@@ Response\n", ""),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "Here it is:\n```python\n{}```\n"])
+def test_a_prompt_that_an_answer_repeats_is_no_part_of_it(prompt, then, form):
+    program = "import math\n\n\ndef add(a, b):\n    return int(math.fsum([a, b]))\n"
+    found = extract_code(prompt + form.format(program) + then, ADD)
+    assert ast.dump(ast.parse(found.code)) == ast.dump(ast.parse(program))  # a heading may be a comment
+
+
+def test_what_only_looks_like_a_prompt_is_a_program():
+    program = "# Notes\n### Instruction:\nx = 1\n### Response:\n\n\ndef add(a, b):\n    return a + b\n"
+    assert extract_code(program, ADD, "chat").code.startswith("# Notes")
+    program = program.removeprefix("# Notes\n")
+    assert extract_code(program, ADD, "chat").code == program
 
 
 @pytest.mark.parametrize(

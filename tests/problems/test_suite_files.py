@@ -223,6 +223,11 @@ VERL = {
     "reward_model": {"style": "rule", "ground_truth": json.dumps({"inputs": ["1 2"], "outputs": ["3"]})},
 }  # fmt: skip
 WITH_ADD = VERL | {"extra_info": {"reference": ADD}}
+ADD_METHOD = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
+FUNCTIONAL = (
+    "_inputs = [[1, 2], [3, 4]]\n_outputs = [[3], [7]]\nimport math\n\ndef _equal(a, b):\n"
+    "    return math.isclose(a, b)\n\nfor i, o in zip(_inputs, _outputs):\n    assert _equal(add(*i), o[0])\n"
+)
 # One row of each format, by the key of the format.
 ROWS = {
     "evalplus": EVALPLUS,
@@ -437,6 +442,24 @@ JUDGED = {
         WITH_ADD | {"reward_model": {"ground_truth": json.dumps({"assert_case": ["assert add(1, 2) == 3"]})}},
         Assertion, 1, 4.0, ADD, ADD.replace("+", "-"),
     ),
+    "verl, a list of assertions": (
+        WITH_ADD | {"reward_model": {"ground_truth": json.dumps(["assert add(1, 2) == 3", "assert add(0, 2) == 2"])}},
+        Assertion, 2, 4.0, ADD, ADD.replace("+", "-"),
+    ),
+    "verl, a program": (
+        WITH_ADD | {"reward_model": {"ground_truth": json.dumps({"functional": FUNCTIONAL})}},
+        Check, 1, 4.0, ADD, ADD.replace("+", "-"),
+    ),
+    "verl, a program for a method": (
+        VERL | {"extra_info": {"reference": ADD_METHOD}, "reward_model": {"ground_truth": json.dumps({
+            "functional": "def check(candidate):\n    assert candidate(a=1, b=2) == 3\n\ncheck(Solution().add)"
+        })}},
+        Check, 1, 4.0, ADD_METHOD, ADD_METHOD.replace("+", "-"),
+    ),
+    "AceCode 2": (
+        {**{name: value for name, value in ACECODE.items() if name != "test_cases"}, "tests": ACECODE["test_cases"]},
+        Assertion, 3, 0, ADD, ADD.replace("+", "-"),
+    ),
     "verl, pytest": (
         WITH_ADD | {"prompt": "Add.", "reward_model": {"ground_truth": json.dumps({"pytest": KODCODE["test"]})}},
         Check, 2, 4.0, ADD, ADD.replace("+", "-"),
@@ -492,6 +515,15 @@ def test_pytest_runs_tests_that_use_its_parameters(lines):
         (VERL | {"reward_model": {"ground_truth": "42"}}, "'reward_model' holds no tests, but 42"),
         (VERL | {"prompt": [{"role": "system", "content": "x"}]}, "'prompt' must be text, or messages"),
         (ACECODE | {"test_cases": []}, "'test_cases' is empty"),
+        (VERL | {"reward_model": {"ground_truth": {"test_code": "x"}}}, "inputs and outputs, .* found test_code"),
+        (
+            VERL | {"reward_model": {"ground_truth": {"functional": "def check(candidate):\n    pass\n"}}},
+            "must call one function of the answer, found none",
+        ),
+        (
+            VERL | {"reward_model": {"ground_truth": {"functional": "assert add(1) == sub(2)"}}},
+            "must call one function of the answer, found add, sub",
+        ),
         (ACECODE | {"test_cases": ["x = 1"]}, "something else than an assert statement in test 1"),
         (ACECODE | {"test_cases": ["assert len([]) == 0"]}, "calls no function"),
         (KODCODE | {"test": "from solution import add\n"}, "'test' holds no function that is called test"),
@@ -516,9 +548,9 @@ def test_a_parquet_file_holds_the_same_problems(lines, tmp_path, key):
     assert list(load_suite(str(path))) == list(load_suite(str(lines(row))))
     assert list(load_suite(f"{key}:{path}")) == list(load_suite(str(path)))
     bad = tmp_path / "bad.parquet"
-    field = next(one for one in formats() if one.key == key).fields[-1]
-    parquet.write_table(pyarrow.Table.from_pylist([{k: v for k, v in row.items() if k != field}]), bad)
-    with pytest.raises(ProblemError, match=rf"bad\.parquet, row 1: .*'{field}'"):
+    either = next(one for one in formats() if one.key == key).fields[-1].split("|")
+    parquet.write_table(pyarrow.Table.from_pylist([{k: v for k, v in row.items() if k not in either}]), bad)
+    with pytest.raises(ProblemError, match=rf"bad\.parquet, row 1: .*'{either[0]}'"):
         load_suite(str(bad))
 
 

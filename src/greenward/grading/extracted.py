@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from greenward.grading.verdict import Status
@@ -18,7 +19,7 @@ RULES = {
     "edits": "the program after the edits",
     "workspace": "the repository as the agent left it",
     "starter": "the starter code with the text that continues it",
-    "indented": "with the indentation that its first line had lost",
+    "indented": "with the indentation that it had lost",
     "block": "the last block that defines the entry point",
     "closed": "the text before the fence that closes it",
     "body": "the last block, as the body of the starter code",
@@ -54,7 +55,23 @@ class Extracted:
 
 def is_prose(text: str | None) -> bool:
     """Whether a text is no Python as it stands; of one that is too long to be parsed it is not known."""
-    return text is not None and len(text) <= MOST_PARSED and parse_or_none(text) is None
+    if text is None or len(text) > MOST_PARSED:
+        return False
+    tree = parse_or_none(text)
+    return tree is None or _returns_outside(tree)
+
+
+def _returns_outside(tree: ast.Module) -> bool:
+    """Whether a `return` stands outside of functions, which the parser lets pass and the compiler refuses."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            blocks = (ast.stmt, ast.excepthandler, ast.match_case)
+            pending += [one for one in ast.iter_child_nodes(node) if isinstance(one, blocks)]
+    return False
 
 
 def explained(rule: str) -> str:

@@ -16,8 +16,9 @@
 - open-r1/codeforces: rows with `description`, `official_tests`, `time_limit`. Problems that are interactive,
   read a file or have a checker of their own are bad rows: no comparison of outputs can judge them.
 - verl: rows with `data_source`, `prompt` (messages) and `reward_model`, whose `ground_truth` holds tests,
-  often as JSON in a text: any of the forms above, `{"assert_case": […]}` or `{"pytest": …}`. Rows without
-  tests (mathematics) are bad rows.
+  often as JSON in a text: any of the forms above, a list of assert statements (also as `assert_case`),
+  `{"pytest": …}`, or `{"functional": …}`, a program that calls the function (Code-R1). Rows without tests
+  (mathematics) are bad rows.
 
 Without a function name a problem asks for a whole program that reads and prints. With one, a method of
 `class Solution` counts as the function. Where the inputs of a function are text, each line is an argument in
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import builtins
 import re
 import zlib
 from collections.abc import Iterator
@@ -49,8 +51,8 @@ from typing import Any
 from greenward.common.errors import ProblemError
 from greenward.common.parsing import parse_json_text
 from greenward.problems.formats import pytest_fields, with_assertions
-from greenward.problems.problem import Case, Comparison, Problem, StdioCase
-from greenward.problems.python_source import UNREADABLE, parse_or_none
+from greenward.problems.problem import Case, Check, Comparison, Problem, StdioCase
+from greenward.problems.python_source import UNREADABLE, loaded_names, parse_or_none
 from greenward.problems.rows import Format, Row, read_text
 
 MAX_TEST_BYTES = 256 << 20
@@ -238,9 +240,51 @@ def _verl(row: Row) -> Problem:
     problem = suite.problem(row, row.number - 1, messages, reference=_first_in_python([reference]))
     if isinstance(tests, dict) and isinstance(tests.get("pytest"), str):
         return replace(problem, preamble="", **pytest_fields(row, field, tests["pytest"], problem.reference))
-    if isinstance(tests, dict) and tests.get("assert_case"):
-        return with_assertions(replace(problem, preamble=""), row, field, tests["assert_case"])
+    if isinstance(tests, dict) and isinstance(tests.get("functional"), str):
+        return replace(problem, preamble="", **_functional_fields(row, field, tests["functional"]))
+    assertions = tests.get("assert_case") if isinstance(tests, dict) else tests
+    if assertions and all(isinstance(one, str) for one in assertions):
+        return with_assertions(replace(problem, preamble=""), row, field, assertions)
+    if isinstance(tests, dict) and not tests.keys() >= {"inputs", "outputs"}:
+        known = "inputs and outputs, assert_case, functional, or pytest"
+        raise row.error(field, f"must have a ground_truth of {known}, found {', '.join(tests):.100}")
     return _with_tests(suite, problem, row, field, tests)
+
+
+class _Methods(ast.NodeTransformer):
+    """Replaces `Solution().add` by `add`, and notes the names of the methods."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        match node.value:
+            case ast.Call(ast.Name("Solution"), [], []):
+                self.names.add(node.attr)
+                return ast.Name(node.attr, ast.Load())
+        return self.generic_visit(node)
+
+
+def _functional_fields(row: Row, field: str, source: str) -> dict[str, Any]:
+    """The fields of a problem that a program judges (Code-R1), which calls one function or one method."""
+    methods = _Methods()
+    program = methods.visit(row.python(field, source))
+    nodes = list(ast.walk(program))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    aliases = [node for node in nodes if isinstance(node, ast.alias)]
+    bound |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+    names = methods.names or loaded_names(program) - bound - vars(builtins).keys()
+    if len(names) != 1:
+        found = ", ".join(sorted(names)) or "none"
+        raise row.error(field, f"must call one function of the answer, found {found:.100}")
+    (name,) = names
+    return {
+        "entry_point": name,
+        "tests": (Check(ast.unparse(program)),),
+        "setup_code": _CALL_METHOD.format(name=name),
+    }
 
 
 _EXAMPLE = '{"question": …, "input_output": {"inputs": […], "outputs": […]}, …}'

@@ -19,8 +19,8 @@
   It runs beside the answer, which is a module `solution` there, and needs the packages of `libs`.
 - KodCode (Xu et al. 2025, arXiv:2503.02951): rows hold `question`, `solution`, `test` (a file for pytest
   that imports `solution`) and `test_info`, which declares the functions. See `pytest_fields`.
-- AceCode (Zeng et al. 2025, arXiv:2502.01718): rows hold `id`, `question` and `test_cases`, which are assert
-  statements.
+- AceCode (Zeng et al. 2025, arXiv:2502.01718): rows hold `id`, `question` and `test_cases` (in its second
+  version `tests`), which are assert statements.
 - MultiPL-E (Cassano et al. 2022, arXiv:2208.08227), Python: rows hold `name`, `language`, `prompt` and
   `tests` (a program that calls the function, usually by a `check` of its own).
 - Simple JSON: one object for each problem, in a list or one on each line, such as `{"function_name": "add",
@@ -52,7 +52,7 @@
   lists that they hold, where EvalPlus fails an answer that returns an array of more than one element. Decimal
   and Fraction count as numbers wherever a number is expected. Of an answer that is no
   Python, the program in it is judged (`grade --extract`: without the words around it and its torn end, or
-  with the indentation that its first line has lost), where EvalPlus runs the text as it is, unless its
+  with the indentation that it has lost), where EvalPlus runs the text as it is, unless its
   `sanitize` has changed it before.
 """
 
@@ -428,7 +428,8 @@ def _acecode(row: Row) -> Problem:
     if not isinstance(number, str | int) or isinstance(number, bool) or number == "":
         raise row.error("id", f"must be text or a number, found {number!r:.60}")
     problem = Problem(task_id=f"AceCode/{number}", prompt=question, entry_point="")
-    return with_assertions(problem, row, "test_cases", row.values.get("test_cases"))
+    field = "test_cases" if "test_cases" in row.values else "tests"
+    return with_assertions(problem, row, field, row.values.get(field))
 
 
 def with_assertions(problem: Problem, row: Row, field: str, tests: Any) -> Problem:
@@ -474,7 +475,7 @@ KODCODE = Format(
 ACECODE = Format(
     "acecode",
     "AceCode",
-    ("id", "question", "test_cases"),
+    ("id", "question", "test_cases|tests"),
     '{"id": …, "question": …, "test_cases": ["assert …", …]}',
     _acecode,
 )

@@ -591,3 +591,29 @@ def test_what_a_person_reads_as_the_same_repair_is_applied_or_refused_with_a_rea
         else:
             expected = STATS.replace("lists of ", "") if kind == "rst_search_long" else STATS
             assert (found.code, found.files) == (expected, ()), (kind, found.reason)
+
+
+@pytest.mark.parametrize(
+    "tag", ["<source>python", "<source>", "<code>py", "<pre>", "<sourcecode>", "````python"]
+)
+def test_the_path_may_stand_above_the_other_fences_of_aider(tag):
+    files = {"shop/prices.py": "RATE = 1\n", "shop/cart.py": "SIZE = 1\n"}
+    end = f"</{tag[1:].partition('>')[0]}>" if tag[0] == "<" else "````"
+    text = f"The fix:\n\nshop/cart.py\n{tag}\n<<<<<<< SEARCH\nSIZE = 1\n=======\nSIZE = 2\n>>>>>>> REPLACE\n{end}\n"
+    edits = parse_edits(text, "search_replace", files)
+    assert apply_edits(files, edits) == {"shop/cart.py": "SIZE = 2\n"}
+
+
+def test_a_head_may_end_the_last_hunk_before_the_fence_is_closed():
+    files = {"a.py": "x = 1\ny = 2\n"}
+    text = "```diff\n--- a.py\n+++ a.py\n@@ ... @@\n-x = 1\n+x = 3\n@@ ... @@\n```\n"
+    for behind in ("", "\nThis is the fix.\n"):
+        assert apply_edits(files, parse_edits(text + behind, "diff", files)) == {"a.py": "x = 3\ny = 2\n"}
+    # No line behind it gets lost, and an answer that ends there may have been cut off.
+    for cut in (
+        f"{text}-y = 2\n+y = 4\n",
+        text.removesuffix("```\n"),
+        text.replace("-x = 1\n+x = 3\n@@ ... @@\n", ""),
+    ):
+        with pytest.raises(EditError, match="has no lines"):
+            parse_edits(cut, "diff", files)
