@@ -73,7 +73,8 @@ def main() -> None:
             **measured(folders),
         }
         if options.suite:
-            record["suite"] = on_suite(options.model, options.suite, folders, output, progress)
+            record["suite"] = options.suite
+            record["on_suite"] = on_suite(options.model, options.suite, folders, output, progress)
     print(table(record))
     if options.json:
         options.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -174,8 +175,9 @@ def table(record: dict[str, Any]) -> str:
         return [shown(Estimate(**of[key])) for key in metrics]
 
     suite = [
-        f"- {record_name}: {percent(Estimate(**one['value']))}, gain {points(Estimate(**one['gain']))}"
-        for record_name, one in record.get("suite", {}).items()
+        f"- {record['suite']}, greedy, {name}: {percent(Estimate(**one['value']))}"
+        + (f", gain {points(Estimate(**one['gain']))}" if name != "before" else "")
+        for name, one in record.get("on_suite", {}).items()
     ]
     return "\n".join([
         row("", [metric_label(key) for key in metrics]),
