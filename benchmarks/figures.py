@@ -37,9 +37,9 @@ def main() -> None:
         kept("demo", arguments.demo),
         kept("demo_model", arguments.demo_model),
     )
-    functions, repair, spec, vulnerability = (
+    functions, repair, edits, spec, vulnerability = (
         json.loads((RESULTS / f"policy_gradient_{study}.json").read_text(encoding="utf-8"))
-        for study in ("functions", "repair", "spec", "vulnerability")
+        for study in ("functions", "repair", "edits", "spec", "vulnerability")
     )
     (HERE.parent / "docs" / "figures" / "policy_gradient.md").write_text(
         f"""# What a policy gradient adds, arm by arm
@@ -52,6 +52,9 @@ def main() -> None:
 ## Repair
 
 {policy_gradient.tables(repair)}
+## Repair by edits
+
+{policy_gradient.tables(edits)}
 ## Implementation from a specification
 
 {policy_gradient.tables(spec)}
