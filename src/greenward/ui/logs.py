@@ -24,7 +24,7 @@ import numpy as np
 from greenward.common.errors import DiagnosticsError
 from greenward.common.files import UNEXPECTED
 from greenward.diagnostics.readers import read_run_signals, run_names
-from greenward.diagnostics.readers.formats import find_logs, may_be_log
+from greenward.diagnostics.readers.formats import may_be_log
 from greenward.diagnostics.signals import RunSignals
 from greenward.ui.cache import Cache, Stamp
 from greenward.ui.catalog import MAX_INNER, Place, stamp
@@ -175,22 +175,15 @@ def read_log(path: Path, inner: str | None) -> RunSignals:
 
     Raises `DiagnosticsError` where there is none, `SeveralRunsError` where one has to be named.
     """
-    refusal: DiagnosticsError | None = None
     try:
-        found = read_run_signals(path, run_name=inner)
-        several = found.reading is not None and found.reading.runs > 1
-        if inner is not None or not several or len(find_logs(path)) > 1:
-            return found
-    except DiagnosticsError as error:
-        refusal = error
-    names = list(dict.fromkeys(run_names(path))) if inner is None else []
-    if path.is_dir() and _OWN_RUN in names:
-        return read_run_signals(path, run_name=_OWN_RUN)
-    if len(names) > 1:
+        return read_run_signals(path, run_name=inner, takes_last=False)
+    except DiagnosticsError:
+        names = list(dict.fromkeys(run_names(path))) if inner is None else []
+        if len(names) < 2:
+            raise
+        if path.is_dir() and _OWN_RUN in names:
+            return read_run_signals(path, run_name=_OWN_RUN)
         raise SeveralRunsError(names[:MAX_INNER]) from None
-    if refusal is not None:
-        raise refusal
-    return found
 
 
 def as_metrics(run: RunSignals) -> tuple[Metrics, int]:

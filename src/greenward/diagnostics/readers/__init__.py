@@ -72,22 +72,26 @@ _STANDARD_INPUT = "standard input"
 
 @expects("the log of a run", DiagnosticsError)
 def read_run_signals(
-    path: str | Path, *, mapping: Mapping[str, str] | None = None, run_name: str | None = None
+    path: str | Path,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    run_name: str | None = None,
+    takes_last: bool = True,
 ) -> RunSignals:
     """Read the run at `path`: a folder or a file of any known format (docs/diagnostics.md).
 
     `-` is standard input. `mapping` gives greenward's names for names of the log; `run_name` chooses one of
-    several runs.
+    several runs; with `takes_last`, the last one is taken of runs without names that follow one another.
 
     Raises:
-        DiagnosticsError: there is no log, there are several runs that have names, or a file is not what it
+        DiagnosticsError: there is no log, there are several runs to choose from, or a file is not what it
             seems.
         RunError: a file of a run directory that cannot be read.
     """
     path = Path(path)
     try:
         with _given(path) as place:
-            found, form, log, columns = _chosen(find_logs(place), place, run_name)
+            found, form, log, columns = _chosen(find_logs(place), place, run_name, takes_last)
     except OSError as error:
         raise DiagnosticsError(f"{path} cannot be read: {error.strerror or error}") from None
     values, theirs, unknown = translated(columns.values, mapping or {})
@@ -185,7 +189,9 @@ def _given(path: Path) -> Iterator[Path]:
             raise DiagnosticsError(said, remedy=error.remedy) from None
 
 
-def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, Format, Log, Columns]:
+def _chosen(
+    found: list[Found], path: Path, run: str | None, takes_last: bool
+) -> tuple[Found, Format, Log, Columns]:
     """The run that is named, or the only one, and its columns."""
     chosen, inner = [one for one in found if one.name == run], None
     if not chosen and run is not None:
@@ -208,7 +214,7 @@ def _chosen(found: list[Found], path: Path, run: str | None) -> tuple[Found, For
     if not runs:
         reasons = "; ".join(f"{count} row(s): {reason}" for reason, count in table.set_aside.items())
         raise DiagnosticsError(f"{one.files[0]} has no row with a step", remedy=reasons)
-    picked, others = _of_one_log(runs, path, inner, table)
+    picked, others = _of_one_log(runs, path, inner, table, takes_last and not table.names_runs)
     for reason, count in log.set_aside.items():
         table.set_aside[reason] += count
     columns = table.aligned(picked)
@@ -238,7 +244,7 @@ def _without_warm_starts(found: list[Found]) -> list[Found]:
 
 
 def _of_one_log(
-    runs: list[RunRows], path: Path, name: str | None, table: Table
+    runs: list[RunRows], path: Path, name: str | None, table: Table, takes_last: bool
 ) -> tuple[RunRows, list[RunRows]]:
     """The run that is meant, and the others."""
     if name is not None:
@@ -246,7 +252,7 @@ def _of_one_log(
             raise DiagnosticsError(f"{path} has no run {name!r}", remedy=f"It has {_list(runs)}.")
     else:
         chosen = _of_weight(runs)
-        if not chosen or (table.names_runs and len(chosen) > 1):
+        if not chosen or (len(chosen) > 1 and not takes_last):
             raise DiagnosticsError(
                 f"{path} has {len(runs)} runs",
                 remedy=f"Name one by --run: {_list(runs)}{_without_reward(table.columns)}",
