@@ -471,6 +471,13 @@ def test_the_command_says_why_it_waits_and_never_signals_groups_of_processes(tmp
     done = CliRunner().invoke(cli, watched)
     assert isinstance(done.exception, DiagnosticsError)
     assert done.stderr.count("has 2 runs") == 1
+    rows = [json.dumps({"step": step, "loss": 1.0}) for step in range(1, 11)]
+    (tmp_path / "attempts.jsonl").write_text("\n".join(rows * 2))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    followed = ["monitor", str(tmp_path / "attempts.jsonl"), "--pid", str(ended.pid)]
+    assert isinstance(CliRunner().invoke(cli, followed).exception, DiagnosticsError)
+    assert CliRunner().invoke(cli, [*followed, "--once"]).exit_code == 0
     for pid in ("0", "-1"):
         assert CliRunner().invoke(cli, ["monitor", str(tmp_path), "--pid", pid]).exit_code == 2
 

@@ -393,7 +393,8 @@ def _followed(
     while True:
         alive = pid is None or _is_alive(pid)
         try:
-            signals = read_run_signals(run, mapping=mapping, run_name=run_name)
+            # Values of two runs in one test would look like a change.
+            signals = read_run_signals(run, mapping=mapping, run_name=run_name, takes_last=once)
         except DiagnosticsError as error:
             if once or not alive:
                 raise
