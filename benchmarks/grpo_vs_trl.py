@@ -358,7 +358,7 @@ def run_limit(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> 
     tokenizer = Tokenizer.from_file(str(arguments.folder / "model" / "tokenizer.json"))
     prompt_tokens = sum(len(tokenizer.encode(prompt).ids) for prompt in prompts)
     shape, dtype = Shape.read(arguments.folder / "model"), getattr(torch, arguments.dtype)
-    products = Products(shape, dtype, rank=arguments.lora)
+    products = Products(shape, dtype, rank=arguments.lora, packed=True)
     rows, tokens = arguments.completions, arguments.max_tokens
     inputs = rows * (tokens - 1)  # from the last token nothing is predicted
     send({"torch": torch.__version__})
