@@ -3,85 +3,7 @@
  * Scores are computed for QUERIES queries and 2 · LANES keys at a time.
  */
 #ifndef QUERIES
-#define QUERIES 4
-
-/* scores[i][j] = query i · key j for the keys [0, n), rounded up to 32; `keys` is transposed, (D, stride). */
-INLINE void dot_products(const float *query, const float *keys, int64_t stride, int64_t n, int D, float *scores) {
-  for (int64_t j = 0; j < n; j += 2 * LANES) {
-    vec a[QUERIES], b[QUERIES];
-    UNROLL
-    for (int i = 0; i < QUERIES; i++) a[i] = b[i] = (vec){0};
-    for (int d = 0; d < D; d++) {
-      vec k0 = load_f32(keys + d * stride + j), k1 = load_f32(keys + d * stride + j + LANES);
-      UNROLL
-      for (int i = 0; i < QUERIES; i++) {
-        a[i] += query[i * D + d] * k0;
-        b[i] += query[i * D + d] * k1;
-      }
-    }
-    UNROLL
-    for (int i = 0; i < QUERIES; i++) {
-      store_f32(scores + i * stride + j, a[i]);
-      store_f32(scores + i * stride + j + LANES, b[i]);
-    }
-  }
-}
-
-/* out[i] = Σ_j scores[i][j] · values[j], for `width` of the D numbers of a value. */
-INLINE void weighted_sum_of(const float *scores, int64_t stride, const float *values, int64_t n, int D, int width,
-                            float *out) {
-  vec a[QUERIES][2];
-  UNROLL
-  for (int i = 0; i < QUERIES; i++) a[i][0] = a[i][1] = (vec){0};
-  for (int64_t j = 0; j < n; j++)
-    UNROLL
-    for (int w = 0; w < width / LANES; w++) {
-      vec value = load_f32(values + j * D + w * LANES);
-      UNROLL
-      for (int i = 0; i < QUERIES; i++) a[i][w] += scores[i * stride + j] * value;
-    }
-  UNROLL
-  for (int i = 0; i < QUERIES; i++)
-    UNROLL
-    for (int w = 0; w < width / LANES; w++) store_f32(out + i * D + w * LANES, a[i][w]);
-}
-INLINE void weighted_sum(const float *scores, int64_t stride, const float *values, int64_t n, int D, float *out) {
-  int d = 0;
-  for (; d + 2 * LANES <= D; d += 2 * LANES) weighted_sum_of(scores, stride, values + d, n, D, 2 * LANES, out + d);
-  if (d < D) weighted_sum_of(scores, stride, values + d, n, D, LANES, out + d);
-}
-
-/* sums[j] += Σ_i scores[i][j] · x[i] for both pairs, for `width` of the D numbers. */
-INLINE void add_outer_of(const float *p, const float *x, float *to, const float *q, const float *y, float *onto,
-                         int64_t stride, int64_t n, int D, int width) {
-  vec X[QUERIES][2], Y[QUERIES][2];
-  UNROLL
-  for (int i = 0; i < QUERIES; i++)
-    UNROLL
-    for (int w = 0; w < width / LANES; w++) {
-      X[i][w] = load_f32(x + i * D + w * LANES);
-      Y[i][w] = load_f32(y + i * D + w * LANES);
-    }
-  for (int64_t j = 0; j < n; j++)
-    UNROLL
-    for (int w = 0; w < width / LANES; w++) {
-      vec a = load_f32(to + j * D + w * LANES), b = load_f32(onto + j * D + w * LANES);
-      UNROLL
-      for (int i = 0; i < QUERIES; i++) {
-        a += p[i * stride + j] * X[i][w];
-        b += q[i * stride + j] * Y[i][w];
-      }
-      store_f32(to + j * D + w * LANES, a);
-      store_f32(onto + j * D + w * LANES, b);
-    }
-}
-INLINE void add_outer(const float *p, const float *x, float *to, const float *q, const float *y, float *onto,
-                      int64_t stride, int64_t n, int D) {
-  int d = 0;
-  for (; d + 2 * LANES <= D; d += 2 * LANES)
-    add_outer_of(p, x + d, to + d, q, y + d, onto + d, stride, n, D, 2 * LANES);
-  if (d < D) add_outer_of(p, x + d, to + d, q, y + d, onto + d, stride, n, D, LANES);
-}
+#define QUERIES (LANES == 16 ? 8 : 4) /* their sums stay in registers */
 
 /* Where a run of tokens begins, how many it has, and how many of the prompt stand before it. */
 typedef struct { int64_t start, length, before; } Run;
@@ -100,34 +22,111 @@ INLINE Run run_of(const Layout *layout, int64_t group, int64_t row) { /* row -1 
   }
 #endif
 
-INLINE void NAME(unpack)(const NUMBER *from, float *to, int D) {
-  for (int d = 0; d < D; d += LANES) store_f32(to + d, LOAD(from + d));
-}
 INLINE void NAME(pack)(const float *from, NUMBER *to, int D, float factor) {
   for (int d = 0; d < D; d += LANES) STORE(to + d, load_f32(from + d) * factor);
 }
-INLINE void NAME(unpack_transposed)(const NUMBER *from, float *to, int64_t stride, int D) {
-  for (int d = 0; d < D; d++) to[d * stride] = PASTE(number, TYPE)(from[d]);
+/* scores[i][j] = query i · key j for keys [0, n), rounded up to 2 · LANES; `keys` is (D / STEP, stride, STEP). */
+INLINE void NAME(dot_products)(const FACTOR *query, const FACTOR *keys, int64_t stride, int64_t n, int D,
+                               float *scores) {
+  for (int64_t j = 0; j < n; j += 2 * LANES) {
+    vec a[QUERIES], b[QUERIES];
+    UNROLL
+    for (int i = 0; i < QUERIES; i++) a[i] = b[i] = (vec){0};
+    for (int d = 0; d < D; d += STEP) {
+      const FACTOR *at = keys + d * stride + j * STEP;
+      NAME(factors) k0 = NAME(load_factors)(at), k1 = NAME(load_factors)(at + LANES * STEP);
+      UNROLL
+      for (int i = 0; i < QUERIES; i++) {
+        a[i] = NAME(add_product)(a[i], query + i * D + d, k0);
+        b[i] = NAME(add_product)(b[i], query + i * D + d, k1);
+      }
+    }
+    UNROLL
+    for (int i = 0; i < QUERIES; i++) {
+      store_f32(scores + i * stride + j, a[i]);
+      store_f32(scores + i * stride + j + LANES, b[i]);
+    }
+  }
+}
+
+/* out[i] = Σ_j weights[i][j] · values[j], for `width` of the D numbers of a value. Rows of weights have `stride`
+ * numbers, which are 0 behind the last of n, and `values` is (n / STEP, D, STEP). */
+INLINE void NAME(weighted_sum_of)(const FACTOR *weights, int64_t stride, const FACTOR *values, int64_t n, int D,
+                                  int width, float *out) {
+  vec a[QUERIES][2];
+  UNROLL
+  for (int i = 0; i < QUERIES; i++) a[i][0] = a[i][1] = (vec){0};
+  for (int64_t j = 0; j < n; j += STEP)
+    UNROLL
+    for (int w = 0; w < width / LANES; w++) {
+      NAME(factors) value = NAME(load_factors)(values + j * D + w * LANES * STEP);
+      UNROLL
+      for (int i = 0; i < QUERIES; i++) a[i][w] = NAME(add_product)(a[i][w], weights + i * stride + j, value);
+    }
+  UNROLL
+  for (int i = 0; i < QUERIES; i++)
+    UNROLL
+    for (int w = 0; w < width / LANES; w++) store_f32(out + i * D + w * LANES, a[i][w]);
+}
+INLINE void NAME(weighted_sum)(const FACTOR *weights, int64_t stride, const FACTOR *values, int64_t n, int D,
+                               float *out) {
+  int d = 0;
+  for (; d + 2 * LANES <= D; d += 2 * LANES)
+    NAME(weighted_sum_of)(weights, stride, values + d * STEP, n, D, 2 * LANES, out + d);
+  if (d < D) NAME(weighted_sum_of)(weights, stride, values + d * STEP, n, D, LANES, out + d);
+}
+
+/* sums[j] += Σ_i p[i][j] · x[i] for both pairs, for `width` of the D numbers; p and x are interleaved by i. */
+INLINE void NAME(add_outer_of)(const FACTOR *p, const FACTOR *x, float *to, const FACTOR *q, const FACTOR *y,
+                               float *onto, int64_t stride, int64_t n, int D, int width) {
+  NAME(factors) X[QUERIES / STEP][2], Y[QUERIES / STEP][2];
+  UNROLL
+  for (int i = 0; i < QUERIES; i += STEP)
+    UNROLL
+    for (int w = 0; w < width / LANES; w++) {
+      X[i / STEP][w] = NAME(load_factors)(x + i * D + w * LANES * STEP);
+      Y[i / STEP][w] = NAME(load_factors)(y + i * D + w * LANES * STEP);
+    }
+  for (int64_t j = 0; j < n; j++)
+    UNROLL
+    for (int w = 0; w < width / LANES; w++) {
+      vec a = load_f32(to + j * D + w * LANES), b = load_f32(onto + j * D + w * LANES);
+      UNROLL
+      for (int i = 0; i < QUERIES; i += STEP) {
+        a = NAME(add_product)(a, p + i * stride + j * STEP, X[i / STEP][w]);
+        b = NAME(add_product)(b, q + i * stride + j * STEP, Y[i / STEP][w]);
+      }
+      store_f32(to + j * D + w * LANES, a);
+      store_f32(onto + j * D + w * LANES, b);
+    }
+}
+INLINE void NAME(add_outer)(const FACTOR *p, const FACTOR *x, float *to, const FACTOR *q, const FACTOR *y, float *onto,
+                            int64_t stride, int64_t n, int D) {
+  int d = 0;
+  for (; d + 2 * LANES <= D; d += 2 * LANES)
+    NAME(add_outer_of)(p, x + d * STEP, to + d, q, y + d * STEP, onto + d, stride, n, D, 2 * LANES);
+  if (d < D) NAME(add_outer_of)(p, x + d * STEP, to + d, q, y + d * STEP, onto + d, stride, n, D, LANES);
 }
 
 INLINE void NAME(forward_part)(const NUMBER *qkv, int H, int K, int D, const Layout *layout, int64_t g, int k,
                                NUMBER *out, float *lse, float *scratch, int64_t stride) {
   int X = H + 2 * K, share = H / K;
-  float scale = 1.f / sqrtf(D), *keys = scratch, *values = keys + D * stride, *scores = values + D * stride;
-  float *query = scores + QUERIES * stride, *mixed = query + QUERIES * D;
+  float scale = 1.f / sqrtf(D), *scores = scratch, *mixed = scores + QUERIES * stride;
+  FACTOR *weights = (FACTOR *)scores; /* they take the places of scores that were read */
+  FACTOR *query = (FACTOR *)(mixed + QUERIES * D), *keys = query + QUERIES * D, *values = keys + D * stride;
   for (int64_t r = layout->first_row[g] - 1; r < layout->first_row[g + 1]; r++) {
     Run run = run_of(layout, g, r < layout->first_row[g] ? -1 : r);
     for (int64_t t = 0; t < run.length; t++) {
       const NUMBER *token = qkv + (run.start + t) * X * D;
-      NAME(unpack_transposed)(token + (H + k) * D, keys + run.before + t, stride, D);
-      NAME(unpack)(token + (H + K + k) * D, values + (run.before + t) * D, D);
+      NAME(put_key)(keys + (run.before + t) * STEP, token + (H + k) * D, stride, D);
+      NAME(put_value)(values, run.before + t, token + (H + K + k) * D, D);
     }
     for (int h = k * share; h < (k + 1) * share; h++)
       for (int64_t i = 0; i < run.length; i += QUERIES) {
         int count = run.length - i < QUERIES ? run.length - i : QUERIES;
         for (int e = 0; e < count; e++) NAME(unpack)(qkv + ((run.start + i + e) * X + h) * D, query + e * D, D);
         int64_t n = run.before + i + count;
-        dot_products(query, keys, stride, n, D, scores);
+        NAME(dot_products)(query, keys, stride, n, D, scores);
         float total[QUERIES];
         for (int e = 0; e < count; e++) {
           float *row = scores + e * stride;
@@ -138,12 +137,12 @@ INLINE void NAME(forward_part)(const NUMBER *qkv, int H, int K, int D, const Lay
           for (int64_t j = 0; j < n; j += LANES) {
             vec weight = first(seen - j, exponential(load_f32(row + j) * scale - most), (vec){0});
             sums += weight;
-            store_f32(row + j, weight);
+            NAME(store_factors)(weights + e * STEP * stride + j, weight);
           }
           total[e] = sum(sums);
           lse[(run.start + i + e) * H + h] = most + logf(total[e]);
         }
-        weighted_sum(scores, stride, values, n, D, mixed);
+        NAME(weighted_sum)(weights, STEP * stride, values, n, D, mixed);
         for (int e = 0; e < count; e++)
           NAME(pack)(mixed + e * D, out + ((run.start + i + e) * H + h) * D, D, 1.f / total[e]);
       }
@@ -170,49 +169,55 @@ INLINE void NAME(backward_part)(const NUMBER *grad, const NUMBER *qkv, const NUM
                                 int K, int D, const Layout *layout, int64_t g, int k, NUMBER *dqkv, float *scratch,
                                 int64_t stride) {
   int X = H + 2 * K, share = H / K;
-  float scale = 1.f / sqrtf(D), *keys = scratch, *transposed = keys + D * stride, *values = transposed + D * stride;
-  float *dkeys = values + D * stride, *dvalues = dkeys + D * stride, *weights = dvalues + D * stride;
-  float *scores = weights + QUERIES * stride, *query = scores + QUERIES * stride, *above = query + QUERIES * D;
-  float *mixed = above + QUERIES * D;
+  float scale = 1.f / sqrtf(D), *dkeys = scratch, *dvalues = dkeys + D * stride, *weights = dvalues + D * stride;
+  float *scores = weights + QUERIES * stride, *mixed = scores + QUERIES * stride;
+  FACTOR *p = (FACTOR *)weights, *dscores = (FACTOR *)scores; /* they take the places of numbers that were read */
+  FACTOR *keys = (FACTOR *)(mixed + QUERIES * D), *transposed = keys + D * stride, *values = transposed + D * stride;
+  FACTOR *query = values + D * stride, *above = query + QUERIES * D, *pairs = above + QUERIES * D;
   memset(dkeys, 0, 2 * D * stride * sizeof(float));
   for (int64_t r = layout->first_row[g] - 1; r < layout->first_row[g + 1]; r++) {
     Run run = run_of(layout, g, r < layout->first_row[g] ? -1 : r);
     for (int64_t t = 0; t < run.length; t++) {
       const NUMBER *token = qkv + (run.start + t) * X * D;
-      NAME(unpack)(token + (H + k) * D, keys + (run.before + t) * D, D);
-      NAME(unpack_transposed)(token + (H + k) * D, transposed + run.before + t, stride, D);
-      NAME(unpack_transposed)(token + (H + K + k) * D, values + run.before + t, stride, D);
+      NAME(put_value)(keys, run.before + t, token + (H + k) * D, D);
+      NAME(put_key)(transposed + (run.before + t) * STEP, token + (H + k) * D, stride, D);
+      NAME(put_key)(values + (run.before + t) * STEP, token + (H + K + k) * D, stride, D);
     }
     for (int h = k * share; h < (k + 1) * share; h++)
       for (int64_t i = 0; i < run.length; i += QUERIES) {
         int count = run.length - i < QUERIES ? run.length - i : QUERIES;
         float delta[QUERIES] = {0};
-        memset(query, 0, 2 * QUERIES * D * sizeof(float));
+        memset(query, 0, 2 * QUERIES * D * sizeof(FACTOR));
         for (int e = 0; e < count; e++) {
           int64_t token = run.start + i + e;
           NAME(unpack)(qkv + (token * X + h) * D, query + e * D, D);
           NAME(unpack)(grad + (token * H + h) * D, above + e * D, D);
           vec product = {0};
-          for (int d = 0; d < D; d += LANES) product += load_f32(above + e * D + d) * LOAD(out + (token * H + h) * D + d);
+          for (int d = 0; d < D; d += LANES)
+            product += LOAD(grad + (token * H + h) * D + d) * LOAD(out + (token * H + h) * D + d);
           delta[e] = sum(product);
         }
         int64_t n = run.before + i + count;
-        dot_products(query, transposed, stride, n, D, weights);
-        dot_products(above, values, stride, n, D, scores);
+        NAME(dot_products)(query, transposed, stride, n, D, weights);
+        NAME(dot_products)(above, values, stride, n, D, scores);
         for (int e = 0; e < QUERIES; e++) {
           int64_t seen = e < count ? run.before + i + e + 1 : 0;
           float norm = e < count ? lse[(run.start + i + e) * H + h] : 0.f;
           for (int64_t j = 0; j < n; j += LANES) {
-            float *weight = weights + e * stride + j, *score = scores + e * stride + j;
-            vec p = first(seen - j, exponential(load_f32(weight) * scale - norm), (vec){0});
-            store_f32(weight, p);
-            store_f32(score, first(seen - j, p * scale * (load_f32(score) - delta[e]), (vec){0}));
+            vec weight = exponential(load_f32(weights + e * stride + j) * scale - norm);
+            vec slope = weight * scale * (load_f32(scores + e * stride + j) - delta[e]);
+            NAME(store_factors)(p + e * STEP * stride + j, first(seen - j, weight, (vec){0}));
+            NAME(store_factors)(dscores + e * STEP * stride + j, first(seen - j, slope, (vec){0}));
           }
         }
-        weighted_sum(scores, stride, keys, n, D, mixed);
+        NAME(weighted_sum)(dscores, STEP * stride, keys, n, D, mixed);
         for (int e = 0; e < count; e++)
           NAME(pack)(mixed + e * D, dqkv + ((run.start + i + e) * X + h) * D, D, 1.f);
-        add_outer(scores, query, dkeys, weights, above, dvalues, stride, n, D);
+        FACTOR *behind = pairs + QUERIES * STEP * stride, *beside = behind + QUERIES * STEP * stride;
+        NAME(add_outer)(NAME(interleaved)(dscores, QUERIES, STEP * stride, n, pairs),
+                        NAME(interleaved)(query, QUERIES, D, D, beside), dkeys,
+                        NAME(interleaved)(p, QUERIES, STEP * stride, n, behind),
+                        NAME(interleaved)(above, QUERIES, D, D, beside + QUERIES * D), dvalues, STEP * stride, n, D);
       }
     if (r < layout->first_row[g]) continue;
     for (int64_t t = 0; t < run.length; t++) { /* a row's own keys are complete; the prompt's serve further rows */
@@ -236,7 +241,7 @@ void NAME(attention_backward)(const NUMBER *grad, const NUMBER *qkv, const NUMBE
   int64_t stride = rounded_up(layout->longest, 2 * LANES) + 2 * LANES;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    int64_t count = (5 * D + 2 * QUERIES) * stride + 3 * QUERIES * D;
+    int64_t count = (5 * D + 4 * QUERIES) * stride + 5 * QUERIES * D;
     float *scratch = floats(count);
     memset(scratch, 0, count * sizeof(float));
 #pragma omp for schedule(dynamic)

@@ -3,13 +3,20 @@
  */
 #ifndef QUERY_BLOCK
 #define QUERY_BLOCK 8
-#define AHEAD 64 /* tokens of a prompt that are asked for before they are read */
+#define AHEAD 64 /* at most so many tokens are asked for before they are read */
 #endif
 
-/* The cache of keys has, for each key head, LANES tokens side by side: (tokens / LANES, D, LANES). */
-INLINE void NAME(write_key)(NUMBER *keys, int64_t t, const NUMBER *key, int D) {
-  NUMBER *block = keys + t / LANES * LANES * D + t % LANES;
+/* The cache of keys has, for each key head, LANES tokens side by side: (tokens / LANES, D / STEP, LANES, STEP); that of
+ * values is (tokens / STEP, D, STEP). */
+INLINE void NAME(write_token)(NUMBER *keys, NUMBER *values, int64_t t, const NUMBER *key, const NUMBER *value, int D) {
+  NUMBER *block = keys + t / LANES * LANES * D + t % LANES * STEP;
+#if STEP == 2
+  NAME(put_key)(block, key, LANES, D);
+  NAME(put_value)(values, t, value, D);
+#else
   for (int d = 0; d < D; d++) block[d * LANES] = key[d];
+  memcpy(values + t * D, value, D * sizeof(NUMBER));
+#endif
 }
 
 /* Copies the keys and values of prompts to a cache (offset of the group + K · tokens) of each. */
@@ -21,105 +28,112 @@ void NAME(cache_prompts)(const NUMBER *qkv, int64_t H, int64_t K, int64_t D, con
     int64_t place = (offset[g] * K + k * room) * D;
     for (int64_t t = 0; t < length; t++) {
       const NUMBER *token = qkv + (layout->prompt_start[g] + t) * (H + 2 * K) * D;
-      NAME(write_key)(keys + place, t, token + (H + k) * D, D);
-      memcpy(values + place + t * D, token + (H + K + k) * D, D * sizeof(NUMBER));
+      NAME(write_token)(keys + place, values + place, t, token + (H + k) * D, token + (H + K + k) * D, D);
     }
   }
 }
 
 
 
-/* Asks for memory that is read soon: a row's tokens lie on pages of their own, where hardware does not look ahead. */
+/* Asks for memory that is read soon, or by the `next` part: a row's tokens lie on pages of their own, where hardware
+ * does not look ahead. */
 INLINE void NAME(prefetch)(const NUMBER *from, int64_t numbers) {
   for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i);
 }
+INLINE void NAME(prefetch_next)(const NUMBER *from, int64_t numbers) {
+  for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i, 0, 2);
+}
 
 /* The scores of `width` queries against the keys of a cache; -inf behind the last. */
-INLINE void NAME(cached_scores)(const float *query, int width, const NUMBER *keys, int64_t n, int D, float *scores,
+INLINE void NAME(cached_scores)(const FACTOR *query, int width, const NUMBER *keys, int64_t n, int D, float *scores,
                                 int64_t stride) {
   for (int64_t j = 0; j < n; j += LANES) {
-    const NUMBER *block = keys + j * D;
     vec a[QUERY_BLOCK];
     UNROLL
     for (int i = 0; i < width; i++) a[i] = (vec){0};
-    for (int d = 0; d < D; d++) {
-      vec key = LOAD(block + d * LANES);
+    for (int d = 0; d < D; d += STEP) {
+      NAME(factors) key = NAME(load_numbers)(keys + j * D + d * LANES);
       UNROLL
-      for (int i = 0; i < width; i++) a[i] += query[i * D + d] * key;
+      for (int i = 0; i < width; i++) a[i] = NAME(add_product)(a[i], query + i * D + d, key);
     }
     UNROLL
     for (int i = 0; i < width; i++) store_f32(scores + i * stride + j, first(n - j, a[i], all(-INFINITY)));
   }
 }
 /* The same of one query, in four sums: one would wait for each addition. */
-INLINE void NAME(cached_scores_of_one)(const float *query, const NUMBER *keys, int64_t n, int D, float *scores) {
+INLINE void NAME(cached_scores_of_one)(const FACTOR *query, const NUMBER *keys, int64_t n, int D, float *scores) {
   for (int64_t j = 0; j < n; j += LANES) {
-    const NUMBER *block = keys + j * D;
     vec a[4] = {{0}, {0}, {0}, {0}};
-    for (int d = 0; d < D; d += 4)
+    for (int d = 0; d < D; d += 4 * STEP)
       UNROLL
-      for (int i = 0; i < 4; i++) a[i] += query[d + i] * LOAD(block + (d + i) * LANES);
+      for (int i = 0; i < 4; i++) {
+        int at = d + i * STEP;
+        a[i] = NAME(add_product)(a[i], query + at, NAME(load_numbers)(keys + j * D + at * LANES));
+      }
     store_f32(scores + j, first(n - j, (a[0] + a[1]) + (a[2] + a[3]), all(-INFINITY)));
   }
 }
-INLINE void NAME(add_cached_values)(const float *weights, int width, int64_t stride, const NUMBER *values, int64_t n,
+INLINE void NAME(add_cached_values)(const FACTOR *weights, int width, int64_t stride, const NUMBER *values, int64_t n,
                                     int D, float *out) {
   for (int d = 0; d < D; d += LANES) {
     vec a[QUERY_BLOCK];
     UNROLL
     for (int i = 0; i < width; i++) a[i] = load_f32(out + i * D + d);
-    for (int64_t j = 0; j < n; j++) {
-      vec value = LOAD(values + j * D + d);
+    for (int64_t j = 0; j < n; j += STEP) {
+      NAME(factors) value = NAME(load_numbers)(values + j * D + d * STEP);
       UNROLL
-      for (int i = 0; i < width; i++) a[i] += weights[i * stride + j] * value;
+      for (int i = 0; i < width; i++) a[i] = NAME(add_product)(a[i], weights + i * stride + j, value);
     }
     UNROLL
     for (int i = 0; i < width; i++) store_f32(out + i * D + d, a[i]);
   }
 }
-/* The same of one query; the weights behind the last value are 0 up to a multiple of LANES, and so are values. */
-INLINE void NAME(add_cached_values_of_one)(const float *weights, const NUMBER *values, int64_t n, int D, float *out) {
+/* The same of one query; the weights behind the last value are 0 up to a multiple of LANES, and values are finite. */
+INLINE void NAME(add_cached_values_of_one)(const FACTOR *weights, const NUMBER *values, int64_t n, int D, float *out) {
   for (int d = 0; d < D; d += LANES) {
     vec a[4] = {load_f32(out + d), {0}, {0}, {0}};
-    for (int64_t j = 0; j < n; j += 4)
+    for (int64_t j = 0; j < n; j += 4 * STEP)
       UNROLL
-      for (int i = 0; i < 4; i++) a[i] += weights[j + i] * LOAD(values + (j + i) * D + d);
+      for (int i = 0; i < 4; i++) {
+        int64_t at = j + i * STEP;
+        a[i] = NAME(add_product)(a[i], weights + at, NAME(load_numbers)(values + at * D + d * STEP));
+      }
     store_f32(out + d, (a[0] + a[1]) + (a[2] + a[3]));
   }
 }
 
 /* `width` queries of one key head and group, the last of which may be unused, over their prompt and their own
- * tokens. */
-INLINE void NAME(decode_queries)(float *query, int width, int count, int D, const NUMBER *prompt_keys,
+ * tokens. The part after this one reads `next_numbers` of keys and of values, `next` behind these. */
+INLINE void NAME(decode_queries)(const FACTOR *query, int width, int count, int D, const NUMBER *prompt_keys,
                                  const NUMBER *prompt_values, int64_t prompt, NUMBER *const *own_keys,
-                                 NUMBER *const *own_values, const int64_t *own, NUMBER *const *out, float *scores,
-                                 int64_t stride) {
-  float mixed[QUERY_BLOCK * D] __attribute__((aligned(64))), total[QUERY_BLOCK];
+                                 NUMBER *const *own_values, const int64_t *own, const int64_t *next,
+                                 const int64_t *next_numbers, NUMBER *const *out, float *scores, int64_t stride) {
+  float mixed[QUERY_BLOCK * D] __attribute__((aligned(64))), total[QUERY_BLOCK], scale = 1.f / sqrtf(D);
+  FACTOR *weights = (FACTOR *)scores; /* they take the places of scores that were read */
   int64_t behind = rounded_up(prompt, LANES);
-  NAME(prefetch)(own_keys[0], own[0] * D);
   NAME(prefetch)(prompt_values, (prompt < AHEAD ? prompt : AHEAD) * D);
   NAME(cached_scores)(query, width, prompt_keys, prompt, D, scores, stride);
   for (int i = 0; i < count; i++) {
     float *row = scores + i * stride;
     int64_t n = behind + rounded_up(own[i], LANES);
-    NAME(prefetch)(i + 1 < count ? own_keys[i + 1] : own_values[0], own[i + 1 < count ? i + 1 : 0] * D);
+    NAME(prefetch_next)(own_keys[i] + next[i], next_numbers[i]);
     NAME(cached_scores_of_one)(query + i * D, own_keys[i], own[i], D, row + behind);
     vec top = all(-INFINITY), sums = {0};
     for (int64_t j = 0; j < n; j += LANES) top = at_least(load_f32(row + j), top);
-    float most = largest(top);
+    float most = largest(top) * scale;
     for (int64_t j = 0; j < n; j += LANES) {
       int64_t left = j < behind ? prompt - j : own[i] - (j - behind);
-      vec weight = first(left < LANES ? left : LANES, exponential(load_f32(row + j) - most), (vec){0});
+      vec weight = first(left < LANES ? left : LANES, exponential(load_f32(row + j) * scale - most), (vec){0});
       sums += weight;
-      store_f32(row + j, weight);
+      NAME(store_factors)(weights + i * STEP * stride + j, weight);
     }
     total[i] = sum(sums);
   }
   memset(mixed, 0, sizeof mixed);
-  NAME(add_cached_values)(scores, width, stride, prompt_values, prompt, D, mixed);
+  NAME(add_cached_values)(weights, width, STEP * stride, prompt_values, prompt, D, mixed);
   for (int i = 0; i < count; i++) {
-    if (i + 1 < count) NAME(prefetch)(own_values[i + 1], own[i + 1] * D);
-    NAME(add_cached_values_of_one)(scores + i * stride + behind, own_values[i], own[i], D, mixed + i * D);
+    NAME(prefetch_next)(own_values[i] + next[i], next_numbers[i]);
+    NAME(add_cached_values_of_one)(weights + i * STEP * stride + behind, own_values[i], own[i], D, mixed + i * D);
     NAME(pack)(mixed + i * D, out[i], D, 1.f / total[i]);
   }
 }
@@ -128,10 +142,10 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
                               int k, const NUMBER *const *prompt_keys, const NUMBER *const *prompt_values, NUMBER *keys,
                               NUMBER *values, NUMBER *out, float *scores, int64_t stride) {
   int X = H + 2 * K, share = H / K, count = 0;
-  float query[QUERY_BLOCK * D] __attribute__((aligned(64))), scale = 1.f / sqrtf(D);
+  FACTOR query[QUERY_BLOCK * D] __attribute__((aligned(64)));
   memset(query, 0, sizeof query);
   NUMBER *own_keys[QUERY_BLOCK], *own_values[QUERY_BLOCK], *to[QUERY_BLOCK];
-  int64_t own[QUERY_BLOCK];
+  int64_t own[QUERY_BLOCK], next[QUERY_BLOCK], next_numbers[QUERY_BLOCK], all_rows = rows->block_row[rows->blocks];
   int64_t first = rows->block_row[block], last = rows->block_row[block + 1];
   int64_t prompt = rows->prompt_length[first];
   int64_t place = k * rounded_up(prompt, LANES) * D;
@@ -145,11 +159,15 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
     NUMBER *own_key = keys + (rows->slot[r] * K + k) * rows->capacity * D;
     NUMBER *own_value = values + (rows->slot[r] * K + k) * rows->capacity * D;
     NAME(rotate_head)(token + (H + k) * D, angles, D, 1.f);
-    NAME(write_key)(own_key, rows->stored[r], token + (H + k) * D, D);
-    memcpy(own_value + rows->stored[r] * D, token + (H + K + k) * D, D * sizeof(NUMBER));
+    NAME(write_token)(own_key, own_value, rows->stored[r], token + (H + k) * D, token + (H + K + k) * D, D);
+    int64_t row = k + 1 < K ? r : r + last - first, head = k + 1 < K ? k + 1 : 0; /* of the next part */
+    int64_t offset = row < all_rows ? ((rows->slot[row] - rows->slot[r]) * K + head - k) * rows->capacity * D : 0;
+    int64_t tokens = row < all_rows ? rows->stored[row] + 1 : 0;
     for (int h = k * share; h < (k + 1) * share; h++) {
+      next[count] = offset;
+      next_numbers[count] = h > k * share ? 0 : (tokens < AHEAD ? tokens : AHEAD) * D;
       NAME(rotate_head)(token + h * D, angles, D, 1.f);
-      for (int d = 0; d < D; d += LANES) store_f32(query + count * D + d, LOAD(token + h * D + d) * scale);
+      NAME(unpack)(token + h * D, query + count * D, D);
       own_keys[count] = own_key;
       own_values[count] = own_value;
       own[count] = rows->stored[r] + 1;
@@ -157,10 +175,10 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
       if (count == QUERY_BLOCK || (r == last - 1 && h == (k + 1) * share - 1)) {
         if (count > QUERY_BLOCK / 2)
           NAME(decode_queries)(query, QUERY_BLOCK, count, D, its_keys, its_values, prompt, own_keys, own_values,
-                               own, to, scores, stride);
+                               own, next, next_numbers, to, scores, stride);
         else
           NAME(decode_queries)(query, QUERY_BLOCK / 2, count, D, its_keys, its_values, prompt, own_keys, own_values,
-                               own, to, scores, stride);
+                               own, next, next_numbers, to, scores, stride);
         count = 0;
       }
     }
@@ -175,7 +193,7 @@ void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *tab
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     float *scores = floats(QUERY_BLOCK * stride);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(guided)
     for (int64_t part = 0; part < rows->blocks * K; part++)
       FOR_HEAD_SIZE(D, NAME(decode_part)(qkv, H, K, SIZE, table, rows, part / K, part % K, prompt_keys, prompt_values,
                                          keys, values, out, scores, stride))

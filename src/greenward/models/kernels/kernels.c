@@ -33,7 +33,10 @@ typedef struct {
 
 #define NUMBER float
 #define TYPE f32
+#define FACTOR float
+#define STEP 1
 #include "elementwise.h"
+#include "factors.h"
 #include "attention.h"
 #include "decoding.h"
 #include "products.h"
@@ -43,6 +46,13 @@ typedef struct {
 #undef TYPE
 #define NUMBER bf16
 #define TYPE bf16
+#ifdef __AVX512BF16__
+#undef FACTOR
+#undef STEP
+#define FACTOR bf16
+#define STEP 2
+#endif
 #include "elementwise.h"
+#include "factors.h"
 #include "attention.h"
 #include "decoding.h"

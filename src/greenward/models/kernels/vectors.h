@@ -43,6 +43,11 @@ INLINE vec load_bf16(const bf16 *from) {
 }
 /* Rounds to the nearest even number; a NaN stays one. */
 INLINE void store_bf16(bf16 *to, vec x) {
+#ifdef __AVX512BF16__ /* which makes the smallest numbers, those with fewer digits, 0 */
+  __m256bh packed = _mm512_cvtneps_pbh((__m512)x);
+  memcpy(to, &packed, sizeof packed);
+  return;
+#endif
   words bits = (words)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   words nan = (words)(x != x);
   halves out = __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), halves);
