@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,71 +170,25 @@ def synchronise(torch: Any, device: str) -> Callable[[], None]:
 
 
 def run_greenward(arguments: argparse.Namespace, prompts: list[str], torch: Any) -> None:
-    import numpy as np
-
     import greenward
-    from greenward.common.seeding import shuffled_index
-    from greenward.config.sections import GRPOAlgorithmConfig, LoraConfig, TrainingConfig
+    from greenward.config.sections import LoraConfig
     from greenward.models.policy import Policy
-    from greenward.rollouts.protocols import POLICY, Collection, Episode, RolloutEngine, SamplingParams, Turn
-    from greenward.training.advantages import ESTIMATORS
-    from greenward.training.collector import Collector
-    from greenward.training.trainer import RLTrainer
+    from grpo_step import trainer_on_texts
 
     policy = Policy.from_folder(arguments.folder / "model", dtype=arguments.dtype, device=arguments.device)
     if arguments.lora:
         policy.add_adapter(LoraConfig(r=arguments.lora, alpha=2 * arguments.lora), seed=0)
     if arguments.model:
         policy.tokenizer.eos_ids = (NEVER,)
-    sampling = SamplingParams(max_tokens=arguments.max_tokens)
     settled = synchronise(torch, arguments.device)
-
-    class TextReward:
-        """An environment that rewards the text itself."""
-
-        def collect(
-            self, players: Mapping[str, RolloutEngine], groups: range, *, seed: int, step: int = 0
-        ) -> Collection:
-            started = time.perf_counter()
-            asked = [prompts[shuffled_index(len(prompts), group, seed=0)] for group in groups]
-            prompt_ids = [tuple(policy.tokenizer.encode(prompt)) for prompt in asked]
-            sampled_groups = players[POLICY].sample(prompt_ids, arguments.group_size, sampling, seed=seed)
-            settled()
-            sampled = time.perf_counter()
-            episodes = []
-            for group_id, ids, group in zip(groups, prompt_ids, sampled_groups, strict=True):
-                for completion in group:
-                    turn = Turn(
-                        "writer",
-                        ids,
-                        completion.token_ids,
-                        completion.logprobs,
-                        np.ones(len(completion.token_ids), dtype=bool),
-                        completion.stop_reason,
-                        completion.policy_version,
-                    )
-                    text = policy.tokenizer.decode(completion.token_ids)
-                    rewards = {"writer": reward_of(text)}
-                    episodes.append(
-                        Episode((turn,), rewards, group_id, str(group_id), "written", answer=text)
-                    )
-            return Collection(episodes, sampled - started, time.perf_counter() - sampled)
-
-    training = TrainingConfig(
-        max_steps=10**6,
-        prompts_per_step=len(prompts),
-        num_generations=arguments.group_size,
-        micro_batch_sequences=arguments.micro_batch,
-        learning_rate=1e-6,
-    )
-    collector = Collector(TextReward(), {POLICY: policy}, groups_per_step=len(prompts), seed=0)
-    trainer = RLTrainer(
+    trainer = trainer_on_texts(
         policy,
-        collector,
-        ESTIMATORS["grpo"],
-        GRPOAlgorithmConfig(),
-        training,
-        max_completion_tokens=arguments.max_tokens,
+        prompts,
+        reward_of,
+        group_size=arguments.group_size,
+        max_tokens=arguments.max_tokens,
+        micro_batch=arguments.micro_batch,
+        settled=settled,
     )
     send({"greenward": greenward.__version__, "torch": torch.__version__})
     step = 0

@@ -2,8 +2,8 @@
 
 The shapes are those of a step of `grpo_vs_trl.py`: 4 heads of 32, hidden size 128, groups of 8, 256 rows.
 "Bucketed" is a pass over rows of new lengths beside the same without padding to row counts that come again.
-The last lines are a whole pass over 64 rows, forward and backward, and the sampling of 256 answers, with the
-share of their matrix products: what these take alone, in the same shapes, is the least that can be left.
+The last lines are a whole pass over 64 rows, forward and backward, and the sampling of 256 answers;
+`step_phases.py` compares those with their matrix products.
 
     .venv/bin/python benchmarks/kernel_gains.py [--dtype bfloat16] [--prompt-tokens 64] [--rounds 15]
 """
@@ -30,7 +30,6 @@ from greenward.models.kernels import build
 from greenward.models.kernels.attention import KernelAttention
 from greenward.models.kernels.build import SWITCH, kernels
 from greenward.models.policy import Policy
-from greenward.models.products import product, products_for
 from greenward.models.scoring import GroupBatch, score_tokens
 from greenward.models.tokenizer import train_tokenizer
 from greenward.rollouts.protocols import SamplingParams
@@ -171,34 +170,12 @@ def main() -> None:
     report("64 rows of new lengths: bucketed", ragged, ragged, options.rounds, without=rows_as_they_are)
 
     params = SamplingParams(max_tokens=OWN)
-    whole = report("forward and backward of 64 rows", update, update, max(3, options.rounds // 3))
+    report("forward and backward of 64 rows", update, update, max(3, options.rounds // 3))
 
     def sample() -> None:
         policy.sample(prompts, GROUP, params, seed=1)
 
-    sampled = report("sampling 256 answers", sample, sample, max(3, options.rounds // 3))
-    scored = int(batch.completion_mask_BT.sum())
-    for name, taken, found in (
-        ("forward and backward", whole, products(rows, scored, dtype, backward=True)),
-        ("sampling", sampled, OWN * products(256, 256, dtype, backward=False)),
-    ):
-        print(f"matrix products of {name}: {1e3 * found:.1f} ms, {found / taken:.0%} of the time")
-
-
-def products(rows: int, scored: int, dtype: torch.dtype, *, backward: bool) -> float:
-    """Seconds of the matrix products of four layers and the head, the best of five."""
-    sizes = [(rows, HIDDEN, 3 * HIDDEN), (rows, HIDDEN, HIDDEN), (rows, HIDDEN, 2 * INTERMEDIATE)] * 4
-    sizes += [(rows, INTERMEDIATE, HIDDEN)] * 4 + [(scored, HIDDEN, 300)]
-    pairs = [(torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)) for m, k, n in sizes]
-
-    def work() -> None:
-        for inputs, matrix in pairs:
-            native = products_for(inputs, matrix)
-            out = product(native, inputs, matrix.t())
-            if backward:
-                _ = product(native, out, matrix), product(native, out.t(), inputs)
-
-    return min(seconds(work) for _ in range(5))
+    report("sampling 256 answers", sample, sample, max(3, options.rounds // 3))
 
 
 if __name__ == "__main__":
