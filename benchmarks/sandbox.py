@@ -41,6 +41,8 @@ STDIO = "greenward, five programs with stdin"
 WITH_TORCH = "torch loaded in the caller"
 # Targets of ours: an answer's median, answers/s with two workers, five programs.
 MOST_MS, LEAST_RATE, MOST_STDIO_MS = 1.9, 1000.0, 6.0
+TEMPLATE = "bound: bare fork of the template"
+MOST_FORKS = 1.7  # that an answer may take
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ ROWS = (
     Row("earlier, check function in a second process", "earlier", "checks"),
     Row("earlier, five programs with stdin", "earlier", "stdio"),
     Row("bound: bare fork of an empty interpreter", "bounds", "fork", (ONE_BY_ONE,)),
+    Row(TEMPLATE, "template", "fork", (ONE_BY_ONE,)),
+    Row("bound: the same, and as many page faults", "template", "faults", (ONE_BY_ONE,)),
     Row("bound: exec in the same interpreter", "bounds", "exec", (ONE_BY_ONE,)),
     Row("python -I -S for each answer", "bounds", "interpreter", target=2.5),
     Row("EvalPlus", "EvalPlus", "grade"),
@@ -88,7 +92,7 @@ class Side:
     """A process that grades in its ways, for a short while on each command."""
 
     def __init__(self, name: str, script: str, python: str, *options: str, source: str = "") -> None:
-        command = [python, *options, str(SIDES / script), *(["torch"] if name.endswith("torch") else [])]
+        command = [python, *options, str(SIDES / script), name.rpartition(" ")[2]]
         self._name = name
         environment = os.environ | ({"PYTHONPATH": source} if source else {})
         self._process = subprocess.Popen(
@@ -165,6 +169,8 @@ def start_sides(sides: dict[str, Side], arguments: argparse.Namespace) -> None:
     name = "greenward with torch"
     sides[name] = Side(name, "run_greenward.py", sys.executable)
     sides["bounds"] = Side("bounds", "run_bounds.py", sys.executable, "-S")
+    source = str(Path(__file__).resolve().parents[1] / "src")
+    sides["template"] = Side("template", "run_bounds.py", sys.executable, "-S", source=source)
     if peers_python is not None:
         for name in ("EvalPlus", "EvalPlus with torch"):
             sides[name] = Side(name, "run_evalplus.py", peers_python)
@@ -245,6 +251,10 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
             "reached": stdio <= MOST_STDIO_MS,
         },
     ]
+    if TEMPLATE in record["ratios"]:
+        forks = 1 / record["ratios"][TEMPLATE]["ms"]["median"]
+        what = f"an answer takes at most {MOST_FORKS} times a bare fork of the template"
+        found.append({"what": what, "found": forks, "reached": forks <= MOST_FORKS})
     for row in ROWS:
         if row.target is not None and row.name in record["ratios"]:
             ratio = record["ratios"][row.name]["ms"]["median"]
