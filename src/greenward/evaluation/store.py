@@ -38,7 +38,6 @@ from greenward.runs.files import (
     append_row,
     force,
     read_json,
-    read_jsonl,
     to_json,
     write_json,
     write_rows,
@@ -77,17 +76,26 @@ class EvaluationFolder(EvaluationRows, Closeable):
             raise
 
     def _read(self, problems: ProblemSet) -> None:
-        for name in (SAMPLES, RESULTS):
-            found = read_jsonl(self.path / name)
-            if found.torn is not None:  # what a killed writer left would spoil the next line
-                write_rows(self.path / name, found.rows)
         with expecting("the samples of an evaluation", self.path / SAMPLES, RunError):
-            samples = [Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows]
-            self.samples = {sample.key: sample for sample in samples}
-        rows = list(read_rows(self.path / RESULTS))
-        self.rows = {row.key: row for row in rows if row.success is not None and row.key in self.samples}
-        if len(self.rows) < len(rows):
+            for row in self._whole_rows(SAMPLES):
+                sample = Sample.from_json(row, problems)
+                self.samples[sample.key] = sample
+        count = 0
+        with expecting("the results of an evaluation", self.path / RESULTS, RunError):
+            for row in self._whole_rows(RESULTS):
+                judged = EvaluationRow.from_json(row)
+                count += 1
+                if judged.success is not None and judged.key in self.samples:
+                    self.rows[judged.key] = judged
+        if len(self.rows) < count:
             write_rows(self.path / RESULTS, (row.to_json() for row in self.rows.values()))
+
+    def _whole_rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """The rows of a file, from which a torn last line is cut: it would spoil the next one."""
+        rows = JsonRows(self.path / name)
+        yield from rows
+        if rows.torn is not None:
+            write_rows(rows.path, JsonRows(rows.path))
 
     def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Records the versions and the machine of this session; returns all sessions so far."""
