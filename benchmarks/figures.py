@@ -100,13 +100,24 @@ def write_growth(record: dict[str, Any]) -> None:
     (folder / "growth.md").write_text(
         f"""# Time and memory by size
 
-`benchmarks/figures.py` writes this page. `benchmarks/growth.py` measured the figures on one core.
+`benchmarks/figures.py` writes this page. `benchmarks/growth.py` measured the figures on one core beside other
+work, each point in a process of its own. Seconds are CPU time and MB the peak of resident memory, both at the
+largest size.
 
-The cost of n is fitted by a + b·n^c, where a is what each process takes to start: the exponent c has its 95 %
-interval behind it. Seconds are CPU time, MB the peak of resident memory, both at the largest size. Where that
-costs less than a fifth more than the smallest, there is no growth to fit. The law is that of the work itself.
+The cost of n is fitted by a + b·n^c, where a is what each process takes to start. The exponent c has its 95 %
+interval behind it. "Little growth" is less than a fifth from the smallest size to the largest, or memory that
+too few sizes take beyond the start. The law is that of the work itself.
 
 {growth.table(record)}
+- `ui`: the server alone, until it has read everything and answered; it diagnoses the run meanwhile.
+- `diagnose` reads at most 64 MiB of answers, spread evenly over the run.
+- `grade`: ten problems. 100 programs in turn are judged once each, so that reading and writing are left.
+- `2,000 answers` are judged by so many workers on one core, which can show their cost and no speed-up; the
+  memory is the sum over the workers, with the pages that they share in each. Ray is left out.
+- A GRPO step samples answers and takes one pass forward and backward over them, without micro-batches, by a
+  decoder of 4 layers of width 128. By prompt there are 4 prompts with 4 answers of 32 tokens, by group 16
+  prompts of 64 tokens with answers of 64 tokens.
+
 The start is part of the points, which is why lines are flat at their left ends.
 
 ![Time and memory by size on logarithmic scales](growth.svg)

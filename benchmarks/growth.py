@@ -9,8 +9,9 @@ made before, by another process.
 The cost of n is fitted by a + b·n^c, where a is what every process takes to start: c is the exponent. The
 squares of the relative errors are least, a and b are not negative. In brackets are the c that errors of their
 size, or of 3 % of the time and 1 % of the memory where that is more, do not exclude at 95 % (by the
-likelihood, the best a and b for each c). Where the largest size costs less than a fifth more than the
-smallest, there is no growth to fit.
+likelihood, the best a and b for each c). Of memory, which is a peak, the sizes count that take a tenth more
+than the smallest. Where the largest takes less than a fifth more, or fewer than three sizes count, there is
+too little growth to fit.
 
 Exit code 1 where an exponent is above 1.1, its interval is above 1, and the subject names no law by which the
 work itself grows. Ray is left out: its workers on one machine are those of the local pool behind a server.
@@ -24,6 +25,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,13 +33,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 MOST = 1.1
 GROWTH = 1.2  # of the largest size's cost over that of the smallest, from which on an exponent is fitted
+ABOVE_START = 1.1  # times the memory of the smallest size
 REPEATED_BELOW = 8.0  # CPU seconds in all
 REPEATS = 3
 QUANTILE = 3.841  # of chi square with one degree of freedom, at 95 %
@@ -45,7 +48,7 @@ ERRORS = {"seconds": 0.03, "mb": 0.01}
 MILLION = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 HUNDRED_THOUSAND = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 PR_SET_CHILD_SUBREAPER = 36  # of Linux: what loses its parent becomes a child of this process
-MEMORY_LINE = "resident MB of the children:"
+COSTS = "costs:"  # what a process prints of them, where they are not all of its own
 TEN_PROBLEMS = [f"add_{number}" for number in range(10)]
 FORMATS = {
     "JSON": "problems.json",
@@ -61,7 +64,8 @@ Command = Callable[[Path, Path, int], list[str]]
 class Subject:
     """Work on data of a size: `command(folder of the data, new folder for what it writes, size)`.
 
-    `law` says how the work itself grows where that is faster than the size; its exponents are not judged.
+    `law` says how the work itself grows where the fit cannot show that it grows as the size does, or where it
+    grows faster; its exponents are not judged.
     """
 
     name: str
@@ -89,10 +93,14 @@ class Fit:
     fixed: float
 
 
-def fitted(sizes: Sequence[int], costs: Sequence[float], error: float) -> Fit:
-    """The fit of a + b·n^c to the costs, whose relative error is at least `error`."""
-    if len(sizes) < 3 or max(costs) < GROWTH * costs[0]:
-        return Fit(None, None, None, min(costs))
+def fitted(sizes: Sequence[int], costs: Sequence[float], what: str) -> Fit:
+    """The fit of a + b·n^c to the costs, which are `seconds` or `mb`."""
+    error, smallest = ERRORS[what], costs[0]
+    if what == "mb":  # the peak of the start hides what takes less
+        seen = [cost >= ABOVE_START * smallest for cost in costs]
+        sizes, costs = list(compress(sizes, seen)), list(compress(costs, seen))
+    if len(sizes) < 3 or max(costs) < GROWTH * smallest:
+        return Fit(None, None, None, smallest)
     found = {step / 100: _least_squares(sizes, costs, step / 100) for step in range(1, 401)}
     best = min(found, key=lambda exponent: found[exponent][0])
     squares = found[best][0]
@@ -295,7 +303,7 @@ def show_in_ui(folder: Path, size: int) -> None:
             pass
         for query in ui.QUERIES:
             server.get(answers + query)
-        server.stop()
+        report_of_server(server)
 
 
 def draw_in_ui(folder: Path, size: int) -> None:
@@ -310,7 +318,13 @@ def draw_in_ui(folder: Path, size: int) -> None:
         while share < 1:
             body = server.get(f"/api/v1/runs/whole/series?{keys}&px=900")[1]
             share = json.loads(body[4 : 4 + int.from_bytes(body[:4], "little")])["share"]
-        server.stop()
+        report_of_server(server)
+
+
+def report_of_server(server: Any) -> None:
+    """Ends a server and prints its own costs, without those of the diagnosis that it makes meanwhile."""
+    print(COSTS, json.dumps({"seconds": server.cpu_seconds(), "mb": server.memory_mb()}))
+    server.stop()
 
 
 def load(folder: Path, size: int, name: str) -> None:
@@ -412,7 +426,7 @@ def grade_by_workers(folder: Path, size: int) -> None:
             for number in range(2000)
         )
         assert sum(1 for _ in executor.run(jobs)) == 2000
-        print(MEMORY_LINE, sum(map(resident_mb, descendants(os.getpid()))))
+        print(COSTS, json.dumps({"mb": sum(map(resident_mb, descendants(os.getpid())))}))
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -471,16 +485,16 @@ SUBJECTS = (
         make_run,
         (
             Subject(
-                "rollouts: a page of the failed, worst first",
+                "rollouts, worst first",
                 greenward("rollouts", "FOLDER/runs/whole", "--where", "status=failed&sort=reward"),
             ),
             Subject(
-                "rollouts: a search of the texts",
+                "rollouts with a text",
                 greenward("rollouts", "FOLDER/runs/whole", "--where", "text=absent_everywhere"),
             ),
             Subject("report of the run", greenward("report", "FOLDER/runs/whole")),
             Subject("diagnose the run", greenward("diagnose", "FOLDER/runs/whole")),
-            Subject("ui: index and five queries", here(show_in_ui)),
+            Subject("ui, five queries", here(show_in_ui)),
         ),
     ),
     Data(
@@ -488,9 +502,9 @@ SUBJECTS = (
         MILLION,
         make_evaluation,
         (
-            Subject("show: one answer", greenward("show", "task_7", "--in", "FOLDER/whole")),
+            Subject("show one answer", greenward("show", "task_7", "--in", "FOLDER/whole")),
             Subject("report of the evaluation", greenward("report", "FOLDER/whole")),
-            Subject("compare: read both", greenward("compare", "FOLDER/whole", "FOLDER/whole")),
+            Subject("compare both files", greenward("compare", "FOLDER/whole", "FOLDER/whole")),
         ),
     ),
     Data(
@@ -498,9 +512,13 @@ SUBJECTS = (
         MILLION,
         make_log,
         (
-            Subject("diagnose the log", greenward("diagnose", "FOLDER/runs/whole")),
+            Subject(
+                "diagnose the log",
+                greenward("diagnose", "FOLDER/runs/whole"),
+                "n, of memory the larger of two: reading, and the tests, which hide it up to 100,000 rows",
+            ),
             Subject("report of the log", greenward("report", "FOLDER/runs/whole")),
-            Subject("ui: twelve curves", here(draw_in_ui)),
+            Subject("ui, twelve curves", here(draw_in_ui)),
         ),
     ),
     Data(
@@ -509,10 +527,10 @@ SUBJECTS = (
         make_problems,
         (
             *(Subject(f"load {name}", here(load, name)) for name in ("JSON", "MBPP", "APPS")),
-            Subject("shared and repeated problems", here(compare_with_held_out)),
+            Subject("shared and repeated", here(compare_with_held_out)),
             Subject("contamination", here(look_for_contamination)),
-            Subject("compare, one answer to each", here(compare_one_answer_each)),
-            Subject("compare, ten answers to each", here(compare_ten_answers_each)),
+            Subject("compare, one each", here(compare_one_answer_each)),
+            Subject("compare, ten each", here(compare_ten_answers_each)),
         ),
     ),
     Data(
@@ -520,17 +538,17 @@ SUBJECTS = (
         HUNDRED_THOUSAND,
         partial(make_answers, distinct=100),
         (
-            Subject("read answers to other problems", here(read_unknown)),
+            Subject("answers to others", here(read_unknown)),
             Subject("grade", greenward(*GRADE, "--overwrite")),
-            Subject("grade again: nothing new", greenward(*GRADE)),
-            Subject("pass@k and all other figures", here(estimate_pass_at_k)),
+            Subject("grade again", greenward(*GRADE)),
+            Subject("pass@k and all figures", here(estimate_pass_at_k)),
         ),
     ),
     Data(
         "answers, all different",
         HUNDRED_THOUSAND[:5],
         make_answers,
-        (Subject("grade, each in the sandbox", greenward(*GRADE, "--overwrite")),),
+        (Subject("grade in the sandbox", greenward(*GRADE, "--overwrite")),),
     ),
     Data(
         "workers of the local pool",
@@ -576,8 +594,9 @@ def measured(command: list[str]) -> tuple[float, float]:
     answers = (0, 1, 2) if "CANNOT TELL" in text else (0, 1)
     if process.returncode not in answers or "Traceback" in text:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{text[-3000:]}")
-    of_children = float(text.rpartition(MEMORY_LINE)[2]) if MEMORY_LINE in text else 0.0
-    return seconds, of_children or kib / 1024
+    found = re.search(f"^{COSTS} (.*)$", text, re.MULTILINE)
+    costs = {"seconds": seconds, "mb": kib / 1024} | (json.loads(found[1]) if found else {})
+    return costs["seconds"], costs["mb"]
 
 
 def points_of(data: Data, subjects: Sequence[Subject], largest: int) -> Iterator[dict[str, Any]]:
@@ -612,7 +631,7 @@ def points_of(data: Data, subjects: Sequence[Subject], largest: int) -> Iterator
             **{
                 what: {
                     "measured": [round(cost, 4) for cost in costs],
-                    **asdict(fitted(sizes, costs, ERRORS[what])),
+                    **asdict(fitted(sizes, costs, what)),
                 }
                 for what, costs in costs_of.items()
             },
@@ -646,7 +665,7 @@ def table(record: dict[str, Any]) -> str:
 
 def _exponent(fit: dict[str, Any]) -> str:
     if fit["exponent"] is None:
-        return "no growth"
+        return "little growth"
     return f"{fit['exponent']:.2f} [{fit['low']:.2f}, {fit['high']:.2f}]"
 
 
@@ -666,7 +685,7 @@ def picture(record: dict[str, Any]) -> str:
         for column, (what, said) in enumerate((("seconds", "CPU seconds"), ("mb", "MB at the peak"))):
             series = tuple(
                 Series(
-                    one["name"].partition(":")[0] if len(subjects) > 1 else "",
+                    one["name"] if len(subjects) > 1 else "",
                     ROLES[place % len(ROLES)],
                     tuple(
                         (math.log10(n), cost)
