@@ -1,6 +1,6 @@
 """Puts measured figures into README.md and docs, between `<!-- NAME -->` and `<!-- /NAME -->`.
 
-`docs/figures/policy_gradient.md` is written whole.
+`docs/figures/policy_gradient.md`, `growth.md` and `growth.svg` are written whole.
 
     .venv/bin/greenward demo --seeds 0,1,2 --output runs/demo_three_seeds
     .venv/bin/python benchmarks/figures.py --demo runs/demo_three_seeds/report.json
@@ -8,8 +8,8 @@
 keeps what the pages quote of the demo in `results/demo.json`; without the option the kept one is used.
 `--demo-model` does so with the report of `greenward demo model=MODEL`. The other
 figures come from `results/policy_gradient_*.json`, `results/grpo_vs_trl_*.json`,
-`results/sandbox.json`, `results/evalplus_agreement.json` and `results/planted_faults.json`, which the
-programs of these names write with `--json`.
+`results/sandbox.json`, `results/evalplus_agreement.json`, `results/growth.json` and
+`results/planted_faults.json`, which the programs of these names write with `--json`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import growth
 import policy_gradient
 import real_model_rl
 
@@ -63,6 +64,7 @@ def main() -> None:
 {policy_gradient.tables(vulnerability)}""",
         encoding="utf-8",
     )
+    write_growth(json.loads((RESULTS / "growth.json").read_text(encoding="utf-8")))
     for page, blocks in {
         "README.md": {
             "demo_model": demo_block(demo_model),
@@ -89,6 +91,39 @@ def main() -> None:
         for name, block in blocks.items():
             text = replaced(text, name, block)
         file.write_text(text, encoding="utf-8")
+
+
+def write_growth(record: dict[str, Any]) -> None:
+    """The page about time and memory by size, with its picture."""
+    folder = HERE.parent / "docs" / "figures"
+    (folder / "growth.svg").write_text(growth.picture(record), encoding="utf-8")
+    (folder / "growth.md").write_text(
+        f"""# Time and memory by size
+
+`benchmarks/figures.py` writes this page. `benchmarks/growth.py` measured the figures on one core beside other
+work, each point in a process of its own. Seconds are CPU time and MB the peak of resident memory, both at the
+largest size.
+
+The cost of n is fitted by a + b·n^c, where a is what each process takes to start. The exponent c has its 95 %
+interval behind it. "Little growth" is less than a fifth from the smallest size to the largest, or memory that
+too few sizes take beyond the start. The law is that of the work itself.
+
+{growth.table(record)}
+- `ui`: the server alone, until it has read everything and answered; it diagnoses the run meanwhile.
+- `diagnose` reads at most 64 MiB of answers, spread evenly over the run.
+- `grade`: ten problems. 100 programs in turn are judged once each, so that reading and writing are left.
+- `2,000 answers` are judged by so many workers on one core, which can show their cost and no speed-up; the
+  memory is the sum over the workers, with the pages that they share in each. Ray is left out.
+- A GRPO step samples answers and takes one pass forward and backward over them, without micro-batches, by a
+  decoder of 4 layers of width 128. By prompt there are 4 prompts with 4 answers of 32 tokens, by group 16
+  prompts of 64 tokens with answers of 64 tokens.
+
+The start is part of the points, which is why lines are flat at their left ends.
+
+![Time and memory by size on logarithmic scales](growth.svg)
+""",
+        encoding="utf-8",
+    )
 
 
 def kept(name: str, report: Path | None) -> dict[str, Any]:

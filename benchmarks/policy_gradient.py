@@ -382,7 +382,7 @@ class Measurements:
 @cache
 def programs(evaluation: Path) -> dict[str, tuple[int, Counter[str | None]]]:
     """Of each problem, how many answers passed, and how often each program was written."""
-    rows = read_rows(evaluation / "results.jsonl")
+    rows = list(read_rows(evaluation / "results.jsonl"))
     passed = Counter(row.task_id for row in rows if row.success)
     written: dict[str, Counter[str | None]] = {}
     for row in rows:

@@ -95,6 +95,15 @@ def test_a_spike_is_named_with_its_step_and_a_quiet_double_is_none():
     assert find_spikes(STEPS, quiet) == []
 
 
+def test_spikes_of_a_long_run_are_all_found():
+    values = np.exp(0.1 * np.random.default_rng(0).standard_normal(40_000))
+    places = [30, 16_382, 16_383, 16_384, 16_385, 32_768, 39_999]
+    values[places] = 60.0
+    found = find_spikes(np.arange(40_000), values)
+    assert [spike.step for spike in found] == places
+    assert found[3].ratio == pytest.approx(60 / np.median(values[16_384 - 25 : 16_384 + 26]))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_norms_that_usually_differ_by_factors_have_hardly_any_spikes(seed):
     """Norms of few answers are log-normal: 13 public logs have a deviation of 0.5 to 1.5."""

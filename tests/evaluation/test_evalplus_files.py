@@ -275,6 +275,15 @@ def test_nearest_ids_are_named(written):
     assert "Suite/1" in str(caught.value.remedy)
 
 
+def test_the_first_of_many_unknown_problems_names_the_nearest(written):
+    rows = [{"task_id": f"Siute/{number}", "solution": "x"} for number in range(4)]
+    unknown: list[ProblemError] = []
+    known = read_samples(written(*rows, {"task_id": "Suite/1", "solution": "x"}), PROBLEMS, unknown.append)
+    assert [one.key for one in known] == [("Suite/1", 0)]
+    assert [f"'Siute/{number}'" in one.message for number, one in enumerate(unknown)] == [True] * 4
+    assert "Nearest: Suite/0" in str(unknown[0].remedy)
+
+
 def test_predictions_for_swe_bench_are_sent_to_its_harness(written):
     with pytest.raises(ProblemError, match="'task_id' is missing; this row has: instance_id") as caught:
         read(written({"instance_id": "a__a-1", "model_name_or_path": "m", "model_patch": "diff --git"}))

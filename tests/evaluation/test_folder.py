@@ -230,7 +230,7 @@ def test_only_one_writes_at_a_time(tmp_path):
 def test_results_of_another_form_are_refused(tmp_path):
     (tmp_path / RESULTS).write_text('{"task_id": "p1"}\n')
     with pytest.raises(RunError, match="not the results"):
-        read_rows(tmp_path / RESULTS)
+        list(read_rows(tmp_path / RESULTS))
 
 
 def test_given_answers_may_grow_but_not_change(tmp_path):
@@ -246,7 +246,7 @@ def test_given_answers_may_grow_but_not_change(tmp_path):
     assert grade("1", "2", "3").judged == ["3"]
     with pytest.raises(RunError, match="another answer 1 to p0"):
         grade("1", "7", "3")
-    assert len(read_rows(tmp_path / "e" / RESULTS)) == 3
+    assert len(list(read_rows(tmp_path / "e" / RESULTS))) == 3
 
 
 def test_answers_with_varying_verdicts_are_named():

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from greenward.common import statistics
 from greenward.common.statistics import (
     Z_POWER,
     detectable_mean_difference,
@@ -67,6 +68,20 @@ def test_the_randomisation_test_with_drawn_signs_comes_near_the_exact_value():
     assert sign_flip_p_value(differences, seed=0) == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
 
 
+def test_signs_that_are_drawn_in_parts_are_those_that_are_drawn_at_once(monkeypatch):
+    differences = np.random.default_rng(1).normal(0.02, 0.3, 371)
+    at_once = sign_flip_p_value(differences, seed=3)
+    assert 0.01 < at_once < 0.99
+    for most in (1, 371 * 7, 371 * 300):
+        monkeypatch.setattr(statistics, "_SIGNS_AT_ONCE", most)
+        assert sign_flip_p_value(differences, seed=3) == at_once
+
+
+def test_mid_p_of_many_problems_is_that_of_the_normal_distribution():
+    z = 1000 / math.sqrt(120_000)
+    assert mcnemar_mid_p(60_500, 59_500) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-3)
+
+
 def test_nothing_but_equal_answers_gives_a_p_value_of_one():
     assert sign_flip_p_value(np.zeros(10), seed=0) == 1.0
 
@@ -85,8 +100,8 @@ def test_power_without_a_difference_is_at_most_alpha():
         assert mcnemar_power(problems, rate, 0.0) <= 0.05
 
 
-def test_the_detectable_difference_nears_connors_formula_for_large_suites():
-    problems, rate = 4000, 0.2
+@pytest.mark.parametrize(("problems", "rate"), [(4000, 0.2), (20_000, 0.1), (60_000, 0.6)])
+def test_the_detectable_difference_nears_connors_formula_for_large_suites(problems, rate):
     difference = detectable_rate_difference(problems, rate)
     # Connor 1987: the number of pairs needed, normal approximation.
     needed = (Z_95 * math.sqrt(rate) + Z_POWER * math.sqrt(rate - difference**2)) ** 2 / difference**2

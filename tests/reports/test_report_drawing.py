@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import pairwise
+from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
 from synthetic_study import write_seed
 
 from greenward.reports.document import Chart, Series, value_text
-from greenward.reports.runs import held_out_charts, read_runs, step_charts, suite_charts, training_curves
+from greenward.reports.runs import (
+    Group,
+    held_out_charts,
+    metric_series,
+    read_runs,
+    step_charts,
+    suite_charts,
+    training_curves,
+)
 from greenward.reports.svg import MAX_POINTS, draw, stacked_bar, thin, ticks
+from greenward.runs.reading import RecordedRun
 
 
 def texts(svg: str) -> list[ElementTree.Element]:
     return [element for element in ElementTree.fromstring(svg).iter() if element.tag == "text"]
+
+
+def test_the_smoothed_mean_is_that_of_the_neighbours_also_behind_a_huge_value(tmp_path):
+    values = [1e17 if step == 40 else math.sin(step) for step in range(1000)]
+    rows = tuple({"step": step, "grad_norm": value} for step, value in enumerate(values))
+    run = RecordedRun(tmp_path, {}, rows, (), {}, {}, ())
+    faint, smooth = metric_series(Group("", (run,)), "grad_norm")
+    assert [y for _, y in faint.points] == values
+    means = [fmean(values[max(0, at - 33) : at + 34]) for at in range(1000)]
+    assert [y for _, y in smooth.points] == pytest.approx(means, rel=1e-12, abs=1e-14)
 
 
 def test_thinning_keeps_the_ends_and_a_lone_spike():

@@ -66,7 +66,7 @@ def test_temperatures_are_chosen_on_other_problems_than_those_that_are_reported(
     }
     assert trained and not trained & (asked["validation"] | asked["test"])
     record = json.loads((tmp_path / "kept.json").read_text())
-    rows = read_rows(seed / "GRPO" / "evaluated" / "test_1" / "results.jsonl")
+    rows = list(read_rows(seed / "GRPO" / "evaluated" / "test_1" / "results.jsonl"))
     by_problem = [[r.success for r in rows if r.task_id == name] for name in asked["test"]]
     any_of_four = sum(any(one) for one in by_problem) / len(by_problem)
     assert record["arms"][2]["at_1"]["4"]["value"]["value"] == pytest.approx(any_of_four)

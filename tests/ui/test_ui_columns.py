@@ -72,6 +72,20 @@ def test_metrics_follow_the_file(run):
     same_metrics(store, place)
 
 
+def test_rows_that_are_read_in_several_parts_are_those_of_the_file(run, monkeypatch):
+    monkeypatch.setattr(columns, "_ROWS_AT_ONCE", 7)
+    with (run / "metrics.jsonl").open("a") as opened:
+        opened.write('{"step": 41, "late/one": 1.5}\n{"step": 42, "late/other": "Infinity"}\n')
+    place, store = place_of(run), Store(Cache(None))
+    same_metrics(store, place)
+    assert store.metrics(place).non_finite == 1
+    monkeypatch.setattr(columns, "MAX_KEYS", 3)
+    found = Store(Cache(None)).metrics(place)
+    rows = read_metrics(run / "metrics.jsonl").rows
+    assert list(found.values) == [key for key in rows[0] if key != "step"][:3]
+    assert len(found.steps) == len(rows)
+
+
 def test_a_file_of_the_same_length_with_another_end_is_read_anew(run):
     place, store = place_of(run), Store(Cache(None))
     same_metrics(store, place)

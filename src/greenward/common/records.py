@@ -5,7 +5,7 @@ It imports the standard library only: `sandbox.remote` sends it to servers that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -16,28 +16,31 @@ def check_types(record: Any) -> None:
 
     Integers count as floats, booleans as no numbers.
     """
-    for name, kind in _kinds(type(record)).items():  # type: ignore[arg-type]  # a class is hashable
-        if not _is(value := getattr(record, name), kind):
+    for name, kind, accepts in _fields(type(record)):  # type: ignore[arg-type]  # a class is hashable
+        if not accepts(value := getattr(record, name)):
             raise TypeError(f"{name}: expected {kind}, found {str(value)[:60]!r}")
 
 
 @cache
-def _kinds(record: type) -> dict[str, Any]:
-    return get_type_hints(record)
+def _fields(record: type) -> tuple[tuple[str, Any, Callable[[Any], bool]], ...]:
+    """The name and the type of each field, and what tells whether a value is of it: files have many rows."""
+    return tuple((name, kind, _accepts(kind)) for name, kind in get_type_hints(record).items())
 
 
-def _is(value: Any, kind: Any) -> bool:
-    origin, inner = get_origin(kind), get_args(kind)
+def _accepts(kind: Any) -> Callable[[Any], bool]:
+    origin, inner = get_origin(kind), tuple(map(_accepts, get_args(kind)))
     if kind is Any:
-        return True
+        return lambda value: True
+    if kind is Ellipsis:
+        return lambda value: False
     if origin in (Union, UnionType):
-        return any(_is(value, one) for one in inner)
+        return lambda value: any(accepts(value) for accepts in inner)
     if origin is tuple:  # tuple[X, ...] is the only form
-        return isinstance(value, tuple) and all(_is(one, inner[0]) for one in value)
+        return lambda value: isinstance(value, tuple) and all(map(inner[0], value))
     if origin is Mapping:
-        return isinstance(value, Mapping) and all(
-            _is(key, inner[0]) and _is(one, inner[1]) for key, one in value.items()
+        return lambda value: (
+            isinstance(value, Mapping) and all(map(inner[0], value)) and all(map(inner[1], value.values()))
         )
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool)
-    return isinstance(value, kind)
+        return lambda value: isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return lambda value: isinstance(value, kind)

@@ -178,6 +178,7 @@ POWER = 0.8
 Z_POWER = 0.8416212335729143  # the standard normal's 0.80 quantile
 _ENUMERATED = 14  # up to so many non-zero differences, all 2^n signs are tried
 _SIGN_DRAWS = 20_000
+_SIGNS_AT_ONCE = 1 << 23  # as floats they take eight bytes each
 _NEGLIGIBLE = 1e-10
 
 
@@ -208,7 +209,7 @@ def mcnemar_exact(won: int, lost: int) -> float:
     `won` and `lost` count the problems that only one side solved; the others tell nothing. Under the
     null hypothesis each goes either way with probability 1/2 (McNemar 1947).
     """
-    return min(1.0, 2.0 * float(_lower_tail(won + lost)[min(won, lost)]))
+    return min(1.0, 2.0 * float(_binomial(won + lost, 0.5, 0, min(won, lost)).sum()))
 
 
 def mcnemar_mid_p(won: int, lost: int) -> float:
@@ -217,7 +218,7 @@ def mcnemar_mid_p(won: int, lost: int) -> float:
     The exact p-value less the probability of what was observed, or less half of that when won equals
     lost (Fagerland, Lydersen and Laake 2013, doi:10.1186/1471-2288-13-91).
     """
-    observed = math.comb(won + lost, won) / 2 ** (won + lost)
+    observed = float(_binomial(won + lost, 0.5, won, won)[0])
     return mcnemar_exact(won, lost) - (observed / 2 if won == lost else observed)
 
 
@@ -236,8 +237,11 @@ def sign_flip_p_value(differences_P: np.ndarray, *, seed: int) -> float:
         return float(np.mean(np.abs(signs @ nonzero) >= observed))
     rng = np.random.default_rng(seed)
     as_extreme = 0
-    for _ in range(10):
-        signs = 1 - 2 * rng.integers(2, size=(_SIGN_DRAWS // 10, count), dtype=np.int8)
+    most = min(_SIGN_DRAWS // 10, _SIGNS_AT_ONCE // count)
+    step = max(4, most - most % 4)  # by fours: then the signs are the same, however many are drawn at once
+    for first in range(0, _SIGN_DRAWS, step):
+        draws = min(step, _SIGN_DRAWS - first)
+        signs = 1 - 2 * rng.integers(2, size=(draws, count), dtype=np.int8)
         as_extreme += int(np.sum(np.abs(signs @ nonzero) >= observed))
     return (as_extreme + 1) / (_SIGN_DRAWS + 1)
 
@@ -267,10 +271,13 @@ def mcnemar_power(problems: int, discordant_rate: float, difference: float) -> f
         return 0.0
     chance_of_win = (1 + difference / rate) / 2
     power = 0.0
-    for discordant, chance in enumerate(_binomial(problems, rate)):
+    low, high = _usual_range(problems, rate)
+    for discordant, chance in enumerate(_binomial(problems, rate, low, high), low):
         if chance > _NEGLIGIBLE and (limit := _rejection_limit(discordant)) >= 0:
-            wins = _binomial(discordant, chance_of_win)
-            power += chance * float(wins[: limit + 1].sum() + wins[discordant - limit :].sum())
+            first, last = _usual_range(discordant, chance_of_win)
+            wins = _binomial(discordant, chance_of_win, first, last)
+            few, many = max(0, limit + 1 - first), max(0, discordant - limit - first)
+            power += chance * float(wins[:few].sum() + wins[many:].sum())
     return power
 
 
@@ -288,21 +295,25 @@ def detectable_mean_difference(differences_P: np.ndarray) -> float | None:
 @cache
 def _rejection_limit(discordant: int) -> int:
     """The most wins (or losses) among so many discordant problems that still mean p <= 5 %; -1: none."""
-    return int(np.searchsorted(_lower_tail(discordant), ALPHA / 2, side="right")) - 1
+    low, high = _usual_range(discordant, 0.5)
+    lower_tail = np.cumsum(_binomial(discordant, 0.5, low, high))
+    return low + int(np.searchsorted(lower_tail, ALPHA / 2, side="right")) - 1
 
 
-def _lower_tail(trials: int) -> np.ndarray:
-    """P(X <= x) of a fair coin, for x from 0 to `trials`."""
-    return np.cumsum(_binomial(trials, 0.5))
+def _usual_range(trials: int, chance: float) -> tuple[int, int]:
+    """The least and the most successes, beyond which the chance is below 1e-20 (Bernstein's inequality)."""
+    mean = trials * chance
+    reach = 12 * math.sqrt(mean * (1 - chance)) + 60
+    return max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
 
 
-def _binomial(trials: int, chance: float) -> np.ndarray:
-    """P(X = x) for x from 0 to `trials`."""
-    x = np.arange(trials + 1)
+def _binomial(trials: int, chance: float, low: int, high: int) -> np.ndarray:
+    """P(X = x) for x from `low` to `high`."""
+    x = np.arange(low, high + 1)
     if chance in (0.0, 1.0):
         return (x == trials * chance).astype(float)
-    log_factorial = _log_factorials(1 << max(10, trials.bit_length()))[: trials + 1]
-    log_choose = log_factorial[trials] - log_factorial - log_factorial[::-1]
+    log_factorial = _log_factorials(1 << max(10, trials.bit_length()))
+    log_choose = log_factorial[trials] - log_factorial[x] - log_factorial[trials - x]
     probabilities: np.ndarray = np.exp(log_choose + x * math.log(chance) + (trials - x) * math.log1p(-chance))
     return probabilities
 

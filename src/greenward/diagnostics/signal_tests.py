@@ -361,6 +361,7 @@ MIN_GROWTH_FACTOR = 1.1
 MEMORY_RATIO = 1.25  # between two runs; the same run repeated varies by a few percent
 _NOT_FINITE_RATIO = 10.0  # how many times the largest finite norm a norm that is not finite counts as
 _SPIKE_REACH = 25  # steps on both sides
+_WINDOWS_AT_ONCE = 1 << 14  # each is copied
 _BEGINNING = 5  # steps
 _SUSTAINED_SHARE = 0.5
 _LASTING_SHARE = 0.05  # of the steps, for which the memory of two runs must differ up to the end
@@ -440,7 +441,9 @@ def find_spikes(steps: Steps, values: Floats) -> list[Spike]:
     if len(values) < 2 * _SPIKE_REACH + 1:
         return []
     padded = np.pad(values, _SPIKE_REACH, mode="reflect")
-    around = medians(np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _SPIKE_REACH + 1)
+    parts = range(0, len(windows), _WINDOWS_AT_ONCE)
+    around = np.concatenate([medians(windows[first : first + _WINDOWS_AT_ONCE]) for first in parts])
     excess = values - around
     sigma = max(median_deviation(excess), float(np.finfo(float).tiny))
     positive = (around > 0) & (values > 0)

@@ -6,6 +6,7 @@ read from the files of ours, old and new, and from EvalPlus's; their statuses ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -266,10 +267,10 @@ def _counts(success: bool | None) -> AnswerCounts:
 
 def _by_task(path: Path, rows: Iterable[tuple[str, int, AnswerCounts]]) -> dict[str, AnswerCounts]:
     found: dict[str, AnswerCounts] = {}
-    seen: set[tuple[str, int]] = set()
+    seen: defaultdict[str, set[int]] = defaultdict(set)
     for task_id, number, new in rows:
-        if (task_id, number) in seen:
+        if number in seen[task_id]:
             raise RunError(f"{path}: answer {number} to {task_id} occurs twice.")
-        seen.add((task_id, number))
+        seen[task_id].add(number)
         found[task_id] = AnswerCounts(*map(sum, zip(found.get(task_id, AnswerCounts()), new, strict=True)))
     return found

@@ -158,7 +158,7 @@ class EvaluationRow:
         row = (
             {"tokens": None, "extraction": ""} | dict(row) | {"status": status, "success": success_of(status)}
         )
-        values = {field.name: row[field.name] for field in fields(cls)}
+        values = {name: row[name] for name in _FIELDS}
         values |= {name: from_json_number(values[name]) for name in ("seconds", "cpu_seconds")}
         values |= {name: tuple(values[name]) for name in ("failed_tests", "tags", "layers")}
         read = cls(**values)
@@ -178,6 +178,9 @@ class EvaluationRow:
     def fraction_passed(self) -> float:
         """The share of the problem's tests that passed."""
         return self.tests_passed / self.tests if self.tests else 0.0
+
+
+_FIELDS = tuple(field.name for field in fields(EvaluationRow))
 
 
 class EvaluationRows:

@@ -32,12 +32,12 @@ from greenward.evaluation.samples import EvaluationRow, EvaluationRows, Sample, 
 from greenward.grading.extracted import Extracted, explained, is_prose
 from greenward.grading.verdict import Status
 from greenward.problems.problem import Case, Problem, ProblemSet, StdioCase
-from greenward.problems.rows import BadRow, Row, read_text, refuse
+from greenward.problems.rows import Row, read_text, refuse
 from greenward.runs.files import (
+    JsonRows,
     append_row,
     force,
     read_json,
-    read_jsonl,
     to_json,
     write_json,
     write_rows,
@@ -76,17 +76,26 @@ class EvaluationFolder(EvaluationRows, Closeable):
             raise
 
     def _read(self, problems: ProblemSet) -> None:
-        for name in (SAMPLES, RESULTS):
-            found = read_jsonl(self.path / name)
-            if found.torn is not None:  # what a killed writer left would spoil the next line
-                write_rows(self.path / name, found.rows)
         with expecting("the samples of an evaluation", self.path / SAMPLES, RunError):
-            samples = [Sample.from_json(row, problems) for row in read_jsonl(self.path / SAMPLES).rows]
-            self.samples = {sample.key: sample for sample in samples}
-        rows = read_rows(self.path / RESULTS)
-        self.rows = {row.key: row for row in rows if row.success is not None and row.key in self.samples}
-        if len(self.rows) < len(rows):
+            for row in self._whole_rows(SAMPLES):
+                sample = Sample.from_json(row, problems)
+                self.samples[sample.key] = sample
+        count = 0
+        with expecting("the results of an evaluation", self.path / RESULTS, RunError):
+            for row in self._whole_rows(RESULTS):
+                judged = EvaluationRow.from_json(row)
+                count += 1
+                if judged.success is not None and judged.key in self.samples:
+                    self.rows[judged.key] = judged
+        if len(self.rows) < count:
             write_rows(self.path / RESULTS, (row.to_json() for row in self.rows.values()))
+
+    def _whole_rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """The rows of a file, from which a torn last line is cut: it would spoil the next one."""
+        rows = JsonRows(self.path / name)
+        yield from rows
+        if rows.torn is not None:
+            write_rows(rows.path, JsonRows(rows.path))
 
     def add_session(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Records the versions and the machine of this session; returns all sessions so far."""
@@ -144,10 +153,11 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def read_rows(path: Path) -> list[EvaluationRow]:
-    """The rows of a `results.jsonl`; a torn last line is left out. Raises `RunError`."""
+def read_rows(path: Path) -> Iterator[EvaluationRow]:
+    """The rows of a `results.jsonl`, one at a time; a torn last line is left out. Raises `RunError`."""
     with expecting("the results of an evaluation", path, RunError):
-        return [EvaluationRow.from_json(row) for row in read_jsonl(path).rows]
+        for row in JsonRows(path):
+            yield EvaluationRow.from_json(row)
 
 
 Extract = Literal["auto", "always", "never"]
@@ -215,16 +225,16 @@ def _with_program(sample: Sample, *, keep: bool) -> Sample:
 def _of_file(path: Path, problems: ProblemSet, on_unknown: OnUnknown) -> Iterator[Sample]:
     seen: dict[SampleKey, Row] = {}
     counts: Counter[str] = Counter()
+    unknown = 0
     for row in answer_rows(path, problems):
         field = "task_id" if "task_id" in row.values else "question_id"
-        try:
-            problem = problems.by_id(row.text(field))
-        except BadRow:
-            raise
-        except ProblemError as error:
-            what = f"names no problem of {problems.name}: {row.values[field]!r}"
+        problem = problems.find(task_id := row.text(field))
+        if problem is None:
+            what = f"names no problem of {problems.name}: {task_id!r}"
+            near = "" if unknown else problems.nearest(task_id)  # of one of them: there may be many
             left_out = "--skip-bad-rows leaves out answers to other problems."
-            on_unknown(row.error(field, what, remedy=" ".join(filter(None, (error.remedy, left_out)))))
+            unknown += 1
+            on_unknown(row.error(field, what, remedy=" ".join(filter(None, (near, left_out)))))
             continue
         reason = row.text("extraction_failure", default="")
         truncated = row.values.get("truncated") is True
@@ -349,18 +359,22 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
         )
 
     def first(name: str, **wanted: Any) -> dict[str, Any]:
-        rows = read_jsonl(folder / name).rows
-        return next((row for row in rows if wanted.items() <= row.items()), {})
+        return next((row for row in JsonRows(folder / name) if wanted.items() <= row.items()), {})
 
     def block(title: str, text: str) -> str:
         lines = "\n".join(f"    {line}" for line in text.rstrip().split("\n"))
         return f"{title}:\n{lines}\n"
 
     with expecting("the files of an evaluation", folder, RunError):
-        rows = read_rows(folder / RESULTS)
-        of_task = sorted((row for row in rows if row.task_id == task_id), key=lambda row: row.sample)
+        of_task, others = [], set[str]()
+        for found in JsonRows(folder / RESULTS):  # of which there may be many
+            if found["task_id"] == task_id:
+                of_task.append(EvaluationRow.from_json(found))
+            else:
+                others.add(found["task_id"])
+        of_task.sort(key=lambda row: row.sample)
         if not of_task:
-            near = get_close_matches(task_id, {row.task_id for row in rows}, n=3)
+            near = get_close_matches(task_id, others, n=3)
             remedy = f"Nearest: {', '.join(near)}." if near else None
             raise RunError(f"{folder}: no answer to {task_id!r} was judged.", remedy=remedy)
         failed_first = sorted(of_task, key=lambda row: row.success is True)

@@ -339,16 +339,24 @@ class ProblemSet(Sequence[Problem]):
 
         Raises `ProblemError` naming the nearest ids if there is none.
         """
+        if (found := self.find(task_id)) is not None:
+            return found
+        raise ProblemError(
+            f"{self.name}: no problem has the id {task_id!r}.", remedy=self.nearest(task_id) or None
+        )
+
+    def find(self, task_id: str) -> Problem | None:
+        """As `by_id`; None if there is none."""
         if task_id in self._by_id:
             return self._by_id[task_id]
-        if len(found := self._by_plain_id.get(task_id, [])) == 1:
-            return found[0]
+        found = self._by_plain_id.get(task_id, [])
+        return found[0] if len(found) == 1 else None
+
+    def nearest(self, task_id: str) -> str:
+        """A sentence that names the nearest ids, empty without any; it takes time to compare them all."""
         names = {name: one.task_id for name, found in self._by_plain_id.items() for one in found[:1]}
         near = [names.get(one, one) for one in get_close_matches(task_id, [*self._by_id, *names], n=3)]
-        raise ProblemError(
-            f"{self.name}: no problem has the id {task_id!r}.",
-            remedy=f"Nearest: {', '.join(dict.fromkeys(near))}." if near else None,
-        )
+        return f"Nearest: {', '.join(dict.fromkeys(near))}." if near else ""
 
     @cached_property
     def _by_plain_id(self) -> dict[str, list[Problem]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -55,7 +56,9 @@ def evaluation_report(path: Path) -> Report:
         raise RunError(f"{path} holds no finished evaluation ({SUMMARY}).")
     model = summary.get("model") or {}
     suite = str(summary.get("suite", "?"))
-    if games := [row for row in JsonRows(path / RESULTS, lenient=True) if is_game(row)]:
+    rows = JsonRows(path / RESULTS, lenient=True)
+    if (first := next(iter(rows), None)) is not None and is_game(first):
+        games = list(filter(is_game, rows))
         return Report(
             kind="evaluation",
             title=f"{model.get('name')} plays {suite}",
@@ -68,7 +71,7 @@ def evaluation_report(path: Path) -> Report:
             footer="Written by greenward from the files of the evaluation. Intervals are 95 %.",
         )
     by_agents = "tools" in summary.get("settings", {})
-    return summary_report(summary, islice(_failed(path, transcripts=by_agents), _SHOWN_ANSWERS))
+    return summary_report(summary, _failed(path, transcripts=by_agents))
 
 
 def summary_report(summary: Mapping[str, Any], failing: Iterable[AnsweredTask] = ()) -> Report:
@@ -178,25 +181,40 @@ def _settings(summary: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
-    """The failing answers in their order, one for each problem; of agents, their transcripts."""
-    rows = {
-        (row["task_id"], row["sample"]): row
-        for row in JsonRows(path / RESULTS, lenient=True)
-        if row.get("status") not in ("passed", "infrastructure", None) and {"task_id", "sample"} <= row.keys()
-    }
+    """Failing answers in their order, one for each of the first problems; of agents, their transcripts."""
+    failed: defaultdict[Any, set[Any]] = defaultdict(set)  # there may be a million answers
+    for row in filter(_has_failed, JsonRows(path / RESULTS, lenient=True)):
+        failed[row["task_id"]].add(row["sample"])
+    shown: dict[Any, dict[str, Any]] = {}
+    for sample in JsonRows(path / SAMPLES, lenient=True) if failed else ():
+        if len(shown) == _SHOWN_ANSWERS:
+            break
+        task_id = sample.get("task_id")
+        if task_id in failed and task_id not in shown and sample.get("sample") in failed[task_id]:
+            shown[task_id] = sample
     prompts = {
-        row.get("task_id"): row.get("prompt", "") for row in JsonRows(path / PROMPTS, lenient=True) if rows
+        row["task_id"]: row.get("prompt", "")
+        for row in JsonRows(path / PROMPTS, lenient=True)
+        if row.get("task_id") in shown
     }
-    shown = set()
-    for sample in JsonRows(path / SAMPLES, lenient=True) if rows else ():
-        row = rows.get((sample.get("task_id"), sample.get("sample")))
-        if row is None or row["task_id"] in shown:
-            continue
-        shown.add(row["task_id"])
+    rows: dict[Any, dict[str, Any]] = {}
+    for row in filter(_has_failed, JsonRows(path / RESULTS, lenient=True)):
+        if len(rows) == len(shown):
+            break
+        task_id = row["task_id"]
+        if task_id in shown and row["sample"] == shown[task_id]["sample"]:
+            rows[task_id] = row
+    for task_id, sample in shown.items():
+        row = rows[task_id]
         failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
         code = (None if transcripts else sample.get("solution")) or sample.get("completion")
         answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
-        yield AnsweredTask(str(row["task_id"]), bounded(prompts.get(row["task_id"], "")), (answer,))
+        yield AnsweredTask(str(task_id), bounded(prompts.get(task_id, "")), (answer,))
+
+
+def _has_failed(row: Mapping[str, Any]) -> bool:
+    """Whether a row of results.jsonl names an answer that was judged and did not pass."""
+    return row.get("status") not in ("passed", "infrastructure", None) and {"task_id", "sample"} <= row.keys()
 
 
 _SHOWN_IDS = 40  # of each kind; JSON has all

@@ -18,6 +18,8 @@ from shlex import quote
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from greenward.common.errors import RunError
 from greenward.common.statistics import Estimate
 from greenward.common.text import MAX_MESSAGE_CHARS, visible
@@ -584,10 +586,27 @@ def _smooth(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
     if len(points) < _SMOOTH_FROM:
         return tuple(points)
     reach = len(points) // 30
-    values = [value for _, value in points]
-    return tuple(
-        (step, fmean(values[max(0, i - reach) : i + reach + 1])) for i, (step, _) in enumerate(points)
-    )
+    values = np.array([value for _, value in points])
+    counts = _sums_around(np.ones(len(values)), reach)
+    means = (_sums_around(values, reach) / counts).tolist()
+    return tuple((step, mean) for (step, _), mean in zip(points, means, strict=True))
+
+
+def _sums_around(values: np.ndarray, reach: int) -> np.ndarray:
+    """The sum of each value and of `reach` neighbours on both sides; what lies beyond the ends counts as 0.
+
+    Sums of 1, 2, 4 … values are put together: differences of running sums would lose small values behind a
+    huge one.
+    """
+    count, width, taken, left = len(values), 1, 0, 2 * reach + 1
+    sums, found = np.pad(values, reach), np.zeros(len(values))
+    while left:
+        if left & width:
+            found += sums[taken : taken + count]
+            taken += width
+            left -= width
+        sums, width = sums[:-width] + sums[width:], 2 * width
+    return found
 
 
 def evaluation_series(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from greenward.common.errors import RunError
 from greenward.common.files import UNEXPECTED, read_file
-from greenward.runs.files import OVERFLOWED, JsonRows, Lines, from_json_number, read_json, read_jsonl, reading
+from greenward.runs.files import OVERFLOWED, JsonRows, Lines, from_json_number, read_json, reading
 from greenward.tasks import DEFAULT_TASK, shipped_task
 
 if TYPE_CHECKING:
@@ -337,11 +338,21 @@ def read_recorded_run(path: Path, notes: list[str]) -> RecordedRun:
 
 def _read_rows_with_step(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
     source = JsonRows(path, lenient=True)
-    rows = list(source)
-    kept = [row for row in rows if is_step(row.get("step"))]
-    if left_out := len(rows) - len(kept) + source.broken:
+    kept = []
+    without_step = 0
+    for row in source:
+        if is_step(row.get("step")):
+            kept.append(_measured(row))
+        else:
+            without_step += 1
+    if left_out := without_step + source.broken:
         notes.append(f"{_short(path)}: {left_out} line(s) cannot be read and were left out.")
-    return tuple({key: from_json_number(value) for key, value in row.items()} for row in kept)
+    return tuple(kept)
+
+
+def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its numbers; rows share their names, which would else take as much memory as these."""
+    return {sys.intern(key): from_json_number(value) for key, value in row.items()}
 
 
 def sound_evaluation(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -392,9 +403,8 @@ def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_metrics(path: Path) -> Lines:
     """The rows of a metrics.jsonl, oldest first. Raises `RunError` for a broken line that is not the last."""
-    lines = read_jsonl(path)
-    rows = tuple({key: from_json_number(value) for key, value in row.items()} for row in lines.rows)
-    return Lines(rows, lines.torn)
+    rows = JsonRows(path)
+    return Lines(tuple(map(_measured, rows)), rows.torn)
 
 
 @dataclass(frozen=True)

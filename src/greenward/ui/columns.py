@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -107,6 +107,8 @@ class Metrics:
 
     def _read(self, opened: BinaryIO, until: float) -> None:
         rows: list[dict[str, Any]] = []
+        parts: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        keys = dict.fromkeys(self.values)
         for number, line in enumerate(lines(opened, MAX_LINE_BYTES), 1):
             if number % _ROWS_AT_ONCE == 0 and time.monotonic() > until:
                 break
@@ -121,14 +123,18 @@ class Metrics:
                 continue
             rows.append(row)
             if len(rows) >= _ROWS_AT_ONCE:
-                self._extend(rows)
+                parts.append(self._part(rows, keys))
                 rows = []
-        self._extend(rows)
+        if rows:
+            parts.append(self._part(rows, keys))
+        if parts:
+            self._extend(parts, keys)
 
-    def _extend(self, rows: list[dict[str, Any]]) -> None:
-        if not rows:
-            return
-        before, count = len(self.steps), len(rows)
+    def _part(
+        self, rows: list[dict[str, Any]], keys: dict[str, None]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The steps of some rows, and a column for each key that has a number in one; `keys` get new ones."""
+        count = len(rows)
         lists: dict[str, list[float]] = {}
         given: Counter[str] = Counter()
         for place, row in enumerate(rows):
@@ -140,24 +146,30 @@ class Metrics:
                     value = float(value) if abs(value) < 1e300 or value != value else math.inf
                 column = lists.get(key)
                 if column is None:
-                    if key == "step" or (
-                        key not in self.values and len(self.values) + len(lists) >= MAX_KEYS
-                    ):
+                    if key == "step" or (key not in keys and len(keys) >= MAX_KEYS):
                         continue
+                    keys[key] = None
                     column = lists[key] = [math.nan] * count
                 column[place] = value
                 given[key] += 1
         with np.errstate(over="ignore"):  # beyond single precision is infinite
-            new = {key: np.array(column).astype(np.float32) for key, column in lists.items()}
-        self.non_finite += sum(given[key] - int(np.isfinite(column).sum()) for key, column in new.items())
-        empty = np.full(count, np.nan, np.float32)
-        for key in self.values.keys() | new.keys():
-            earlier = self.values.get(key)
-            if earlier is None:
-                earlier = np.full(before, np.nan, np.float32)
-            self.values[key] = np.concatenate([earlier, new.get(key, empty)])
-        steps = np.array([row["step"] for row in rows], np.int64)
-        self.steps = np.concatenate([self.steps, steps])
+            columns = {key: np.array(column).astype(np.float32) for key, column in lists.items()}
+        self.non_finite += sum(given[key] - int(np.isfinite(one).sum()) for key, one in columns.items())
+        return np.array([row["step"] for row in rows], np.int64), columns
+
+    def _extend(self, parts: list[tuple[np.ndarray, dict[str, np.ndarray]]], keys: dict[str, None]) -> None:
+        """Add parts, all at once: to copy what is known for each of them takes time that grows as n²."""
+        before = len(self.steps)
+        self.steps = np.concatenate([self.steps, *(steps for steps, _ in parts)])
+        for key in keys:
+            every = np.full(len(self.steps), np.nan, np.float32)
+            every[:before] = self.values.get(key, np.nan)
+            begin = before
+            for steps, columns in parts:
+                if key in columns:
+                    every[begin : begin + len(steps)] = columns[key]
+                begin += len(steps)
+            self.values[key] = every
 
     def save(self, opened: BinaryIO) -> None:
         head = {
@@ -196,7 +208,7 @@ class Answers:
         self.problems: tuple[str, ...] = ()
         self.columns = AnswerColumns()
         self.files: dict[int, tuple[int, int, int]] = {}  # by step
-        self.waiting: list[tuple[int, Path]] = []
+        self.waiting: deque[tuple[int, Path]] = deque()
         self.folder: tuple[int, int, int] = (-1, 0, 0)
         self.dropped = 0
         self.read_bytes = 0
@@ -239,7 +251,7 @@ class Answers:
         if found != self.folder or time.time() - modified(folder) < 2:
             listed = steps_in(folder)
             self._drop_changed({step: stamp(file) for step, file in listed})
-            self.waiting = [(step, file) for step, file in listed if step not in self.files]
+            self.waiting = deque((step, file) for step, file in listed if step not in self.files)
             self.folder = found
         elif newest is not None and not self.waiting:
             file = folder / f"{step_name(newest)}.jsonl"
@@ -247,7 +259,7 @@ class Answers:
                 stamp(file) != self.files[newest]
             ):  # a recorder appends to it, which does not change the folder
                 self._drop_changed({**self.files, newest: stamp(file)})
-                self.waiting = [(newest, file)]
+                self.waiting = deque([(newest, file)])
         self.columns.extend(self._read(place, until))
 
     def _read(self, place: Place, until: float) -> Iterator[FileRows]:
@@ -255,7 +267,7 @@ class Answers:
         is_first = True
         while self.waiting and (is_first or time.monotonic() < until):
             is_first = False
-            step, file = self.waiting.pop(0)
+            step, file = self.waiting.popleft()
             status = stamp(file)
             try:
                 found = rows_of_file(file, step, place.root)
