@@ -185,11 +185,14 @@ def main() -> None:
     parser.add_argument("--svg", type=Path, help="keep the curve of pass@k here")
     options = parser.parse_args()
     study = STUDIES[options.study]
-    output = options.output or Path("runs/policy_gradient", options.study)
-    claim_folder(output, "runs")
     arms = dict(study.arms)
     if options.arms is not None:
-        arms = {name: arms[name] for name in filter(None, options.arms.split(","))}
+        wanted = list(filter(None, options.arms.split(",")))
+        if unknown := [name for name in wanted if name not in arms]:
+            parser.error(f"--arms: expected some of {', '.join(arms)}; found {', '.join(unknown)}")
+        arms = {name: arms[name] for name in wanted}
+    output = options.output or Path("runs/policy_gradient", options.study)
+    claim_folder(output, "runs")
     steps = options.steps or study.steps
     with Progress() as progress:
         folders = trained(study, arms, output, steps, options, progress)
