@@ -747,7 +747,7 @@ def main() -> None:
         if not file.parent.is_dir():
             parser.error(f"{file.parent} is no folder")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    records = []
+    records: list[dict[str, Any]] = []
     for data, subjects in chosen:
         records += points_of(data, subjects, options.largest)
     record = {"cpus": os.cpu_count(), "python": platform.python_version(), "subjects": records}

@@ -205,8 +205,9 @@ def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
         if task_id in shown and row["sample"] == shown[task_id]["sample"]:
             rows[task_id] = row
     for task_id, sample in shown.items():
-        if (row := rows.get(task_id)) is None:  # the file was written anew meanwhile
+        if task_id not in rows:  # the file was written anew meanwhile
             continue
+        row = rows[task_id]
         failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
         code = (None if transcripts else sample.get("solution")) or sample.get("completion")
         answer = shown_answer(row["status"], code, failure, remark=f"answer {row['sample']}")
