@@ -46,6 +46,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--most", type=float, default=1.10)
     options = parser.parse_args()
+    if options.steps < 3:
+        parser.error(f"--steps: expected at least 3, found {options.steps}")
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         given = [f"training.max_steps={options.steps}", "evaluation.enabled=false", *options.overrides]

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress, product
@@ -296,35 +296,38 @@ def show_in_ui(folder: Path, size: int) -> None:
     """Index all answers in the server, and ask for the first page of each of five queries."""
     import ui
 
-    with tempfile.TemporaryDirectory() as cache:
-        server = ui.Server(folder / "runs", Path(cache))
+    with measured_server(folder / "runs") as server:
         answers = "/api/v1/runs/whole/rollouts?count=60&"
         while json.loads(server.get(answers)[1])["share"] < 1:
             pass
         for query in ui.QUERIES:
             server.get(answers + query)
-        report_of_server(server)
 
 
 def draw_in_ui(folder: Path, size: int) -> None:
     """Read the whole log in the server, and ask for its curves."""
-    import ui
     from diagnostics_speed import NAMED
 
     keys = "&".join(f"key={key}" for key in NAMED[:12])
-    with tempfile.TemporaryDirectory() as cache:
-        server = ui.Server(folder / "runs", Path(cache))
+    with measured_server(folder / "runs") as server:
         share = 0.0
         while share < 1:
             body = server.get(f"/api/v1/runs/whole/series?{keys}&px=900")[1]
             share = json.loads(body[4 : 4 + int.from_bytes(body[:4], "little")])["share"]
-        report_of_server(server)
 
 
-def report_of_server(server: Any) -> None:
-    """Ends a server and prints its own costs, without those of the diagnosis that it makes meanwhile."""
-    print(COSTS, json.dumps({"seconds": server.cpu_seconds(), "mb": server.memory_mb()}))
-    server.stop()
+@contextmanager
+def measured_server(runs: Path) -> Iterator[Any]:
+    """A server whose own costs are printed at the end, without those of its diagnosis of the run."""
+    import ui
+
+    with tempfile.TemporaryDirectory() as cache:
+        server = ui.Server(runs, Path(cache))
+        try:
+            yield server
+            print(COSTS, json.dumps({"seconds": server.cpu_seconds(), "mb": server.memory_mb()}))
+        finally:
+            server.stop()
 
 
 def load(folder: Path, size: int, name: str) -> None:
@@ -582,13 +585,19 @@ def measured(command: list[str]) -> tuple[float, float]:
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         seconds, kib = 0.0, 0
-        with suppress(ChildProcessError):
+        try:
             while True:  # also for what its processes have left, such as spent workers of the sandbox
                 pid, status, usage = os.wait4(-1, 0)
                 seconds += usage.ru_utime + usage.ru_stime
                 kib = max(kib, usage.ru_maxrss)
                 if pid == process.pid:
                     process.returncode = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            pass
+        finally:  # of an interrupted measurement
+            if process.returncode is None:
+                process.terminate()
+                process.wait()
         said.seek(0)
         text = said.read().decode(errors="replace")
     answers = (0, 1, 2) if "CANNOT TELL" in text else (0, 1)
@@ -621,7 +630,7 @@ def points_of(data: Data, subjects: Sequence[Subject], largest: int) -> Iterator
         subject.name: [tuple(map(min, zip(*costs[subject.name, size], strict=True))) for size in sizes]
         for subject in subjects
     }
-    for subject in subjects if sizes else ():
+    for subject in subjects:
         costs_of = dict(zip(("seconds", "mb"), zip(*found[subject.name], strict=True), strict=True))
         yield {
             "name": subject.name,
@@ -726,12 +735,21 @@ def main() -> None:
         work, folder, size, *arguments = options.run
         globals()[work](Path(folder), int(size), *arguments)
         return
+    chosen = [
+        (data, subjects)
+        for data in SUBJECTS
+        if data.sizes[0] <= options.largest
+        and (subjects := [one for one in data.subjects if options.only in f"{one.name}, {data.unit}"])
+    ]
+    if not chosen:
+        parser.error(f"no subject has --only {options.only!r} and a size up to --largest {options.largest}")
+    for file in filter(None, (options.json, options.svg)):
+        if not file.parent.is_dir():
+            parser.error(f"{file.parent} is no folder")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    records = []
-    for data in SUBJECTS:
-        chosen = [one for one in data.subjects if options.only in f"{one.name}, {data.unit}"]
-        if chosen:
-            records += points_of(data, chosen, options.largest)
+    records: list[dict[str, Any]] = []
+    for data, subjects in chosen:
+        records += points_of(data, subjects, options.largest)
     record = {"cpus": os.cpu_count(), "python": platform.python_version(), "subjects": records}
     print(table(record))
     if options.json:

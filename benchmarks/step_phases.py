@@ -4,8 +4,8 @@
 
 A step of GRPO is that of `grpo_vs_trl.py`; grading is left out. A step of the warm start trains on 64
 examples of such lengths. The matrix products of one step are noted as they are called, and computed again
-alone, each as often as it was; of six times the least counts. A share is what they take of the phase. Exit
-code 1 where sampling, the update or the warm start has a smaller one than `--least`.
+alone, each as often as it was; the least of six measurements counts. A share is what they take of the phase.
+Exit code 1 where sampling, the update or the warm start has a smaller one than `--least`.
 """
 
 from __future__ import annotations
@@ -194,6 +194,10 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=0.35, help="share of the matrix products (0.35)")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     options = parser.parse_args()
+    if min(options.rounds, options.threads) < 1:
+        parser.error("--rounds and --threads: expected at least 1")
+    if options.completions < options.group_size or options.group_size < 2:
+        parser.error("--completions: expected at least --group-size, which is at least 2")
     torch.set_num_threads(options.threads)
     phases = Phases()
     for owner, method, name in PHASES:

@@ -219,3 +219,7 @@ def test_what_cannot_be_shown_is_said(folder, tmp_path_factory):
         text_of(folder, "Suite/1", 7)
     with pytest.raises(RunError, match="holds no evaluation"):
         text_of(tmp_path_factory.mktemp("empty"), "Suite/1")
+    with (folder / RESULTS).open("a") as results:
+        results.write('{"task_id": 7}\n{"task_id": "Suite/1"}\n')
+    with pytest.raises(RunError, match=f"{RESULTS}: not the results of an evaluation .*'status'"):
+        text_of(folder, "Suite/1")

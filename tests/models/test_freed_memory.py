@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-import greenward.models  # noqa: F401
+from greenward.models import heap
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -26,6 +26,11 @@ def test_most_blocks_that_are_freed_are_used_again_without_new_pages():
         faults()
     later = sum(faults() for _ in range(30))
     assert later < 10 * (40 << 20) // resource.getpagesize()
+
+
+def test_without_proc_nothing_is_given_back(monkeypatch, tmp_path):
+    monkeypatch.setattr(heap, "Path", lambda name: tmp_path / name.lstrip("/"))
+    heap.return_free_pages()
 
 
 FREED = """

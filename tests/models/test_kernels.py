@@ -236,6 +236,26 @@ def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, products, tok
     assert relative_error(our_grad, their_grad) < 1e-4
 
 
+@pytest.mark.parametrize("path", ["kernels", "torch"])
+def test_what_an_earlier_batch_has_left_in_the_cache_does_not_count(path, tokenizer, request):
+    """A batch of a model that diverged leaves numbers that are not finite."""
+    if path == "torch":
+        request.getfixturevalue("without_kernels")
+    elif kernels() is None:
+        pytest.skip("no kernels")
+    shape = ShapeConfig(layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96)
+    policy = Policy.random(shape, tokenizer, seed=1, device="cpu")
+
+    def sample():
+        found = policy.sample([[5, 6, 7], [8] * 20], [3, 2], SamplingParams(max_tokens=24), seed=3)
+        return [(*one.token_ids, *one.logprobs) for group in found for one in group]
+
+    first = sample()
+    with torch.inference_mode():
+        policy._decoding._memory.fill_(torch.nan)
+    assert sample() == first
+
+
 def test_without_a_compiler_torch_computes_and_the_reason_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))

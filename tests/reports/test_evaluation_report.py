@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from greenward.common.errors import RunError
-from greenward.reports import write
+from greenward.reports import evaluation, write
 from greenward.reports.evaluation import evaluation_report
 from greenward.reports.recorded import report_of
 from greenward.reports.render import print_report
+from greenward.runs.files import JsonRows
 from greenward.runs.reading import is_evaluation
 
 EVIL = "<script>alert(1)</script>\x1b[2J\u202e| `x` ```"
@@ -98,10 +99,35 @@ def test_an_evaluation_that_scored_nothing_says_so(folder):
     assert "Nothing could be scored on mbpp+." in render(folder, "markdown")
 
 
+def test_results_that_are_written_anew_meanwhile_leave_out_what_is_gone(folder, monkeypatch):
+    with (folder / "results.jsonl").open("a") as results, (folder / "samples.jsonl").open("a") as samples:
+        for number in range(3, 20):
+            row = {"task_id": f"Mbpp/{number}", "sample": 0, "status": "failed"}
+            results.write(json.dumps(row) + "\n")
+            samples.write(json.dumps(row | {"completion": "x"}) + "\n")
+    assert failed_tasks(folder) == [f"Mbpp/{number}" for number in range(2, 7)]
+    opened = []
+
+    class Replaced(JsonRows):
+        """The rows of a file of which the first is gone when samples have been read."""
+
+        def __iter__(self):
+            opened.append(self.path.name)
+            rows = list(super().__iter__())
+            is_gone = "samples.jsonl" in opened and self.path.name == "results.jsonl"
+            yield from rows[is_gone:]
+
+    monkeypatch.setattr(evaluation, "JsonRows", Replaced)
+    assert failed_tasks(folder) == [f"Mbpp/{number}" for number in range(3, 7)]
+
+
 def test_broken_lines_are_left_out_and_a_broken_summary_is_an_error(folder):
     with (folder / "samples.jsonl").open("a") as lines:
         lines.write('{"torn')
     assert failed_tasks(folder) == ["Mbpp/2"]
+    (folder / "results.jsonl").write_text("{}\n")
+    (folder / "prompts.jsonl").write_text('{"task_id": {}}\n')
+    assert "25.0 %" in render(folder, "markdown")
     (folder / "summary.json").write_text("{")
     with pytest.raises(RunError, match="no finished evaluation"):
         evaluation_report(folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C ends each benchmark as it ends a command: by one line and exit code 130."""
+"""How benchmarks end: Ctrl-C as in a command, by one line and exit code 130; wrong arguments by an error."""
 
 from __future__ import annotations
 
@@ -67,3 +67,44 @@ def test_what_a_benchmark_returns_is_its_exit_code(returned, code):
         subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode
         == code
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("growth.py --only nothing_of_this_name", "no subject has"),
+        ("growth.py --only grade --largest 10", "no subject has"),
+        ("growth.py --json absent/growth.json", "no folder"),
+        ("core_use.py --steps 2", "at least 3"),
+        ("step_phases.py --rounds 0", "at least 1"),
+        ("step_phases.py --completions 4", "at least --group-size"),
+    ],
+)
+def test_arguments_that_measure_nothing_are_refused_at_once(command, said, tmp_path):
+    program, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / program), *arguments],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_an_interrupted_measurement_of_growth_leaves_no_process(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import growth
+
+    started = []
+
+    def interrupted(pid, options):
+        raise KeyboardInterrupt
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(growth.os, "wait4", interrupted)
+    monkeypatch.setattr(growth.subprocess, "Popen", Noted)
+    with pytest.raises(KeyboardInterrupt):
+        growth.measured([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert [process.returncode for process in started] == [-signal.SIGTERM]

@@ -23,7 +23,10 @@ def check_types(record: Any) -> None:
 
 @cache
 def _fields(record: type) -> tuple[tuple[str, Any, Callable[[Any], bool]], ...]:
-    """The name and the type of each field, and what tells whether a value is of it: files have many rows."""
+    """The name and type of each field, and a function that tells whether a value has this type.
+
+    They are made once for a class, because files have many rows.
+    """
     return tuple((name, kind, _accepts(kind)) for name, kind in get_type_hints(record).items())
 
 

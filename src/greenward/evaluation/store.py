@@ -367,11 +367,12 @@ def text_of(folder: Path, task_id: str, sample: int | None = None) -> str:
 
     with expecting("the files of an evaluation", folder, RunError):
         of_task, others = [], set[str]()
-        for found in JsonRows(folder / RESULTS):  # of which there may be many
-            if found["task_id"] == task_id:
-                of_task.append(EvaluationRow.from_json(found))
-            else:
-                others.add(found["task_id"])
+        with expecting("the results of an evaluation", folder / RESULTS, RunError):
+            for found in JsonRows(folder / RESULTS):  # of which there may be many
+                if found["task_id"] == task_id:
+                    of_task.append(EvaluationRow.from_json(found))
+                else:
+                    others.add(str(found["task_id"]))
         of_task.sort(key=lambda row: row.sample)
         if not of_task:
             near = get_close_matches(task_id, others, n=3)

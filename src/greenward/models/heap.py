@@ -37,11 +37,14 @@ def keep_free_blocks() -> None:
 def return_free_pages() -> None:
     """Give free pages back where many are resident: prompts and batches of ever other sizes leave holes that
     no later block fits into. A small process keeps them: to give them back and to fetch them again takes
-    a tenth of a step of a small model. Does nothing before glibc 2.33.
+    a tenth of a step of a small model. Does nothing before glibc 2.33, and without /proc.
     """
     if (libc := _glibc()) is None:
         return
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    try:
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except OSError:  # not every container has /proc
+        return
     private, heap = (resident - shared) * resource.getpagesize(), libc.mallinfo2()
     # Free blocks whose pages were given back take no memory.
     free = min(heap.fordblks, private - heap.uordblks - heap.hblkhd)

@@ -674,7 +674,7 @@ class CompletionCache:
     """
 
     def __init__(self, shape: DecoderShape, rows: int, tokens: int, memory: Tensor) -> None:
-        """`memory` has `numbers(…)` numbers, all finite."""
+        """`memory` has `numbers(…)` numbers, whichever they are."""
         self.shape = shape
         self.rows = rows
         self.tokens = tokens
@@ -697,6 +697,7 @@ class CompletionCache:
             least, share = _CAPTURED_GROWTH if self._is_captured else _GROWTH
             larger = self._place(min(capacity + max(least, capacity // share), self.tokens))
             larger[:, :, :, :capacity] = self._cache
+            larger[:, :, :, capacity:] = 0  # what an earlier batch has left there may not be finite
             self._cache = larger
             self._mask = larger.new_full((larger.shape[3],), float("-inf"))
             self._mask[:capacity] = 0

@@ -193,9 +193,9 @@ def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
         if task_id in failed and task_id not in shown and sample.get("sample") in failed[task_id]:
             shown[task_id] = sample
     prompts = {
-        row["task_id"]: row.get("prompt", "")
-        for row in JsonRows(path / PROMPTS, lenient=True)
-        if row.get("task_id") in shown
+        task_id: row.get("prompt", "")
+        for row in (JsonRows(path / PROMPTS, lenient=True) if shown else ())
+        if (task_id := row.get("task_id")) in shown
     }
     rows: dict[Any, dict[str, Any]] = {}
     for row in filter(_has_failed, JsonRows(path / RESULTS, lenient=True)):
@@ -205,6 +205,8 @@ def _failed(path: Path, *, transcripts: bool) -> Iterator[AnsweredTask]:
         if task_id in shown and row["sample"] == shown[task_id]["sample"]:
             rows[task_id] = row
     for task_id, sample in shown.items():
+        if task_id not in rows:  # the file was written anew meanwhile
+            continue
         row = rows[task_id]
         failure = row.get("first_failure") or row.get("extraction_failure") or row.get("error_message")
         code = (None if transcripts else sample.get("solution")) or sample.get("completion")

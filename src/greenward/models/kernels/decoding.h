@@ -3,7 +3,7 @@
  */
 #ifndef QUERY_BLOCK
 #define QUERY_BLOCK 8
-#define AHEAD 64 /* at most so many tokens are asked for before they are read */
+#define AHEAD 64 /* at most so many tokens are prefetched */
 #endif
 
 /* The cache of keys has, for each key head, LANES tokens side by side: (tokens / LANES, D / STEP, LANES, STEP); that of
@@ -33,10 +33,8 @@ void NAME(cache_prompts)(const NUMBER *qkv, int64_t H, int64_t K, int64_t D, con
   }
 }
 
-
-
-/* Asks for memory that is read soon, or by the `next` part: a row's tokens lie on pages of their own, where hardware
- * does not look ahead. */
+/* Prefetch memory that is read soon, or by the `next` part: a row's tokens lie on pages of their own, across which
+ * the processor does not prefetch by itself. */
 INLINE void NAME(prefetch)(const NUMBER *from, int64_t numbers) {
   for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i);
 }
@@ -88,7 +86,7 @@ INLINE void NAME(add_cached_values)(const FACTOR *weights, int width, int64_t st
     for (int i = 0; i < width; i++) store_f32(out + i * D + d, a[i]);
   }
 }
-/* The same of one query; the weights behind the last value are 0 up to a multiple of LANES, and values are finite. */
+/* The same of one query; weights and values behind the last are 0 up to a multiple of LANES. */
 INLINE void NAME(add_cached_values_of_one)(const FACTOR *weights, const NUMBER *values, int64_t n, int D, float *out) {
   for (int d = 0; d < D; d += LANES) {
     vec a[4] = {load_f32(out + d), {0}, {0}, {0}};
@@ -103,7 +101,7 @@ INLINE void NAME(add_cached_values_of_one)(const FACTOR *weights, const NUMBER *
 }
 
 /* `width` queries of one key head and group, the last of which may be unused, over their prompt and their own
- * tokens. The part after this one reads `next_numbers` of keys and of values, `next` behind these. */
+ * tokens. For the next part, `next_numbers` of keys and of values are prefetched, `next` behind these. */
 INLINE void NAME(decode_queries)(const FACTOR *query, int width, int count, int D, const NUMBER *prompt_keys,
                                  const NUMBER *prompt_values, int64_t prompt, NUMBER *const *own_keys,
                                  NUMBER *const *own_values, const int64_t *own, const int64_t *next,
@@ -158,6 +156,8 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
     const float *angles = table + rows->position[r] * D;
     NUMBER *own_key = keys + (rows->slot[r] * K + k) * rows->capacity * D;
     NUMBER *own_value = values + (rows->slot[r] * K + k) * rows->capacity * D;
+    if (rows->stored[r] % LANES == 0) /* what an earlier row has left here may not be finite */
+      memset(own_value + rows->stored[r] * D, 0, LANES * D * sizeof(NUMBER));
     NAME(rotate_head)(token + (H + k) * D, angles, D, 1.f);
     NAME(write_token)(own_key, own_value, rows->stored[r], token + (H + k) * D, token + (H + K + k) * D, D);
     int64_t row = k + 1 < K ? r : r + last - first, head = k + 1 < K ? k + 1 : 0; /* of the next part */
@@ -188,7 +188,8 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
 /* Rotates the newest token of every row (B, X, D) in place, adds its keys and values to the cache, and attends:
  * out (B, H, D). Each row has the addresses of its prompt's keys and values. */
 void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows,
-                  const NUMBER *const *prompt_keys, const NUMBER *const *prompt_values, NUMBER *keys, NUMBER *values, NUMBER *out, int threads) {
+                  const NUMBER *const *prompt_keys, const NUMBER *const *prompt_values, NUMBER *keys, NUMBER *values,
+                  NUMBER *out, int threads) {
   int64_t stride = rounded_up(rows->longest, LANES) + 2 * LANES;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {

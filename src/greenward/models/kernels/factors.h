@@ -1,6 +1,6 @@
-/* Of what the matrix products of attention are computed, for one number type: of floats, or of bfloat16 where the
- * processor adds the products of two neighbours in one instruction. STEP neighbours of the index that is summed lie
- * side by side: rows of `stride` numbers along another index become (…, stride, STEP).
+/* The factors of the matrix products of attention, for one number type: floats, or bfloat16 where the processor adds
+ * the products of two neighbours in one instruction. STEP neighbours of the index that is summed lie side by side:
+ * rows of `stride` numbers along another index become (…, stride, STEP).
  */
 #if STEP == 2
 typedef __m512bh NAME(factors);

@@ -110,7 +110,8 @@ def _attention(
     spans = [(bucket.prompts, bucket.owns) for bucket in batch.buckets]
     prefill(0, torch.cat([qkv[prompt.start : prompt.stop] for prompt, _ in spans]))
     places = size * len(prompts)
-    memory = torch.zeros(KernelDecodeAttention.numbers(decoder, places, steps), dtype=dtype)
+    numbers = KernelDecodeAttention.numbers(decoder, places, steps)
+    memory = torch.full((numbers,), torch.nan, dtype=dtype)  # as earlier rows may have left it
     decode = KernelDecodeAttention(decoder, native, places, steps, memory)
     decode.join(prefill, [size] * len(prompts))
     worst = 0.0

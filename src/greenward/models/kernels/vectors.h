@@ -43,7 +43,7 @@ INLINE vec load_bf16(const bf16 *from) {
 }
 /* Rounds to the nearest even number; a NaN stays one. */
 INLINE void store_bf16(bf16 *to, vec x) {
-#ifdef __AVX512BF16__ /* which makes the smallest numbers, those with fewer digits, 0 */
+#ifdef __AVX512BF16__ /* which makes subnormal numbers 0 */
   __m256bh packed = _mm512_cvtneps_pbh((__m512)x);
   memcpy(to, &packed, sizeof packed);
   return;
