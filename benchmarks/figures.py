@@ -100,9 +100,9 @@ def write_growth(record: dict[str, Any]) -> None:
     (folder / "growth.md").write_text(
         f"""# Time and memory by size
 
-`benchmarks/figures.py` writes this page. `benchmarks/growth.py` measured the figures on one core beside other
-work, each point in a process of its own. Seconds are CPU time and MB the peak of resident memory, both at the
-largest size.
+`benchmarks/figures.py` writes this page. `benchmarks/growth.py` measured the figures in several runs
+(`--only`) on one core beside other work, each point in a process of its own. Some points are of an earlier
+version. Seconds are CPU time and MB the peak of resident memory, both at the largest size.
 
 The cost of n is fitted by a + b·n^c, where a is what each process takes to start. The exponent c has its 95 %
 interval behind it. "Little growth" is less than a fifth from the smallest size to the largest, or memory that

@@ -18,7 +18,7 @@ INLINE words NAME(widened)(const FACTOR *from) {
   memcpy(&x, from, sizeof x);
   return __builtin_convertvector(x, words);
 }
-/* Puts x behind the token before, where t is odd, and before nothing where it is even. */
+/* Writes the value of token t: beside that of the token before where t is odd, beside zeros where it is even. */
 INLINE void NAME(put_value)(FACTOR *values, int64_t t, const NUMBER *x, int D) {
   for (int d = 0; d < D; d += LANES) {
     FACTOR *at = values + t / 2 * 2 * D + 2 * d;
