@@ -5,6 +5,7 @@
 A step of GRPO is that of `grpo_vs_trl.py`; grading is left out. A step of the warm start trains on 64
 examples of such lengths. The matrix products of one step are noted as they are called, and computed again
 alone, each as often as it was; the least of six measurements counts. A share is what they take of the phase.
+Those of a step of decoding in one call (`kernels/step.h`) are computed again by torch, for all rows at once.
 Exit code 1 where sampling, the update or the warm start has a smaller one than `--least`.
 """
 
@@ -26,7 +27,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from greenward.config.sections import SupervisedConfig
+from greenward.models.decoder import MATRICES
 from greenward.models.kernels.native import Kernels
+from greenward.models.kernels.step import KernelStep
 from greenward.models.policy import Policy
 from greenward.models.sampler import NativeDecoding
 from greenward.training.protocols import Example
@@ -41,6 +44,7 @@ PHASES: Sequence[tuple[Any, str, str]] = (
     (Policy, "sample", f"{SAMPLING}: the rest"),
     (NativeDecoding, "add", f"{SAMPLING}: prompts"),
     (NativeDecoding, "step", f"{SAMPLING}: tokens"),
+    (NativeDecoding, "draw", f"{SAMPLING}: tokens"),
     (RLTrainer, "update", f"{UPDATE}: the rest"),
     (SFTTrainer, "train_step", f"{UPDATE}: the rest"),
     (Policy, "completion_logprobs", f"{UPDATE}: forward"),
@@ -114,18 +118,26 @@ class Noting(TorchDispatchMode):
 
 @contextmanager
 def noting(phases: Phases) -> Iterator[None]:
-    multiply = Kernels.product
+    multiply, decode = Kernels.product, KernelStep._decoded
+
+    def noted_steps(step: KernelStep, token_ids_B: Tensor, attention: Any, draws: Any = None) -> Tensor:
+        layers = [getattr(layer, name) for layer in step._decoder.layers for name in MATRICES]
+        for weight in [*layers, step._decoder.unembedding_VE]:
+            for _ in range(1 if draws is None else len(draws[1])):
+                phases.note("torch", weight.new_empty(len(token_ids_B), weight.shape[1]), weight.t())
+        return decode(step, token_ids_B, attention, draws)
 
     def noted(native: Kernels, a_ME: Tensor, b_EN: Tensor, add: Tensor | None = None) -> Tensor:
         phases.note("greenward", a_ME, b_EN)
         return multiply(native, a_ME, b_EN, add)
 
     Kernels.product = noted  # type: ignore[method-assign]
+    KernelStep._decoded = noted_steps  # type: ignore[method-assign]
     try:
         with Noting(phases):
             yield
     finally:
-        Kernels.product = multiply  # type: ignore[method-assign]
+        Kernels.product, KernelStep._decoded = multiply, decode  # type: ignore[method-assign]
 
 
 def seconds_alone(product: Product, dtype: torch.dtype) -> float:

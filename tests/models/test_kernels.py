@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from greenward.config.sections import ShapeConfig
+from greenward.models import sampler
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Decoder, DecoderShape
 from greenward.models.kernels import build as building
@@ -44,7 +45,7 @@ def test_every_kernel_gives_what_float32_torch_gives(dtype, heads, kv_heads, hea
     found = differences(kernels(), dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     products = {"product"} if dtype == torch.float32 else set()
     assert set(found) == products | {
-        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "choose", "choose_most_likely", "score", "score_backward", "attention", "attention_backward", "decode",
+        "rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "choose", "choose_most_likely", "score", "score_backward", "attention", "attention_backward", "decode", "decode_steps",
     }  # fmt: skip
     assert all(value < TOLERANCE[dtype] for value in found.values()), found
 
@@ -196,6 +197,35 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_answers_do_not_depend_on_threads_nor_on_how_many_rows_and_steps_are_computed_at_once(
+    dtype, tokenizer, monkeypatch
+):
+    monkeypatch.setattr(kernels(), "products", True)  # torch's products of float32 depend on their sizes
+    shape = ShapeConfig(layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96)
+    policy = Policy.random(shape, tokenizer, seed=1, device="cpu", dtype=dtype)
+    prompts, sizes = [[5, 6, 7], [8] * 20, [9, 5], [4] * 40], [3, 29, 1, 40]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads, steps, rows in ((1, 1, 512), (2, 3, 512), (3, 8, 512), (2, 8, 40), (1, 64, 7)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(sampler, "_STEPS_OF_KERNELS", steps)
+            policy.max_rows = rows
+            for temperature in (0.0, 0.8):
+                params = SamplingParams(max_tokens=24, temperature=temperature)
+                found.append(
+                    [
+                        (*one.token_ids, *one.logprobs)
+                        for group in policy.sample(prompts, sizes, params, seed=3)
+                        for one in group
+                    ]
+                )
+    finally:
+        torch.set_num_threads(before)
+    assert all(found[i] == found[i % 2] for i in range(len(found)))
+
+
 @pytest.fixture
 def without_kernels():
     kernels.cache_clear()
@@ -206,15 +236,20 @@ def without_kernels():
 
 
 @needs_kernels
-@pytest.mark.parametrize(("kv_heads", "products"), [(1, True), (2, True), (2, False)])
-def test_a_policy_samples_and_scores_as_it_does_by_torch(kv_heads, products, tokenizer, request, monkeypatch):
+@pytest.mark.parametrize(
+    ("kv_heads", "products", "how"),
+    [(1, True, {}), (2, True, {"temperature": 0.0}), (2, False, {"top_k": 50, "top_p": 0.9})],
+)
+def test_a_policy_samples_and_scores_as_it_does_by_torch(
+    kv_heads, products, how, tokenizer, request, monkeypatch
+):
     monkeypatch.setattr(kernels(), "products", products)
     shape = ShapeConfig(
         layers=2, hidden_size=64, heads=2, kv_heads=kv_heads, intermediate_size=96, max_positions=128
     )
     policy = Policy.random(shape, tokenizer, seed=1, device="cpu")
     prompts = [[5, 6, 7], [8] * 20, [9, 5]]
-    params = SamplingParams(max_tokens=24, temperature=1.0)
+    params = SamplingParams(max_tokens=24, **how)
 
     def sample_and_score():
         found = policy.sample(prompts, [3, 9, 1], params, seed=3)

@@ -28,7 +28,7 @@ from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Attention, Decoder, DecoderShape, is_adapted, pad_to_bucket
 from greenward.models.devices import INT8, check_int8, computing_in, resolve_device, resolve_dtype
 from greenward.models.kernels.attention import KernelAttention, kernels_for
-from greenward.models.sampler import Decoding, NativeDecoding, Sampler
+from greenward.models.sampler import Decoding, NativeDecoding, Sampler, checked_every
 from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
 from greenward.models.tokenizer import Tokenizer
 
@@ -430,13 +430,15 @@ class TransformersPolicy(Policy):
 
 
 @dataclass(eq=False)
-class TransformersDecoding:
+class TransformersDecoding(Decoding):
     """The `Decoding` of a `transformers` model: left-padded prompts, its own cache classes."""
 
     model: Any
     dtype: torch.dtype
 
-    joins = False
+    @property
+    def joins(self) -> bool:
+        return False
 
     def rows_at_once(self, max_tokens: int) -> int:
         return 256  # how large the cache is depends on the model: a cautious choice
@@ -457,6 +459,10 @@ class TransformersDecoding:
     def step(self, token_ids_B: Tensor) -> Tensor:
         self._mask_BP = torch.cat((self._mask_BP, self._mask_BP.new_ones(len(token_ids_B), 1)), dim=1)
         return self._forward(token_ids_B[:, None])
+
+    @property
+    def steps_at_once(self) -> int:
+        return checked_every(self._mask_BP.device)
 
     def keep(self, kept_B: np.ndarray) -> None:
         self._select(torch.from_numpy(kept_B).to(self._mask_BP.device))

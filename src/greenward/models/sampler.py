@@ -39,6 +39,7 @@ from greenward.models.heap import return_free_pages
 from greenward.models.kernels.attention import KernelDecodeAttention, KernelPrefill, kernels_for
 from greenward.models.kernels.build import are_switched_off
 from greenward.models.kernels.native import LANES
+from greenward.models.kernels.step import KernelStep
 from greenward.models.lora import fix_factors, shared_copy
 from greenward.models.products import linear, serving
 from greenward.models.scoring import GroupBatch, Span, bucket_groups
@@ -136,9 +137,15 @@ _ROWS_STEP = 16
 # Whether a row has ended is known on the host, and asking a GPU for its tokens lets it run idle meanwhile.
 # A row that has ended is decoded for at most that many tokens less one.
 _CHECKED_EVERY = {"cuda": 8}
+_STEPS_OF_KERNELS = 8  # what a step reads is still in the caches at the next one
 PREFILL_TOKENS = 1024
 """The tokens of prompts that are computed at once where rows join: products of more rows are no faster."""
 _MOST_SHARING = 4  # times as many tokens are attended from at once, where prompts begin alike
+
+
+def checked_every(device: torch.device) -> int:
+    """After how many tokens rows that have ended are looked for."""
+    return _CHECKED_EVERY.get(device.type, 1)
 
 
 class Decoding(Protocol):
@@ -165,6 +172,19 @@ class Decoding(Protocol):
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         """Feed each row its newest token; logits (B, V) of the next."""
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many tokens `draw` had best draw. Rows may end at one of them, and the others are in vain."""
+
+    def draw(self, token_ids_B: Tensor, params: SamplingParams, uniforms_SB: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that follow the newest ones of each row, and their log-probabilities, both (S, B)."""
+        drawn = []
+        for uniforms_B in uniforms_SB:
+            token_ids_B, logprobs_B = choose_tokens(self.step(token_ids_B), params, uniforms_B)
+            drawn.append((token_ids_B, logprobs_B))
+        tokens_SB, logprobs_SB = map(torch.stack, zip(*drawn, strict=True))
+        return tokens_SB, logprobs_SB
 
     def keep(self, kept_B: np.ndarray) -> None:
         """Continue with these rows only (ascending indices into the current batch)."""
@@ -268,8 +288,7 @@ class Sampler(RolloutEngine):
         number = self._batches
         waiting = _Waiting(prompts, sizes, rows, PREFILL_TOKENS if decoding.joins else None)
         batch = CompletionBuffer(rows, params, self.tokenizer, self.version)
-        drawn: list[tuple[Tensor, Tensor]] = []  # since the last check
-        tokens, told = 0, time.monotonic()  # since the last call of `on_tokens`
+        told = time.monotonic()  # when `on_tokens` was called last
         token_ids_B = counts_B = torch.empty(0, dtype=torch.int64)
         uniforms_BT = torch.empty(0, params.max_tokens)
         try:
@@ -281,9 +300,9 @@ class Sampler(RolloutEngine):
                         "found that others were begun.",
                         remedy="Take all answers, or close their iterator, first.",
                     )
-                logits = [decoding.step(token_ids_B)] if len(batch) else []
-                may_join = not len(batch) or (decoding.joins and not drawn)
+                may_join = not len(batch) or decoding.joins
                 if may_join and (joining := waiting.take(rows - len(batch))):
+                    logits = [decoding.step(token_ids_B)] if len(batch) else []
                     logits.append(
                         decoding.add([prompts[n] for n, _ in joining], [len(g) for _, g in joining])
                     )
@@ -294,19 +313,20 @@ class Sampler(RolloutEngine):
                     uniforms_BT = torch.cat((uniforms_BT.to(device), new_bT))
                     counts_B = torch.cat((counts_B.to(device), counts_B.new_zeros(len(names), device=device)))
                     batch.join(names)
-                logits_BV = logits[0] if len(logits) == 1 else torch.cat(logits)
-                uniforms_B = uniforms_BT.gather(1, counts_B[:, None]).squeeze(1)
-                token_ids_B, logprobs_B = choose_tokens(logits_BV, params, uniforms_B)
-                counts_B += 1
-                drawn.append((token_ids_B, logprobs_B))
-                if len(drawn) < min(_CHECKED_EVERY.get(logits_BV.device.type, 1), batch.steps_left):
-                    continue
-                tokens += len(drawn) * int(batch.alive_B.sum())
+                    uniforms_B = uniforms_BT.gather(1, counts_B[:, None]).squeeze(1)
+                    token_ids_B, logprobs_B = choose_tokens(torch.cat(logits), params, uniforms_B)
+                    drawn_SB = token_ids_B[None], logprobs_B[None]
+                else:
+                    steps = min(decoding.steps_at_once, batch.steps_left)
+                    steps_S = torch.arange(steps, device=counts_B.device)
+                    uniforms_SB = uniforms_BT.gather(1, counts_B[:, None] + steps_S).t().contiguous()
+                    drawn_SB = decoding.draw(token_ids_B, params, uniforms_SB)
+                token_ids_B = drawn_SB[0][-1]
+                counts_B += len(drawn_SB[0])
                 if on_ids is not None:
-                    for ids_B, _ in drawn:
+                    for ids_B in drawn_SB[0]:
                         on_ids(ids_B.tolist())
-                yield from batch.record(*map(torch.stack, zip(*drawn, strict=True)))
-                drawn = []
+                yield from batch.record(*drawn_SB)
                 kept_B = batch.leave(at_once=decoding.joins)
                 if len(kept_B) < len(token_ids_B):
                     decoding.keep(kept_B)
@@ -317,10 +337,10 @@ class Sampler(RolloutEngine):
                         counts_B[index],
                     )
                 if self.on_tokens and time.monotonic() - told >= SECONDS_BETWEEN_COUNTS:
-                    self.on_tokens(tokens)
-                    tokens, told = 0, time.monotonic()
+                    self.on_tokens(batch.new_tokens())
+                    told = time.monotonic()
         finally:  # at the end, or where it is closed before
-            if self.on_tokens and tokens:
+            if self.on_tokens and (tokens := batch.new_tokens()):
                 self.on_tokens(tokens)
 
 
@@ -421,6 +441,7 @@ class CompletionBuffer:
         self._token_ids_RT = np.zeros((rows, params.max_tokens), dtype=np.int64)
         self._logprobs_RT = np.zeros((rows, params.max_tokens), dtype=np.float32)
         self._stops = StopStrings(params.stop_strings, rows, tokenizer) if params.stop_strings else None
+        self._new_tokens = 0
 
     def __len__(self) -> int:
         """The number of rows in the batch."""
@@ -442,6 +463,11 @@ class CompletionBuffer:
         self._lengths_B = np.append(self._lengths_B, np.zeros(len(names), dtype=np.int64))
         self.alive_B = np.append(self.alive_B, np.ones(len(names), dtype=bool))
 
+    def new_tokens(self) -> int:
+        """How many tokens of completions were recorded since the last call."""
+        tokens, self._new_tokens = self._new_tokens, 0
+        return tokens
+
     def record(self, token_ids_SB: Tensor, logprobs_SB: Tensor) -> list[tuple[Row, Completion]]:
         """Note the next tokens of every row in the batch; the rows that end with them.
 
@@ -458,6 +484,7 @@ class CompletionBuffer:
             self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
             self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
             self._lengths_B += 1
+            self._new_tokens += int(self.alive_B.sum())
             ended += self._ended(ids_B)
         return ended
 
@@ -564,8 +591,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
     from the distribution after temperature, top-k and top-p (in this order), and its
     log-probability under that distribution.
     """
-    filtered = bool(params.top_k) or params.top_p < 1
-    if (params.temperature == 0 or not filtered) and (native := serving(logits_BV, LANES)):
+    if not params.filters and (native := serving(logits_BV, LANES)):
         if params.temperature == 0:
             return native.choose_most_likely(logits_BV)
         return native.choose(logits_BV, 1 / params.temperature, uniforms_B)
@@ -576,7 +602,7 @@ def choose_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor)
         return chosen.squeeze(1), logprobs_B1.squeeze(1)
     if params.temperature != 1:
         logits_BV = logits_BV / params.temperature
-    if filtered:
+    if params.filters:
         logits_BV = _filter(logits_BV, params)
     probs_BV = torch.softmax(logits_BV, dim=-1)
     cdf_BV = probs_BV.cumsum(dim=-1)
@@ -844,7 +870,7 @@ class DecodeAttention:
         self.buckets = [bucket for bucket in self.buckets if len(bucket.groups)]
 
 
-class NativeDecoding:
+class NativeDecoding(Decoding):
     """The `Decoding` of our decoder.
 
     The memory of completions' keys and values is kept between batches, because fresh pages cost more
@@ -861,6 +887,7 @@ class NativeDecoding:
             self.decoder = decoder.packing_twin()
         elif not decoder.is_packed and decoder.compute_dtype != torch.float32:
             self.decoder = decoder.in_compute_dtype()
+        self._kernel_step: KernelStep | None = None
         self._memory = torch.empty(0)
         self._is_released = False
         self._attention: DecodeAttention | KernelDecodeAttention
@@ -888,6 +915,7 @@ class NativeDecoding:
             self._memory = torch.zeros(numbers, dtype=decoder.compute_dtype, device=device)
         if native := kernels_for(decoder):
             self._attention = KernelDecodeAttention(decoder, native, rows, self._tokens, self._memory)
+        self._kernel_step = KernelStep.of(decoder)
 
     def add(self, prompts: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> Tensor:
         decoder, device = self.decoder, self.decoder.embedding.device
@@ -919,11 +947,24 @@ class NativeDecoding:
 
     def step(self, token_ids_B: Tensor) -> Tensor:
         attention = self._attention
+        if self._kernel_step is not None:
+            assert isinstance(attention, KernelDecodeAttention)
+            return self._kernel_step.logits(token_ids_B, attention)
         if isinstance(attention, KernelDecodeAttention):
             rows = len(token_ids_B)
             return self._step(_pad_rows(token_ids_B, self.decoder))[:rows]
         moved = attention.make_room()
         return self._graph.run(self._step, token_ids_B, attention.counters, moved=moved)
+
+    @property
+    def steps_at_once(self) -> int:
+        return checked_every(self._memory.device) if self._kernel_step is None else _STEPS_OF_KERNELS
+
+    def draw(self, token_ids_B: Tensor, params: SamplingParams, uniforms_SB: Tensor) -> tuple[Tensor, Tensor]:
+        if self._kernel_step is None or params.filters:
+            return super().draw(token_ids_B, params, uniforms_SB)
+        assert isinstance(self._attention, KernelDecodeAttention)
+        return self._kernel_step.draw(token_ids_B, self._attention, params.temperature, uniforms_SB)
 
     def _step(self, token_ids_B: Tensor) -> Tensor:
         self._attention.advance()

@@ -39,6 +39,11 @@ class SamplingParams:
     top_k: int = 0
     stop_strings: tuple[str, ...] = ()
 
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens are left out of the distribution."""
+        return self.temperature > 0 and (bool(self.top_k) or self.top_p < 1)
+
     @classmethod
     def of(cls, recipe: ModelRecipe) -> SamplingParams:
         """How a recipe draws completions."""

@@ -138,12 +138,14 @@ class KernelDecodeAttention:
         first, row = self.places_L2B.ctypes.data, 8 * len(self.group_B)
         places = [(first + 2 * layer * row, first + (2 * layer + 1) * row) for layer in range(len(self.own))]
         self.caches = [(*at, *own) for at, own in zip(places, self.own_places, strict=True)]
+        self.caches_L4 = np.array(self.caches)
         starts = np.flatnonzero(np.diff(self.group_B, prepend=-1))
         ends = np.append(starts, len(self.group_B))[1:]
         blocks = [np.arange(a, b, _QUERY_BLOCK) for a, b in zip(starts, ends, strict=True)]
         self.block_row = np.concatenate([*blocks, [len(self.group_B)]])
 
-    def advance(self) -> None:
+    def advance(self, steps: int = 1) -> None:
+        """Count the next tokens; `rows` is as it is after the first of them."""
         self.stored_B += 1
         position_B = self.length_B + self.stored_B
         self.rows = Rows(
@@ -154,9 +156,12 @@ class KernelDecodeAttention:
             self.stored_B,
             self.length_B,
             self.capacity,
-            int(position_B.max()) + 1,
+            int(position_B.max()) + steps,
+            0,
         )
         self.rows.count = len(position_B)
+        if steps > 1:
+            self.stored_B = self.stored_B + steps - 1
 
     def __call__(self, layer: int, qkv_BXD: Tensor) -> Tensor:
         H, K = self.shape.heads, self.shape.kv_heads

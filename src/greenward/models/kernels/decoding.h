@@ -149,20 +149,23 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
   int64_t place = k * rounded_up(prompt, LANES) * D;
   const NUMBER *its_keys = prompt_keys[first] + place, *its_values = prompt_values[first] + place;
   NAME(prefetch)(its_keys, (prompt < AHEAD ? prompt : AHEAD) * D);
-  for (int64_t r = first; r < last; r++)
-    NAME(prefetch)(keys + ((rows->slot[r] * K + k) * rows->capacity + rows->stored[r] / LANES * LANES) * D, LANES * D);
+  for (int64_t r = first; r < last; r++) {
+    int64_t newest = rows->stored[r] + rows->ahead;
+    NAME(prefetch)(keys + ((rows->slot[r] * K + k) * rows->capacity + newest / LANES * LANES) * D, LANES * D);
+  }
   for (int64_t r = first; r < last; r++) {
     NUMBER *token = qkv + r * X * D;
-    const float *angles = table + rows->position[r] * D;
+    int64_t newest = rows->stored[r] + rows->ahead;
+    const float *angles = table + (rows->position[r] + rows->ahead) * D;
     NUMBER *own_key = keys + (rows->slot[r] * K + k) * rows->capacity * D;
     NUMBER *own_value = values + (rows->slot[r] * K + k) * rows->capacity * D;
-    if (rows->stored[r] % LANES == 0) /* what an earlier row has left here may not be finite */
-      memset(own_value + rows->stored[r] * D, 0, LANES * D * sizeof(NUMBER));
+    if (newest % LANES == 0) /* what an earlier row has left here may not be finite */
+      memset(own_value + newest * D, 0, LANES * D * sizeof(NUMBER));
     NAME(rotate_head)(token + (H + k) * D, angles, D, 1.f);
-    NAME(write_token)(own_key, own_value, rows->stored[r], token + (H + k) * D, token + (H + K + k) * D, D);
+    NAME(write_token)(own_key, own_value, newest, token + (H + k) * D, token + (H + K + k) * D, D);
     int64_t row = k + 1 < K ? r : r + last - first, head = k + 1 < K ? k + 1 : 0; /* of the next part */
     int64_t offset = row < all_rows ? ((rows->slot[row] - rows->slot[r]) * K + head - k) * rows->capacity * D : 0;
-    int64_t tokens = row < all_rows ? rows->stored[row] + 1 : 0;
+    int64_t tokens = row < all_rows ? rows->stored[row] + rows->ahead + 1 : 0;
     for (int h = k * share; h < (k + 1) * share; h++) {
       next[count] = offset;
       next_numbers[count] = h > k * share ? 0 : (tokens < AHEAD ? tokens : AHEAD) * D;
@@ -170,7 +173,7 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
       NAME(unpack)(token + h * D, query + count * D, D);
       own_keys[count] = own_key;
       own_values[count] = own_value;
-      own[count] = rows->stored[r] + 1;
+      own[count] = newest + 1;
       to[count++] = out + (r * H + h) * D;
       if (count == QUERY_BLOCK || (r == last - 1 && h == (k + 1) * share - 1)) {
         if (count > QUERY_BLOCK / 2)
@@ -185,6 +188,15 @@ INLINE void NAME(decode_part)(NUMBER *qkv, int H, int K, int D, const float *tab
   }
 }
 
+/* The same of a head size that is no constant here. */
+static void NAME(decode_block)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows,
+                               int64_t block, int64_t k, const NUMBER *const *prompt_keys,
+                               const NUMBER *const *prompt_values, NUMBER *keys, NUMBER *values, NUMBER *out,
+                               float *scores, int64_t stride) {
+  FOR_HEAD_SIZE(D, NAME(decode_part)(qkv, H, K, SIZE, table, rows, block, k, prompt_keys, prompt_values, keys, values,
+                                     out, scores, stride))
+}
+
 /* Rotates the newest token of every row (B, X, D) in place, adds its keys and values to the cache, and attends:
  * out (B, H, D). Each row has the addresses of its prompt's keys and values. */
 void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *table, const Rows *rows,
@@ -196,8 +208,8 @@ void NAME(decode)(NUMBER *qkv, int64_t H, int64_t K, int64_t D, const float *tab
     float *scores = floats(QUERY_BLOCK * stride);
 #pragma omp for schedule(guided)
     for (int64_t part = 0; part < rows->blocks * K; part++)
-      FOR_HEAD_SIZE(D, NAME(decode_part)(qkv, H, K, SIZE, table, rows, part / K, part % K, prompt_keys, prompt_values,
-                                         keys, values, out, scores, stride))
+      NAME(decode_block)(qkv, H, K, D, table, rows, part / K, part % K, prompt_keys, prompt_values, keys, values, out,
+                         scores, stride);
     free(scores);
   }
 }

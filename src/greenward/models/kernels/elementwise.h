@@ -107,6 +107,12 @@ INLINE vec NAME(load_some)(const NUMBER *from, int64_t n) {
   memcpy(part, from, n * sizeof(NUMBER));
   return LOAD(part);
 }
+INLINE void NAME(store_some)(NUMBER *to, int64_t n, vec x) {
+  NUMBER part[LANES];
+  if (n >= LANES) { STORE(to, x); return; }
+  STORE(part, x);
+  if (n > 0) memcpy(to, part, n * sizeof(NUMBER));
+}
 
 /* Of each row of logits (S, V) times `scale`: log-sum-exp, entropy, and the log-probability of its target. */
 void NAME(score)(const NUMBER *logits, const int64_t *targets, float scale, float *logprob, float *lse, float *entropy,
@@ -199,18 +205,14 @@ void NAME(score_backward)(const NUMBER *logits, const int64_t *targets, float sc
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t s = 0; s < S; s++) {
     const NUMBER *row = logits + s * V;
-    NUMBER *out = dlogits + s * V, tail[LANES];
+    NUMBER *out = dlogits + s * V;
     float g = grad ? grad[s] : 0.f, e = grad_entropy ? grad_entropy[s] : 0.f, h = entropy[s], log_sum = lse[s];
     for (int64_t v = 0; v < V; v += LANES) {
       vec logp = NAME(load_some)(row + v, V - v) * scale - log_sum;
       vec slope = exponential(logp) * (g + e * (logp + h)) * -scale;
       int64_t at = targets[s] - v;
       if (at >= 0 && at < LANES) slope[at] += scale * g;
-      if (V - v >= LANES) STORE(out + v, slope);
-      else {
-        STORE(tail, slope);
-        memcpy(out + v, tail, (V - v) * sizeof(NUMBER));
-      }
+      NAME(store_some)(out + v, V - v, slope);
     }
   }
 }

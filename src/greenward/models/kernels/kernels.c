@@ -25,6 +25,7 @@ typedef struct {
   const int64_t *prompt_length;  /* of each row */
   int64_t capacity;              /* tokens of a place in the cache, a multiple of LANES */
   int64_t longest;               /* prompt and own tokens of a row */
+  int64_t ahead;                 /* as many tokens were drawn since these numbers were right */
 } Rows;
 
 #define PASTE_(a, b) a##_##b
@@ -40,6 +41,7 @@ typedef struct {
 #include "attention.h"
 #include "decoding.h"
 #include "products.h"
+#include "step.h"
 #undef LOAD
 #undef STORE
 #undef NUMBER
@@ -56,3 +58,4 @@ typedef struct {
 #include "factors.h"
 #include "attention.h"
 #include "decoding.h"
+#include "step.h"

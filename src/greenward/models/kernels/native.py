@@ -48,7 +48,13 @@ class Rows(_Struct):
 
     count: int
 
-    _fields_ = _declared("blocks *block_row *slot *position *stored *prompt_length capacity longest")
+    _fields_ = _declared("blocks *block_row *slot *position *stored *prompt_length capacity longest ahead")
+
+
+class Weights(_Struct):
+    """Those of a small decoder, as `step.h` declares them."""
+
+    _fields_ = _declared("layers E H K D F V *layer embedding final_norm head")
 
 
 class Kernels:
@@ -223,6 +229,34 @@ class Kernels:
         arguments = (qkv_BXD, heads, kv_heads, D, table, ctypes.byref(rows), *caches, out_BHD)
         self._call("decode", qkv_BXD, *arguments, threads_for=_SMALL)
         return out_BHD
+
+    def pack_panels(self, matrix_NK: Tensor, panels: Tensor) -> None:
+        """Lay out a matrix for `decode_step`: `panels` has room for whole panels, of float32."""
+        arguments = (matrix_NK, panels, *matrix_NK.shape)
+        self._call("pack_panels", matrix_NK, *arguments, threads_for=matrix_NK.numel())
+
+    def decode_steps(
+        self,
+        token_ids_B: Tensor,
+        weights: Weights,
+        eps: float,
+        table: Tensor,
+        rows: Rows,
+        caches: np.ndarray,
+        logits_BV: Tensor,
+        draws: tuple[float, Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
+        """Fill in the logits behind the newest tokens; `caches` (layers, 4) are those of `decode`.
+
+        `draws` has a scale, numbers in [0, 1), and room for tokens and their log-probabilities, all (S, B).
+        S tokens are then drawn one after the other as by `choose`, with a scale of 0 as by
+        `choose_most_likely`, and the logits are those of the last.
+        """
+        scale, *drawn = draws or (0.0, None, None, None)
+        steps = 1 if draws is None else len(draws[1])
+        structs = (ctypes.byref(weights), float(eps), table, ctypes.byref(rows), caches.ctypes.data)
+        arguments = (token_ids_B, *structs, logits_BV, steps, float(scale), *drawn)
+        self._call("decode_steps", logits_BV, *arguments, threads_for=_SMALL)
 
     def _call(self, name: str, like: Tensor, *arguments: Any, threads_for: int) -> None:
         """Tensors are passed by address and integers as int64; the number of threads comes last."""

@@ -6,11 +6,6 @@
 #define TILE (LANES == 16 ? 12 : 6) /* rows of C whose sums stay in registers */
 #define PART (TILE / 3)             /* the same of the last rows, of which fewer are computed one by one */
 
-INLINE void store_some(float *to, int64_t n, vec x) {
-  if (n >= LANES) store_f32(to, x);
-  else if (n > 0) memcpy(to, &x, n * sizeof(float));
-}
-
 /* `rows` rows of C in the columns of a panel: products over `depth` added to `from`, or to 0 where it is NULL. */
 INLINE void product_tile(int rows, const float *a, int64_t a_row, int64_t a_column, const float *panel, int64_t depth,
                          const float *from, float *c, int64_t N, int64_t width) {
@@ -29,8 +24,8 @@ INLINE void product_tile(int rows, const float *a, int64_t a_row, int64_t a_colu
   for (int i = 0; i < rows; i++) {
     if (from) low[i] += load_some_f32(from + i * N, width);
     if (from && width > LANES) high[i] += load_some_f32(from + i * N + LANES, width - LANES);
-    store_some(c + i * N, width, low[i]);
-    store_some(c + i * N + LANES, width - LANES, high[i]);
+    store_some_f32(c + i * N, width, low[i]);
+    store_some_f32(c + i * N + LANES, width - LANES, high[i]);
   }
 }
 

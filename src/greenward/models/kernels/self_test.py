@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from torch.nn import functional as F
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Attention, Decoder, DecoderShape
 from greenward.models.kernels.attention import KernelAttention, KernelDecodeAttention, KernelPrefill
-from greenward.models.kernels.build import FASTER_PRODUCTS
+from greenward.models.kernels.build import FASTER_PRODUCTS, SWITCH
 from greenward.models.kernels.native import Kernels
+from greenward.models.kernels.step import KernelStep
 from greenward.models.scoring import GroupBatch
 
 # The largest difference from float32 torch, beside the largest number: rounding, with room.
@@ -76,7 +78,8 @@ def differences(
             (native.product(a.t().contiguous().t(), b.t().contiguous().t(), add), a @ b + add),
         )
         found["product"] = max(relative_error(have, wanted) for have, wanted in forms)
-    return found | _attention(native, dtype, heads, kv_heads, head_dim, random)
+    found |= _attention(native, dtype, heads, kv_heads, head_dim, random)
+    return found | {"decode_steps": _steps(native, dtype, heads, kv_heads, head_dim, random)}
 
 
 def _attention(
@@ -122,6 +125,46 @@ def _attention(
     return found | {"decode": worst}
 
 
+def _steps(
+    native: Kernels,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    random: Callable[..., Tensor],
+) -> float:
+    """The relative error of the logits behind tokens that a small decoder has drawn."""
+    shape = DecoderShape(
+        37, 64, 2, heads, kv_heads, head_dim, 96, 256, qk_norm=True, qkv_bias=True, tied_embeddings=False
+    )
+    exact, decoder = Decoder(shape), Decoder(shape, compute_dtype=dtype)
+    with torch.inference_mode():
+        for parameter in exact.parameters():
+            parameter.copy_(random(*parameter.shape) * parameter.shape[-1] ** -0.5)
+            if parameter.dim() == 1:
+                parameter.add_(1)
+        decoder.load_state_dict(exact.state_dict())
+        decoder = decoder.in_compute_dtype()
+        prompts, sizes, steps = [[3], [1] * 21, [2] * 37], [1, 9, 20], 20
+        prefilled = GroupBatch.of_prompts(prompts, sizes, torch.device("cpu"))
+        prefill = KernelPrefill(decoder, prefilled, native)
+        decoder(prefilled.token_ids_M, prefill)
+        memory = torch.full(
+            (KernelDecodeAttention.numbers(decoder, sum(sizes), steps),), torch.nan, dtype=dtype
+        )
+        attention = KernelDecodeAttention(decoder, native, sum(sizes), steps, memory)
+        attention.join(prefill, sizes)
+        step, newest_B = KernelStep(decoder, native), torch.arange(sum(sizes)) % shape.vocab_size
+        uniforms_SB = torch.linspace(0, 0.999, (steps - 1) * sum(sizes)).view(-1, steps - 1).t().contiguous()
+        tokens_SB, _ = step.draw(newest_B, attention, 1.0, uniforms_SB)
+        logits_BV = step.logits(tokens_SB[-1], attention)
+        rows = torch.cat((newest_B[None], tokens_SB, newest_B[None])).t().tolist()  # the last one is not fed
+        batch = GroupBatch.build(prompts, [rows[:1], rows[1:10], rows[10:]])
+        hidden_ME = exact(batch.token_ids_M, SharedPrefixAttention(exact, batch))
+        ends = batch.predicting_U[batch.scored_from_S].view(-1, steps + 1)[:, -1]
+        return relative_error(logits_BV, hidden_ME[ends] @ exact.unembedding_VE.t())
+
+
 def attended(attention: Attention, qkv: Tensor, grad: Tensor, *, differentiable: bool = True) -> list[Tensor]:
     """What an attention gives for `qkv` and, if `differentiable`, the gradient that `grad` becomes."""
     leaf = qkv.clone().requires_grad_(differentiable)
@@ -158,6 +201,7 @@ def main(library: str) -> int:
 
     Prints FASTER_PRODUCTS where they are.
     """
+    os.environ[SWITCH] = "off"  # a decoder would look for kernels, and so compile and test them
     native = Kernels(Path(library))
     for dtype, limit in TOLERANCE.items():
         for heads, kv_heads, head_dim in ((4, 4, 32), (4, 2, 16), (6, 2, 48), (2, 1, 64), (2, 2, 128)):
