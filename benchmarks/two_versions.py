@@ -1,7 +1,7 @@
-"""Two versions of the source in turns: a step of GRPO, a trivial answer, a diagnosis and the demo.
+"""Two versions of the source in turns: a step of GRPO, an answer, MBPP+'s references, a diagnosis, the demo.
 
     git worktree add /tmp/before COMMIT
-    python benchmarks/two_versions.py /tmp/before [--rounds 8] [--json FILE]
+    python benchmarks/two_versions.py /tmp/before [--rounds 8] [--only PROGRAM ...] [--json FILE]
 
 Each round runs every program once with each version, in an order that alternates. A program imports the
 version by `PYTHONPATH` and uses public names and commands only. What is printed is the time of the given
@@ -46,6 +46,17 @@ with Grader(workers=1) as grader:
         assert grader.grade([(problem, answer)])[0].passed
     print(time.perf_counter() - began)
 """
+REFERENCES = """
+import time
+from greenward import Grader, load_problems
+problems = load_problems("mbpp+")
+with Grader(workers=2) as grader:
+    grader.grade([])
+    began = time.perf_counter()
+    problems = grader.complete(problems)
+    assert all(verdict.passed for verdict in grader.grade([(one, one.reference) for one in problems]))
+    print(time.perf_counter() - began)
+"""
 
 
 def run(version: Path, *arguments: str) -> str:
@@ -68,6 +79,11 @@ def trivial_answer(version: Path, _: Path) -> float:
     return float(run(version, "-c", TRIVIAL))
 
 
+def references(version: Path, _: Path) -> float:
+    """Seconds of the references of MBPP+, which tell the expected values and are judged by them."""
+    return float(run(version, "-c", REFERENCES))
+
+
 def diagnosis(version: Path, folder: Path) -> float:
     """The seconds of the command, of a run of 500 steps."""
     rng = random.Random(0)
@@ -80,17 +96,26 @@ def diagnosis(version: Path, folder: Path) -> float:
     return time.perf_counter() - began
 
 
-def demo(version: Path, folder: Path) -> float:
+def quick_demo(version: Path, folder: Path) -> float:
     began = time.perf_counter()
     run(version, "-m", "greenward", *DEMO, "--output", str(folder / "demo"))
+    return time.perf_counter() - began
+
+
+def demo(version: Path, folder: Path) -> float:
+    """The demo as users start it, but of one seed."""
+    began = time.perf_counter()
+    run(version, "-m", "greenward", "demo", "--seeds", "0", "--quiet", "--output", str(folder / "demo"))
     return time.perf_counter() - began
 
 
 PROGRAMS: dict[str, Callable[[Path, Path], float]] = {
     "step of GRPO": step_of_grpo,
     "trivial answer": trivial_answer,
+    "references of MBPP+": references,
     "diagnosis of 500 rows": diagnosis,
-    "demo": demo,
+    "quick demo": quick_demo,
+    "demo of one seed": demo,
 }
 
 
@@ -99,17 +124,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("before", type=Path, help="a folder with the other version")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), help="these programs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     versions = (options.before.resolve(), HERE)
-    ratios: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    programs = {name: one for name, one in PROGRAMS.items() if name in (options.only or PROGRAMS)}
+    ratios: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(options.rounds):
-        for name, program in PROGRAMS.items():
+        for name, program in programs.items():
             seconds = {}
             for version in versions if number % 2 else versions[::-1]:
                 with tempfile.TemporaryDirectory() as folder:
                     seconds[version] = program(version, Path(folder))
             ratios[name].append(seconds[versions[0]] / seconds[versions[1]])
+            print(f"{name}: {seconds[versions[0]]:.2f} and {seconds[versions[1]]:.2f} s", file=sys.stderr)
     rng = random.Random(0)
     found = {}
     for name, values in ratios.items():

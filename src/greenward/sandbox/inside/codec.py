@@ -100,8 +100,10 @@ _CONTAINERS = (list, tuple, deque)
 
 def _is_deeper(value: Any, levels: int) -> bool:
     """Whether a flat value holds more than so many levels of containers."""
-    inner = (part for part in parts_of(value) if isinstance(part, _CONTAINERS))
-    return any(levels == 0 or _is_deeper(part, levels - 1) for part in inner)
+    inner = [value]
+    for _ in range(levels + 1):
+        inner = [part for one in inner for part in parts_of(one) if isinstance(part, _CONTAINERS)]
+    return bool(inner)
 
 
 # From values to text.
