@@ -134,7 +134,7 @@ def stop_and_go_on(
 def test_stopped_while_step_2_is_sampled_the_step_is_repeated(whole, tmp_path, capsys):
     """Step 1 is not a step of a checkpoint: it is saved by the stop."""
     run = tmp_path / "run"
-    said = stop_and_go_on("grpo", SAMPLING, 5, run, whole("grpo"), capsys, after=run)
+    said = stop_and_go_on("grpo", SAMPLING, 2, run, whole("grpo"), capsys, after=run)
     assert (
         "Stopping; this step will be repeated. Ctrl-C again stops now.\nLast checkpoint: none; step 1 is"
         in said
