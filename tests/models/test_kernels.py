@@ -121,21 +121,25 @@ def test_a_row_of_a_product_is_the_same_in_every_batch_and_keeps_what_is_not_fin
 
 
 @needs_kernels
-@pytest.mark.parametrize("add", [None, (48,), (70, 48)])
-def test_the_gradients_of_a_linear_layer(add, monkeypatch):
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [16, 48])
+@pytest.mark.parametrize("add", ["nothing", "a bias", "a matrix"])
+def test_the_gradients_of_a_linear_layer(add, columns, dtype, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    sizes = [(70, 32), (48, 32), *([add] if add else [])]
-    ours = [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
-    theirs = [one.detach().clone().requires_grad_() for one in ours]
-    slope = torch.randn(70, 48, generator=generator)
+    sizes = [(70, 32), (columns, 32), *{"a bias": [(columns,)], "a matrix": [(70, columns)]}.get(add, [])]
+    given = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
+    ours = [one.clone().requires_grad_() for one in given]
+    theirs = [one.float().requires_grad_() for one in given]
+    slope = torch.randn(70, columns, generator=generator).to(dtype)
     monkeypatch.setattr(kernels(), "products", True)
     out = linear(*ours)
     out.backward(slope)
-    want = theirs[0] @ theirs[1].t() + (theirs[2] if add else 0)
-    want.backward(slope)
-    assert relative_error(out, want) < 1e-5
+    want = theirs[0] @ theirs[1].t() + sum(theirs[2:])
+    want.backward(slope.float())
+    limit = 1e-5 if dtype == torch.float32 else 1e-2
+    assert relative_error(out, want) < limit
     for one, other in zip(ours, theirs, strict=True):
-        assert relative_error(one.grad, other.grad) < 1e-5
+        assert relative_error(one.grad, other.grad) < limit
 
 
 @needs_kernels

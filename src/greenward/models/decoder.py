@@ -24,7 +24,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from greenward.common.interruption import check
-from greenward.models.products import Int8Weight, linear, packed, packs, product, products_for, serving
+from greenward.models.products import (
+    Int8Weight,
+    linear,
+    packed,
+    packs,
+    product,
+    products_for,
+    serving,
+    weight_gradient,
+)
 
 if TYPE_CHECKING:
     from greenward.models.lora import LowRank
@@ -446,7 +455,8 @@ class _SwiGLU(torch.autograd.Function):
         x_ME, weight, gate_up = ctx.saved_tensors
         if native := serving(x_ME, weight.shape[0] // 2):
             grads, products = native.swiglu_backward(grad, gate_up), products_for(x_ME, weight)
-            grad_weight = product(products, grads.t(), x_ME) if ctx.needs_input_grad[1] else None
+            wanted = ctx.needs_input_grad[1]
+            grad_weight = weight_gradient(products, grads, x_ME, weight) if wanted else None
             return product(products, grads, weight), grad_weight
         gate, up = gate_up
         gate_weight, up_weight = weight.chunk(2)

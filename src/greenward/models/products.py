@@ -106,27 +106,49 @@ def linear(x_ME: Tensor, weight_NE: Tensor | Int8Weight, add: Tensor | None = No
         if add is not None and add.dim() == 2:
             return torch.ops.mkldnn._linear_pointwise.binary(x_ME, add, weight_NE, None, "add")
         return torch.ops.mkldnn._linear_pointwise.default(x_ME, weight_NE, add, "none", [], "")
-    if (native := products_for(x_ME, weight_NE)) is None:
-        return F.linear(x_ME, weight_NE) if add is None else torch.addmm(add, x_ME, weight_NE.t())
-    if torch.is_grad_enabled():
+    native = products_for(x_ME, weight_NE)
+    if torch.is_grad_enabled() and (native or _is_small(x_ME, weight_NE)):
         return _Linear.apply(x_ME, weight_NE, add, native)
-    return native.product(x_ME, weight_NE.t(), add)
+    return _linear(native, x_ME, weight_NE, add)
+
+
+def _linear(native: Kernels | None, x_ME: Tensor, weight_NE: Tensor, add: Tensor | None) -> Tensor:
+    if native is not None:
+        return native.product(x_ME, weight_NE.t(), add)
+    return F.linear(x_ME, weight_NE) if add is None else torch.addmm(add, x_ME, weight_NE.t())
+
+
+def _is_small(x: Tensor, weight: Tensor) -> bool:
+    """Whether the order of the factors matters for the gradient of a weight."""
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu" and weight.numel() < SMALLEST_PACKED
+
+
+def weight_gradient(native: Kernels | None, grad_MN: Tensor, x_ME: Tensor, weight_NE: Tensor) -> Tensor:
+    """gradᵀ · x, where `native` comes from `products_for`.
+
+    oneDNN computes it up to an eighth faster where the second factor is the wider one, and the weight small.
+    """
+    if native is None and _is_small(x_ME, weight_NE) and grad_MN.shape[1] > x_ME.shape[1]:
+        return (x_ME.t() @ grad_MN).t()
+    return product(native, grad_MN.t(), x_ME)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_ME: Tensor, weight_NE: Tensor, add: Tensor | None, native: Kernels) -> Tensor:
+    def forward(
+        ctx: Any, x_ME: Tensor, weight_NE: Tensor, add: Tensor | None, native: Kernels | None
+    ) -> Tensor:
         ctx.save_for_backward(x_ME, weight_NE)
         ctx.native, ctx.add_shape = native, None if add is None else add.shape
-        return native.product(x_ME, weight_NE.t(), add)
+        return _linear(native, x_ME, weight_NE, add)
 
     @staticmethod
     def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor | None, ...]:
         x_ME, weight_NE = ctx.saved_tensors
         of_x, of_weight, of_add, _ = ctx.needs_input_grad
         return (
-            ctx.native.product(grad_MN, weight_NE) if of_x else None,
-            ctx.native.product(grad_MN.t(), x_ME) if of_weight else None,
+            product(ctx.native, grad_MN, weight_NE) if of_x else None,
+            weight_gradient(ctx.native, grad_MN, x_ME, weight_NE) if of_weight else None,
             grad_MN.sum_to_size(ctx.add_shape) if of_add else None,
             None,
         )

@@ -22,7 +22,7 @@ from torch import Tensor
 from greenward.common.errors import GreenwardError
 from greenward.common.interruption import check
 from greenward.models.kernels.native import LANES
-from greenward.models.products import linear, product, products_for, serving
+from greenward.models.products import linear, product, products_for, serving, weight_gradient
 
 # Logits of one chunk take at most this many numbers (64 MB in float32).
 CHUNK_NUMBERS = 16 * 1024 * 1024
@@ -107,7 +107,7 @@ class _ChunkedScores(torch.autograd.Function):
             grad = grad.to(hidden_SE.dtype)
             grad_hidden_SE[part] = product(ctx.products, grad, unembedding_VE)
             if grad_unembedding_VE is not None:
-                grad_unembedding_VE += product(ctx.products, grad.t(), hidden_SE[part])
+                grad_unembedding_VE += weight_gradient(ctx.products, grad, hidden_SE[part], unembedding_VE)
         if grad_unembedding_VE is not None:
             grad_unembedding_VE = grad_unembedding_VE.to(unembedding_VE.dtype)
         return grad_hidden_SE, grad_unembedding_VE, None, None, None

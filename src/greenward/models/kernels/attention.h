@@ -108,6 +108,11 @@ INLINE void NAME(add_outer)(const FACTOR *p, const FACTOR *x, float *to, const F
   if (d < D) NAME(add_outer_of)(p, x + d * STEP, to + d, q, y + d * STEP, onto + d, stride, n, D, LANES);
 }
 
+/* Prefetches numbers that are read soon: heads of neighbouring tokens lie too far apart for the processor to do it. */
+INLINE void NAME(prefetch)(const NUMBER *from, int64_t numbers) {
+  for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i);
+}
+
 INLINE void NAME(forward_part)(const NUMBER *qkv, int H, int K, int D, const Layout *layout, int64_t g, int k,
                                NUMBER *out, float *lse, float *scratch, int64_t stride) {
   int X = H + 2 * K, share = H / K;
@@ -116,15 +121,20 @@ INLINE void NAME(forward_part)(const NUMBER *qkv, int H, int K, int D, const Lay
   FACTOR *query = (FACTOR *)(mixed + QUERIES * D), *keys = query + QUERIES * D, *values = keys + D * stride;
   for (int64_t r = layout->first_row[g] - 1; r < layout->first_row[g + 1]; r++) {
     Run run = run_of(layout, g, r < layout->first_row[g] ? -1 : r);
-    for (int64_t t = 0; t < run.length; t++) {
-      const NUMBER *token = qkv + (run.start + t) * X * D;
-      NAME(put_key)(keys + (run.before + t) * STEP, token + (H + k) * D, stride, D);
-      NAME(put_value)(values, run.before + t, token + (H + K + k) * D, D);
-    }
+    Run next = r + 1 < layout->first_row[g + 1] ? run_of(layout, g, r + 1) : (Run){0};
+    const NUMBER *key = qkv + (run.start * X + H + k) * D, *value = key + K * D;
+    NAME(put_keys)(keys + run.before * STEP, key, X * D, run.length, stride, D);
+    for (int64_t t = 0; t < run.length; t++) NAME(put_value)(values, run.before + t, value + t * X * D, D);
     for (int h = k * share; h < (k + 1) * share; h++)
       for (int64_t i = 0; i < run.length; i += QUERIES) {
         int count = run.length - i < QUERIES ? run.length - i : QUERIES;
         for (int e = 0; e < count; e++) NAME(unpack)(qkv + ((run.start + i + e) * X + h) * D, query + e * D, D);
+        for (int64_t t = i; t < i + QUERIES && t < next.length; t++) {
+          const NUMBER *token = qkv + (next.start + t) * X * D;
+          NAME(prefetch)(token + h * D, D);
+          NAME(prefetch)(token + (H + k) * D, D);
+          NAME(prefetch)(token + (H + K + k) * D, D);
+        }
         int64_t n = run.before + i + count;
         NAME(dot_products)(query, keys, stride, n, D, scores);
         float total[QUERIES];
@@ -177,12 +187,11 @@ INLINE void NAME(backward_part)(const NUMBER *grad, const NUMBER *qkv, const NUM
   memset(dkeys, 0, 2 * D * stride * sizeof(float));
   for (int64_t r = layout->first_row[g] - 1; r < layout->first_row[g + 1]; r++) {
     Run run = run_of(layout, g, r < layout->first_row[g] ? -1 : r);
-    for (int64_t t = 0; t < run.length; t++) {
-      const NUMBER *token = qkv + (run.start + t) * X * D;
-      NAME(put_value)(keys, run.before + t, token + (H + k) * D, D);
-      NAME(put_key)(transposed + (run.before + t) * STEP, token + (H + k) * D, stride, D);
-      NAME(put_key)(values + (run.before + t) * STEP, token + (H + K + k) * D, stride, D);
-    }
+    Run next = r + 1 < layout->first_row[g + 1] ? run_of(layout, g, r + 1) : (Run){0};
+    const NUMBER *key = qkv + (run.start * X + H + k) * D, *value = key + K * D;
+    for (int64_t t = 0; t < run.length; t++) NAME(put_value)(keys, run.before + t, key + t * X * D, D);
+    NAME(put_keys)(transposed + run.before * STEP, key, X * D, run.length, stride, D);
+    NAME(put_keys)(values + run.before * STEP, value, X * D, run.length, stride, D);
     for (int h = k * share; h < (k + 1) * share; h++)
       for (int64_t i = 0; i < run.length; i += QUERIES) {
         int count = run.length - i < QUERIES ? run.length - i : QUERIES;
@@ -196,6 +205,14 @@ INLINE void NAME(backward_part)(const NUMBER *grad, const NUMBER *qkv, const NUM
           for (int d = 0; d < D; d += LANES)
             product += LOAD(grad + (token * H + h) * D + d) * LOAD(out + (token * H + h) * D + d);
           delta[e] = sum(product);
+        }
+        for (int64_t t = i; t < i + QUERIES && t < next.length; t++) {
+          int64_t token = next.start + t;
+          NAME(prefetch)(qkv + (token * X + h) * D, D);
+          NAME(prefetch)(qkv + (token * X + H + k) * D, D);
+          NAME(prefetch)(qkv + (token * X + H + K + k) * D, D);
+          NAME(prefetch)(grad + (token * H + h) * D, D);
+          NAME(prefetch)(out + (token * H + h) * D, D);
         }
         int64_t n = run.before + i + count;
         NAME(dot_products)(query, transposed, stride, n, D, weights);

@@ -33,11 +33,7 @@ void NAME(cache_prompts)(const NUMBER *qkv, int64_t H, int64_t K, int64_t D, con
   }
 }
 
-/* Prefetch memory that is read soon, or by the `next` part: a row's tokens lie on pages of their own, across which
- * the processor does not prefetch by itself. */
-INLINE void NAME(prefetch)(const NUMBER *from, int64_t numbers) {
-  for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i);
-}
+/* The same of what the next part reads: a row's tokens lie on pages of their own. */
 INLINE void NAME(prefetch_next)(const NUMBER *from, int64_t numbers) {
   for (int64_t i = 0; i < numbers; i += 64 / sizeof(NUMBER)) __builtin_prefetch(from + i, 0, 2);
 }

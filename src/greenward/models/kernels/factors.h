@@ -41,6 +41,37 @@ INLINE void NAME(unpack)(const NUMBER *from, FACTOR *to, int D) { memcpy(to, fro
 INLINE void NAME(put_key)(FACTOR *keys, const NUMBER *x, int64_t stride, int D) {
   for (int d = 0; d < D; d += 2) memcpy(keys + d * stride, x + d, 2 * sizeof(FACTOR));
 }
+/* Sixteen rows of sixteen words become columns, by swaps of ever smaller blocks. */
+INLINE void NAME(transpose)(__m512i *x) {
+  __m512i lane = _mm512_loadu_si512(COUNT);
+  UNROLL
+  for (int half = 8; half; half /= 2) {
+    __m512i odd = _mm512_and_si512(lane, _mm512_set1_epi32(half));
+    __m512i low = _mm512_add_epi32(lane, _mm512_mullo_epi32(odd, _mm512_set1_epi32(16 / half - 1)));
+    __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(half));
+    UNROLL
+    for (int i = 0; i < 16; i++)
+      if (!(i & half)) {
+        __m512i first = _mm512_permutex2var_epi32(x[i], low, x[i + half]);
+        x[i + half] = _mm512_permutex2var_epi32(x[i], high, x[i + half]);
+        x[i] = first;
+      }
+  }
+}
+/* `put_key` of `count` tokens, which are `apart` numbers apart. */
+INLINE void NAME(put_keys)(FACTOR *keys, const NUMBER *x, int64_t apart, int64_t count, int64_t stride, int D) {
+  int64_t t = 0;
+  for (; D % 32 == 0 && t + 16 <= count; t += 16)
+    for (int d = 0; d < D; d += 32) {
+      __m512i words[16];
+      UNROLL
+      for (int i = 0; i < 16; i++) words[i] = _mm512_loadu_si512(x + (t + i) * apart + d);
+      NAME(transpose)(words);
+      UNROLL
+      for (int i = 0; i < 16; i++) _mm512_storeu_si512(keys + (d + 2 * i) * stride + 2 * t, words[i]);
+    }
+  for (; t < count; t++) NAME(put_key)(keys + 2 * t, x + t * apart, stride, D);
+}
 #else
 typedef vec NAME(factors);
 INLINE vec NAME(load_factors)(const FACTOR *from) { return load_f32(from); }
@@ -56,5 +87,8 @@ INLINE const FACTOR *NAME(interleaved)(const FACTOR *from, int rows, int64_t str
 }
 INLINE void NAME(put_key)(FACTOR *keys, const NUMBER *x, int64_t stride, int D) {
   for (int d = 0; d < D; d++) keys[d * stride] = PASTE(number, TYPE)(x[d]);
+}
+INLINE void NAME(put_keys)(FACTOR *keys, const NUMBER *x, int64_t apart, int64_t count, int64_t stride, int D) {
+  for (int64_t t = 0; t < count; t++) NAME(put_key)(keys + t, x + t * apart, stride, D);
 }
 #endif

@@ -28,8 +28,13 @@ typedef float vec4 __attribute__((vector_size(16)));
 INLINE vec all(float x) { return x - (vec){0}; }
 INLINE vec choose(ints mask, vec yes, vec no) { return (vec)((mask & (ints)yes) | (~mask & (ints)no)); }
 /* Both keep a NaN of x. */
+#ifdef __AVX512F__
+INLINE vec at_least(vec x, vec low) { return (vec)_mm512_max_ps((__m512)low, (__m512)x); }
+INLINE vec at_most(vec x, vec high) { return (vec)_mm512_min_ps((__m512)high, (__m512)x); }
+#else
 INLINE vec at_least(vec x, vec low) { return choose(x < low, low, x); }
 INLINE vec at_most(vec x, vec high) { return choose(x > high, high, x); }
+#endif
 
 INLINE vec load_f32(const float *from) { vec x; memcpy(&x, from, sizeof x); return x; }
 INLINE void store_f32(float *to, vec x) { memcpy(to, &x, sizeof x); }
