@@ -38,6 +38,7 @@ class KernelAttention:
             np.concatenate([bucket.owns.lengths for bucket in buckets]),
             batch.longest,
         )
+        self.layout.count = len(batch.token_ids_M)
 
     def __call__(self, layer: int, qkv_MXD: Tensor) -> Tensor:
         return Attend.apply(qkv_MXD, self)

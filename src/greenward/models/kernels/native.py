@@ -38,7 +38,9 @@ def _declared(names: str) -> list[tuple[str, Any]]:
 
 
 class Layout(_Struct):
-    """Groups of a batch, as `kernels.c` declares them."""
+    """Groups of a batch, as `kernels.c` declares them; `count` is the number of their tokens."""
+
+    count: int
 
     _fields_ = _declared("groups *prompt_start *prompt_length *first_row *row_start *row_length longest")
 
@@ -176,8 +178,9 @@ class Kernels:
     def attention(self, qkv_MXD: Tensor, heads: int, kv_heads: int, layout: Layout) -> tuple[Tensor, Tensor]:
         """Attended values (M, H, D) and log-sum-exps (M, H) of rotated heads; 0 for tokens of no group."""
         M, _, D = qkv_MXD.shape
-        out_MHD = qkv_MXD.new_zeros((M, heads, D))
-        lse_MH = qkv_MXD.new_zeros((M, heads), dtype=torch.float32)
+        out_MHD = qkv_MXD.new_empty((M, heads, D))
+        lse_MH = qkv_MXD.new_empty((M, heads), dtype=torch.float32)
+        out_MHD[layout.count :] = lse_MH[layout.count :] = 0
         arguments = (qkv_MXD, heads, kv_heads, D, ctypes.byref(layout), out_MHD, lse_MH)
         self._call("attention", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
         return out_MHD, lse_MH
@@ -193,7 +196,8 @@ class Kernels:
     ) -> Tensor:
         """The gradient (M, X, D) of the rotated heads."""
         _, heads, D = out_MHD.shape
-        grad_qkv = torch.zeros_like(qkv_MXD)
+        grad_qkv = torch.empty_like(qkv_MXD)
+        grad_qkv[layout.count :] = 0
         inputs = (grad_MHD.contiguous(), qkv_MXD, out_MHD, lse_MH)
         arguments = (*inputs, heads, kv_heads, D, ctypes.byref(layout), grad_qkv)
         self._call("attention_backward", qkv_MXD, *arguments, threads_for=qkv_MXD.numel())
