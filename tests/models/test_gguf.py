@@ -174,6 +174,7 @@ def test_a_file_is_named_in_every_way_and_recorded(tmp_path, monkeypatch):
     assert "hub" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_runs_evaluations_and_reports_name_the_quantisation(tmp_path):
     suite = tmp_path / "suite.json"
     row = {"function_name": "same", "docstring": "Return n.", "test_cases": [[1, 1]]}

@@ -104,6 +104,7 @@ def test_a_resumed_run_with_demonstrations_equals_an_uninterrupted_one(tmp_path)
     assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_any_checkpoint_is_loaded_into_an_agent_and_begins_a_training(run, tmp_path) -> None:
     """The earliest one of three, by its folder and by its file; another run goes on with its weights."""
     first, *_, last = sorted((run / "checkpoints").glob("step_*"))
