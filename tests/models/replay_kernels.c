@@ -2,8 +2,7 @@
  *
  * All numbers are int64. A call is a name of 32 bytes, the number of its arguments, and for each its kind:
  * 0 an integer; 1 a buffer: its number, its bytes, whether they follow, and they; 2 a float, as its bits;
- * 3 a struct: the number of its fields, which are integers and buffers; 4 a buffer that is not written back;
- * 5 a null pointer.
+ * 3 a struct: the number of its fields, which are integers and buffers; 4 a null pointer.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INTEGER, BUFFER, FLOAT, STRUCT, CONSTANT, NOTHING, MOST_BUFFERS = 4096, MOST_ARGUMENTS = 16 };
+enum { INTEGER, BUFFER, FLOAT, STRUCT, NOTHING, MOST_BUFFERS = 4096, MOST_ARGUMENTS = 16 };
 static void *buffers[MOST_BUFFERS];
 
 static void take(void *to, size_t bytes) {
@@ -50,7 +49,6 @@ int main(int count, char **arguments) {
           x[at] = (int64_t)fields[at]; at++;
           break;
         }
-        case CONSTANT: { int64_t bytes; x[at++] = (int64_t)buffer(&bytes); break; }
         default: x[at++] = 0;
       }
     }

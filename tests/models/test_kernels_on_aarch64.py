@@ -22,9 +22,10 @@ from greenward.models.kernels.native import Kernels
 from greenward.models.kernels.self_test import TOLERANCE, differences
 
 COMPILER, EMULATOR, ROOT = "aarch64-linux-gnu-gcc", "qemu-aarch64", "/usr/aarch64-linux-gnu"
-INTEGER, BUFFER, FLOAT, STRUCT, CONSTANT, NOTHING = range(6)
-# Caches lie in memory as the width of registers wants it: what is read from them is compared.
-CACHES = {"cache_prompts": (1, 2), "decode": (4, 5)}
+INTEGER, BUFFER, FLOAT, STRUCT, NOTHING = range(5)
+# Kernels that are given addresses, which mean nothing there.
+ADDRESSED = ("cache_prompts", "decode", "decode_steps")
+PANELS = {"pack_panels": (1,)}  # lie in memory as the width of registers wants it
 
 
 @dataclass
@@ -49,6 +50,9 @@ class RecordedKernels(Kernels):
         self._count = 0
 
     def _call(self, name, like, *arguments, threads_for):
+        if name in ADDRESSED:
+            super()._call(name, like, *arguments, threads_for=threads_for)
+            return
         function = f"{name}_{'f32' if like.dtype == torch.float32 else 'bf16'}"
         used: dict[int, int] = {}
         parts = [function.encode().ljust(32, b"\0"), _integers(len(arguments) + 1)]
@@ -71,10 +75,8 @@ class RecordedKernels(Kernels):
             return _integers(BUFFER) + self._buffer(_bytes(one), one.data_ptr(), used)
         if isinstance(one, int):
             return _integers(INTEGER, one)
-        if isinstance(one, ctypes.c_float):
-            return _integers(FLOAT) + struct.pack("<fi", one.value, 0)
-        if isinstance(one, ctypes.c_void_p):  # an array of numpy
-            return _integers(CONSTANT) + self._buffer(one._arr.tobytes(), None, {})
+        if isinstance(one, float):
+            return _integers(FLOAT) + struct.pack("<fi", one, 0)
         fields, arrays = one._obj._fields_, iter(one._obj._kept)
         parts = [
             _integers(INTEGER, getattr(one._obj, name))
@@ -138,7 +140,7 @@ def test_aarch64_gives_what_this_machine_gives(dtype, heads, kv_heads, head_dim,
         for place, buffer in enumerate(buffers):
             data = theirs[at : at + len(buffer.data)]
             at += len(buffer.data)
-            if not buffer.changed or place in CACHES.get(name, ()):
+            if not buffer.changed or place in PANELS.get(name, ()):
                 continue
             ours, others = (
                 torch.frombuffer(bytearray(one), dtype=buffer.dtype) for one in (buffer.data, data)
@@ -149,4 +151,4 @@ def test_aarch64_gives_what_this_machine_gives(dtype, heads, kv_heads, head_dim,
                 assert (ours - others).abs().max() <= TOLERANCE[dtype] * ours.abs().max(), name
             compared.add(name)
     assert at == len(theirs)
-    assert compared >= {"rms_norm", "swiglu_backward", "attention", "attention_backward", "decode", "choose"}
+    assert compared >= {"rms_norm", "swiglu_backward", "attention", "attention_backward", "choose"}
