@@ -309,6 +309,25 @@ def test_answers_are_not_mixed_with_those_of_a_later_call(policy):
     assert_same(policy.sample(PROMPTS[:1], 3, params, seed=1)[0], other[0])
 
 
+def test_an_iterator_that_goes_on_too_late_leaves_the_answers_of_the_later_one_alone(policy):
+    params = SamplingParams(max_tokens=20)
+    expected = policy.sample(PROMPTS, 9, params, seed=1)
+    for taken in (1, 6):  # all of them
+        earlier = policy.as_they_end(PROMPTS[:2], 3, params, seed=0)
+        for _ in range(taken):
+            next(earlier)
+        later = policy.as_they_end(PROMPTS, 9, params, seed=1)
+        found = dict([next(later)])
+        if taken == 1:
+            with pytest.raises(EngineError, match="others were begun"):
+                list(earlier)
+        else:
+            assert list(earlier) == []
+        found |= later
+        for n, group in enumerate(expected):
+            assert_same([found[n, g] for g in range(9)], group)
+
+
 def test_nothing_is_sampled_for_no_prompts(policy):
     assert policy.sample([], 1, SamplingParams(), seed=0) == []
 

@@ -326,7 +326,7 @@ class Sampler(RolloutEngine):
                 if on_ids is not None:
                     for ids_B in drawn_SB[0]:
                         on_ids(ids_B.tolist())
-                yield from batch.record(*drawn_SB)
+                ended = batch.record(*drawn_SB)
                 kept_B = batch.leave(at_once=decoding.joins)
                 if len(kept_B) < len(token_ids_B):
                     decoding.keep(kept_B)
@@ -339,6 +339,7 @@ class Sampler(RolloutEngine):
                 if self.on_tokens and time.monotonic() - told >= SECONDS_BETWEEN_COUNTS:
                     self.on_tokens(batch.new_tokens())
                     told = time.monotonic()
+                yield from ended  # last, since meanwhile `decoding` may become that of other answers
         finally:  # at the end, or where it is closed before
             if self.on_tokens and (tokens := batch.new_tokens()):
                 self.on_tokens(tokens)
