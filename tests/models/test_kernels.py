@@ -226,6 +226,26 @@ def test_answers_do_not_depend_on_threads_nor_on_how_many_rows_and_steps_are_com
     assert all(found[i] == found[i % 2] for i in range(len(found)))
 
 
+@needs_kernels
+def test_memory_of_weights_that_are_replaced_while_answers_are_drawn_is_read_no_more(tokenizer):
+    shape = ShapeConfig(layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96)
+    policy = Policy.random(shape, tokenizer, seed=1, device="cpu")
+    with torch.no_grad():
+        policy.model.embedding[tokenizer.eos_id].mul_(40)
+    params = SamplingParams(max_tokens=64)
+    expected = list(policy.as_they_end([[5, 6]], 20, params, seed=3))
+    drawn = policy.as_they_end([[5, 6]], 20, params, seed=3)
+    found = [next(drawn)]
+    for parameter in policy.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    others = [torch.full((len(policy.model.embedding), 64), torch.nan) for _ in range(20)]
+    found += drawn
+    assert [(row, *one.token_ids, *one.logprobs) for row, one in found] == [
+        (row, *one.token_ids, *one.logprobs) for row, one in expected
+    ]
+    assert len(others) == 20 and len({len(one.token_ids) for _, one in expected}) > 1
+
+
 @pytest.fixture
 def without_kernels():
     kernels.cache_clear()
