@@ -282,6 +282,21 @@ def test_sampling_follows_the_weights_after_an_optimizer_step(tokenizer, shape, 
         optimizer.step()
 
 
+def test_tokens_are_handed_over_up_to_the_end_of_their_answer(policy, tokenizer):
+    params = SamplingParams(max_tokens=20)
+    ends = set()
+    for seed in range(12):
+        handed: list[list[int]] = []
+        ((one,),) = policy.sample(PROMPTS[:1], 1, params, seed=seed, on_ids=handed.append)
+        assert handed == [[token] for token in one.token_ids]
+        ends.add(len(one.token_ids))
+    assert len({end % 8 for end in ends if end < 20}) > 1
+    handed = []
+    groups = policy.sample(PROMPTS, 5, params, seed=1, on_ids=handed.append)
+    tokens = np.concatenate([one.token_ids for group in groups for one in group])
+    assert sorted(chain(*handed)) == sorted(tokens)
+
+
 def test_the_highest_temperatures_draw_every_token_alike(policy, tokenizer):
     high, highest = (
         [one for group in policy.sample(PROMPTS, 3, SamplingParams(12, temperature), seed=0) for one in group]
