@@ -123,7 +123,7 @@ def noting(phases: Phases) -> Iterator[None]:
     def noted_steps(step: KernelStep, token_ids_B: Tensor, attention: Any, draws: Any = None) -> Tensor:
         layers = [getattr(layer, name) for layer in step._decoder.layers for name in MATRICES]
         for weight in [*layers, step._decoder.unembedding_VE]:
-            for _ in range(1 if draws is None else len(draws[1])):
+            for _ in range(1 if draws is None else len(draws[2])):
                 phases.note("torch", weight.new_empty(len(token_ids_B), weight.shape[1]), weight.t())
         return decode(step, token_ids_B, attention, draws)
 

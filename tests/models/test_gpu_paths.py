@@ -194,15 +194,15 @@ def test_rows_whose_end_is_seen_late_are_the_same(policy, monkeypatch, every, st
     expected = policy.sample(PROMPTS, [3, 9, 1, 40], params, seed=5)
     reasons = {one.stop_reason for group in expected for one in group}
     assert reasons >= {StopReason.END, StopReason.STOP_STRING if stop_strings else StopReason.LENGTH}
-    record, counts, handed = sampler.CompletionBuffer.record, [], []
+    draw, counts, handed = sampler.NativeDecoding.draw, [], []
     monkeypatch.setattr(sampler, "_CHECKED_EVERY", {"cpu": every})
     monkeypatch.setattr(
-        sampler.CompletionBuffer, "record", lambda self, *drawn: counts.append(len(drawn[0])) or record(self, *drawn)
+        sampler.NativeDecoding, "draw", lambda self, *given: counts.append(len(given[-1])) or draw(self, *given)
     )  # fmt: skip
     found = policy.sample(PROMPTS, [3, 9, 1, 40], params, seed=5, on_group=lambda n, _: handed.append(n))
     assert_same(found, expected)
     assert sorted(handed) == list(range(len(PROMPTS)))
-    assert counts[:-1] == [1] + [every] * (len(counts) - 2) and counts[-1] <= every  # 1 where rows join
+    assert counts[:-1] == [every] * (len(counts) - 1) and counts[-1] <= every
 
 
 class Recorded(TorchDispatchMode):

@@ -18,6 +18,7 @@ from greenward.config.sections import ShapeConfig
 from greenward.models import sampler
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Decoder, DecoderShape
+from greenward.models.devices import resolve_dtype
 from greenward.models.kernels import build as building
 from greenward.models.kernels import compiling, native
 from greenward.models.kernels.attention import KernelAttention
@@ -202,17 +203,32 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
 
 
 @needs_kernels
+@pytest.mark.parametrize("qwen", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_answers_do_not_depend_on_threads_nor_on_how_many_rows_and_steps_are_computed_at_once(
-    dtype, tokenizer, monkeypatch
+    dtype, qwen, tokenizer, monkeypatch
 ):
     monkeypatch.setattr(kernels(), "products", True)  # torch's products of float32 depend on their sizes
-    shape = ShapeConfig(layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96)
-    policy = Policy.random(shape, tokenizer, seed=1, device="cpu", dtype=dtype)
-    prompts, sizes = [[5, 6, 7], [8] * 20, [9, 5], [4] * 40], [3, 29, 1, 40]
+    shape = DecoderShape(
+        tokenizer.vocab_size, 64, 2, 2, 1, 32, 96, 64, qk_norm=qwen, qkv_bias=qwen, tied_embeddings=not qwen
+    )
+    decoder = Decoder(shape, compute_dtype=resolve_dtype(dtype, torch.device("cpu")))
+    decoder.initialise(torch.Generator().manual_seed(1))
+    policy = Policy(decoder, tokenizer, dtype=decoder.compute_dtype)
+    prompts, sizes = (
+        [[5, 6, 7], [8] * 20, [9, 5], [4] * 40, *([n] for n in range(3, 30))],
+        [3, 29, 1, 40] + [1] * 27,
+    )
     before, found = torch.get_num_threads(), []
     try:
-        for threads, steps, rows in ((1, 1, 512), (2, 3, 512), (3, 8, 512), (2, 8, 40), (1, 64, 7)):
+        for threads, steps, rows in (
+            (1, 1, 512),
+            (2, 3, 512),
+            (3, 8, 512),
+            (2, 8, 40),
+            (1, 64, 7),
+            (2, 5, 1),
+        ):
             torch.set_num_threads(threads)
             monkeypatch.setattr(sampler, "_STEPS_OF_KERNELS", steps)
             policy.max_rows = rows
@@ -228,6 +244,26 @@ def test_answers_do_not_depend_on_threads_nor_on_how_many_rows_and_steps_are_com
     finally:
         torch.set_num_threads(before)
     assert all(found[i] == found[i % 2] for i in range(len(found)))
+
+
+@needs_kernels
+def test_memory_of_weights_that_are_replaced_while_answers_are_drawn_is_read_no_more(tokenizer):
+    shape = ShapeConfig(layers=2, hidden_size=64, heads=2, kv_heads=1, intermediate_size=96)
+    policy = Policy.random(shape, tokenizer, seed=1, device="cpu")
+    with torch.no_grad():
+        policy.model.embedding[tokenizer.eos_id].mul_(40)
+    params = SamplingParams(max_tokens=64)
+    expected = list(policy.as_they_end([[5, 6]], 20, params, seed=3))
+    drawn = policy.as_they_end([[5, 6]], 20, params, seed=3)
+    found = [next(drawn)]
+    for parameter in policy.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    others = [torch.full((len(policy.model.embedding), 64), torch.nan) for _ in range(20)]
+    found += drawn
+    assert [(row, *one.token_ids, *one.logprobs) for row, one in found] == [
+        (row, *one.token_ids, *one.logprobs) for row, one in expected
+    ]
+    assert len(others) == 20 and len({len(one.token_ids) for _, one in expected}) > 1
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import torch
 from greenward.config.loading import load_recipe
 from greenward.models.attention import SharedPrefixAttention
 from greenward.models.decoder import Decoder, DecoderShape
+from greenward.models.kernels.build import kernels
+from greenward.models.kernels.step import KernelStep
 from greenward.models.memory import (
     LORA_TARGETS,
     Workload,
@@ -55,6 +57,19 @@ def test_parameters_are_those_of_the_decoder(shape: DecoderShape) -> None:
     with torch.device("meta"):
         decoder = Decoder(shape)
     assert parameters(shape) == sum(parameter.numel() for parameter in decoder.parameters())
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels on this machine")
+@pytest.mark.parametrize("intermediate_size", [352, 1024])
+def test_small_decoders_sample_from_matrices_of_their_own(intermediate_size: int) -> None:
+    shape = replace(SHAPE, intermediate_size=intermediate_size)
+    decoder = Decoder(shape)
+    step = KernelStep.of(decoder)
+    assert (step is None) == (intermediate_size > 352)
+    matrices = [weight for weight in step._kept if weight.dim() == 2] if step else []
+    held = sum(4 * weight.numel() for weight in matrices if weight.data_ptr() != decoder.embedding.data_ptr())
+    assert estimate(shape, WORK).state.get("weights for sampling", 0) == held
+    assert estimate(shape, replace(WORK, lora_rank=4)).state.get("weights for sampling", 0) == 0
 
 
 @pytest.mark.parametrize(

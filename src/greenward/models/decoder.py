@@ -359,6 +359,8 @@ def pad_to_bucket(index_M: Tensor, dtype: torch.dtype, *, packed: bool = False) 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) * weight over the last dimension (Zhang & Sennrich 2019, eq. 4)."""
+    if x.device.type == "cpu":
+        x = x.contiguous()  # the heads of one token are so, those of more are not: all go to the same kernel
     return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 

@@ -145,7 +145,7 @@ def estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
         "adapter": _FLOAT32 * adapter,
         "optimizer": 2 * _FLOAT32 * (learnt + work.imitates * (trained + adapter)) // work.shards,
         "reference": frozen,
-        "weights for sampling": copy,
+        "weights for sampling": copy + (_panels(shape, work) if samples_itself else 0),
         "keys and values": cache if samples_itself else 0,
         "other engine": work.engine_bytes or 0,
     }
@@ -164,6 +164,7 @@ def sampling_estimate(shape: DecoderShape, work: Workload) -> MemoryEstimate:
     c, found = work.dtype_bytes, estimate(shape, work)
     head = c * shape.vocab_size * shape.hidden_size if shape.tied_embeddings and _packs(shape, work) else 0
     weights = c * parameters(shape) + head
+    weights += _panels(shape, work)
     state = {"weights": weights, "keys and values": found.state["keys and values"]}
     return MemoryEstimate(state, found.sampling, {})
 
@@ -173,6 +174,16 @@ def _packs(shape: DecoderShape, work: Workload) -> bool:
     smallest = LARGEST_WEIGHT if work.dtype_bytes == _FLOAT32 else SMALLEST_PACKED
     largest = 2 * shape.hidden_size * shape.intermediate_size
     return work.native and work.fused_attention and largest > smallest
+
+
+def _panels(shape: DecoderShape, work: Workload) -> int:
+    """The matrices of a small decoder as its steps of sampling read them, beside those that it has."""
+    inputs = max(2 * shape.intermediate_size, _qkv(shape), shape.heads * shape.head_dim)
+    if not work.native or not work.fused_attention or work.lora_rank is not None:
+        return 0
+    if inputs * shape.hidden_size >= SMALLEST_PACKED:
+        return 0
+    return _FLOAT32 * (shape.layers * _matrices(shape) + shape.vocab_size * shape.hidden_size)
 
 
 def advice(shape: DecoderShape, work: Workload, limit: int) -> str | None:

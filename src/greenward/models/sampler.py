@@ -58,7 +58,7 @@ _TOLERANCE = 3e-2  # beside the largest logit: the rounding of bfloat16, with ro
 
 Replay = Callable[[], Tensor]
 OnIds = Callable[[list[int]], None]
-"""Called with the newest token of each row of the batch, again and again; some may follow an end."""
+"""Called with the newest token of each unfinished row of the batch, again and again."""
 
 
 def captures(device: torch.device) -> bool:
@@ -323,10 +323,11 @@ class Sampler(RolloutEngine):
                     drawn_SB = decoding.draw(token_ids_B, params, uniforms_SB)
                 token_ids_B = drawn_SB[0][-1]
                 counts_B += len(drawn_SB[0])
-                if on_ids is not None:
-                    for ids_B in drawn_SB[0]:
-                        on_ids(ids_B.tolist())
-                yield from batch.record(*drawn_SB)
+                ended: list[tuple[Row, Completion]] = []
+                for ids_B, logprobs_B in zip(*(one.cpu().numpy() for one in drawn_SB), strict=True):
+                    if on_ids is not None and batch.alive_B.any():
+                        on_ids(ids_B[batch.alive_B].tolist())
+                    ended += batch.record(ids_B, logprobs_B)
                 kept_B = batch.leave(at_once=decoding.joins)
                 if len(kept_B) < len(token_ids_B):
                     decoding.keep(kept_B)
@@ -339,6 +340,7 @@ class Sampler(RolloutEngine):
                 if self.on_tokens and time.monotonic() - told >= SECONDS_BETWEEN_COUNTS:
                     self.on_tokens(batch.new_tokens())
                     told = time.monotonic()
+                yield from ended  # last, since meanwhile `decoding` may become that of other answers
         finally:  # at the end, or where it is closed before
             if self.on_tokens and (tokens := batch.new_tokens()):
                 self.on_tokens(tokens)
@@ -468,25 +470,22 @@ class CompletionBuffer:
         tokens, self._new_tokens = self._new_tokens, 0
         return tokens
 
-    def record(self, token_ids_SB: Tensor, logprobs_SB: Tensor) -> list[tuple[Row, Completion]]:
-        """Note the next tokens of every row in the batch; the rows that end with them.
+    def record(self, ids_B: np.ndarray, logprobs_B: np.ndarray) -> Iterator[tuple[Row, Completion]]:
+        """Note the next token of every row in the batch; the rows that end with it.
 
         Rows that ended before ignore theirs. Raises `EngineError` for a log-probability that is not finite.
         """
-        ended: list[tuple[Row, Completion]] = []
-        for ids_B, logprobs_B in zip(token_ids_SB.cpu().numpy(), logprobs_SB.cpu().numpy(), strict=True):
-            if not np.isfinite(logprobs_B[self.alive_B]).all():
-                raise EngineError(
-                    f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the model's "
-                    "logits are too large or not numbers.",
-                    remedy="Take another checkpoint or dtype, or a higher temperature if it is below 1e-30.",
-                )
-            self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
-            self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
-            self._lengths_B += 1
-            self._new_tokens += int(self.alive_B.sum())
-            ended += self._ended(ids_B)
-        return ended
+        if not np.isfinite(logprobs_B[self.alive_B]).all():
+            raise EngineError(
+                f"expected finite log-probabilities, found {logprobs_B[self.alive_B].sum()}: the model's "
+                "logits are too large or not numbers.",
+                remedy="Take another checkpoint or dtype, or a higher temperature if it is below 1e-30.",
+            )
+        self._token_ids_RT[self._places_B, self._lengths_B] = ids_B
+        self._logprobs_RT[self._places_B, self._lengths_B] = logprobs_B
+        self._lengths_B += 1
+        self._new_tokens += int(self.alive_B.sum())
+        return self._ended(ids_B)
 
     def _ended(self, ids_B: np.ndarray) -> Iterator[tuple[Row, Completion]]:
         at_end_B = (ids_B[:, None] == self._eos_ids).any(axis=1)

@@ -248,16 +248,16 @@ class Kernels:
         rows: Rows,
         caches: np.ndarray,
         logits_BV: Tensor,
-        draws: tuple[float, Tensor, Tensor, Tensor] | None = None,
+        draws: tuple[float, Tensor | None, Tensor, Tensor] | None = None,
     ) -> None:
         """Fill in the logits behind the newest tokens; `caches` (layers, 4) are those of `decode`.
 
         `draws` has a scale, numbers in [0, 1), and room for tokens and their log-probabilities, all (S, B).
-        S tokens are then drawn one after the other as by `choose`, with a scale of 0 as by
+        S tokens are then drawn one after the other as by `choose`, without numbers as by
         `choose_most_likely`, and the logits are those of the last.
         """
         scale, *drawn = draws or (0.0, None, None, None)
-        steps = 1 if draws is None else len(draws[1])
+        steps = 1 if draws is None else len(draws[2])
         structs = (ctypes.byref(weights), float(eps), table, ctypes.byref(rows), caches.ctypes.data)
         arguments = (token_ids_B, *structs, logits_BV, steps, float(scale), *drawn)
         self._call("decode_steps", logits_BV, *arguments, threads_for=_SMALL)

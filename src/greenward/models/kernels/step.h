@@ -113,7 +113,7 @@ static void NAME(step_chunk)(const int64_t *tokens, const Weights *w, float eps,
 /* Fills in the logits (B, V) behind the newest token of each row, whose keys and values join the cache. `places` has,
  * for each layer, the addresses that `decode` takes: of those of the prompts' keys and values, and of the rows' own.
  * With `tokens` and `logprobs` (steps, B), draws one token from the logits and goes on with it, `steps` times: by
- * numbers `drawn` (steps, B) from softmax(scale · logits), or the most likely one for a scale of 0.
+ * numbers `drawn` (steps, B) from softmax(scale · logits), or the most likely one if `drawn` is NULL.
  */
 void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, const float *table, const Rows *rows,
                         const int64_t *places, NUMBER *logits, int64_t steps, float scale, const float *drawn,
@@ -143,7 +143,7 @@ void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, cons
       for (int64_t s = 0, at = row; s < steps; s++, at += B) {
         now.ahead = s;
         NAME(step_chunk)(s ? tokens + at - B : newest + row, w, eps, table, &now, places, first, last, room, stride, own);
-        if (tokens && scale == 0) NAME(choose_most_likely)(own, tokens + at, logprobs + at, n, V, 1);
+        if (tokens && !drawn) NAME(choose_most_likely)(own, tokens + at, logprobs + at, n, V, 1);
         else if (tokens) NAME(choose)(own, scale, drawn + at, tokens + at, logprobs + at, n, V, 1);
       }
     }

@@ -35,9 +35,9 @@ class KernelStep:
 
     def __init__(self, decoder: Decoder, kernels: Kernels) -> None:
         self._decoder, self._kernels = decoder, kernels
-        self._panels: list[Tensor] = []
+        self._kept: list[Tensor] = []  # whose memory the kernels read
         shape = decoder.shape
-        addresses = [[self._address(layer, name) for name in _FIELDS] for layer in decoder.layers]
+        addresses = [[self._field(layer, name) for name in _FIELDS] for layer in decoder.layers]
         self._weights = Weights(
             shape.layers,
             shape.hidden_size,
@@ -47,9 +47,9 @@ class KernelStep:
             shape.intermediate_size,
             shape.vocab_size,
             np.array(addresses),
-            decoder.embedding.data_ptr(),
-            decoder.final_norm.data_ptr(),
-            self._packed(decoder.unembedding_VE),
+            self._address(decoder.embedding),
+            self._address(decoder.final_norm),
+            self._address(self._panels(decoder.unembedding_VE)),
         )
 
     @staticmethod
@@ -82,15 +82,15 @@ class KernelStep:
             torch.empty_like(uniforms_SB, dtype=torch.int64),
             torch.empty_like(uniforms_SB),
         )
-        scale = 1 / temperature if temperature else 0.0
-        self._decoded(token_ids_B, attention, (scale, uniforms_SB, tokens_SB, logprobs_SB))
+        chances = (1 / temperature, uniforms_SB) if temperature else (1.0, None)
+        self._decoded(token_ids_B, attention, (*chances, tokens_SB, logprobs_SB))
         return tokens_SB, logprobs_SB
 
     def _decoded(
         self,
         token_ids_B: Tensor,
         attention: KernelDecodeAttention,
-        draws: tuple[float, Tensor, Tensor, Tensor] | None = None,
+        draws: tuple[float, Tensor | None, Tensor, Tensor] | None = None,
     ) -> Tensor:
         shape, embedding = self._decoder.shape, self._decoder.embedding
         logits_BV = embedding.new_empty((len(token_ids_B), shape.vocab_size))
@@ -98,15 +98,19 @@ class KernelStep:
         self._kernels.decode_steps(token_ids_B, self._weights, shape.norm_eps, *about, logits_BV, draws)
         return logits_BV
 
-    def _address(self, layer: nn.Module, name: str) -> int:
+    def _field(self, layer: nn.Module, name: str) -> int:
         weight = getattr(layer, name)
         if weight is None:
             return 0
-        return self._packed(weight) if name in MATRICES else weight.data_ptr()
+        return self._address(self._panels(weight) if name in MATRICES else weight)
 
-    def _packed(self, matrix_NK: Tensor) -> int:
-        """The address of the panels of a matrix."""
+    def _panels(self, matrix_NK: Tensor) -> Tensor:
         rows = -(-len(matrix_NK) // _PANEL) * _PANEL
-        self._panels.append(matrix_NK.new_empty((rows, matrix_NK.shape[1]), dtype=torch.float32))
-        self._kernels.pack_panels(matrix_NK, self._panels[-1])
-        return self._panels[-1].data_ptr()
+        panels = matrix_NK.new_empty((rows, matrix_NK.shape[1]), dtype=torch.float32)
+        self._kernels.pack_panels(matrix_NK.contiguous(), panels)
+        return panels
+
+    def _address(self, weight: Tensor) -> int:
+        """Where the numbers lie, also after a parameter was given others."""
+        self._kept.append(weight.detach().contiguous())
+        return self._kept[-1].data_ptr()
