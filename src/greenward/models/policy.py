@@ -31,6 +31,7 @@ from greenward.models.kernels.attention import KernelAttention, kernels_for
 from greenward.models.sampler import Decoding, NativeDecoding, Sampler, checked_every
 from greenward.models.scoring import GroupBatch, TokenScores, score_logits, score_tokens
 from greenward.models.tokenizer import Tokenizer
+from greenward.rollouts.protocols import SamplingParams
 
 
 class Policy(Sampler):
@@ -460,8 +461,7 @@ class TransformersDecoding(Decoding):
         self._mask_BP = torch.cat((self._mask_BP, self._mask_BP.new_ones(len(token_ids_B), 1)), dim=1)
         return self._forward(token_ids_B[:, None])
 
-    @property
-    def steps_at_once(self) -> int:
+    def steps_at_once(self, params: SamplingParams) -> int:
         return checked_every(self._mask_BP.device)
 
     def keep(self, kept_B: np.ndarray) -> None:

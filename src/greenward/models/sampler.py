@@ -173,8 +173,7 @@ class Decoding(Protocol):
     def step(self, token_ids_B: Tensor) -> Tensor:
         """Feed each row its newest token; logits (B, V) of the next."""
 
-    @property
-    def steps_at_once(self) -> int:
+    def steps_at_once(self, params: SamplingParams) -> int:
         """How many tokens `draw` had best draw. Rows may end at one of them, and the others are in vain."""
 
     def draw(self, token_ids_B: Tensor, params: SamplingParams, uniforms_SB: Tensor) -> tuple[Tensor, Tensor]:
@@ -317,7 +316,7 @@ class Sampler(RolloutEngine):
                     token_ids_B, logprobs_B = choose_tokens(torch.cat(logits), params, uniforms_B)
                     drawn_SB = token_ids_B[None], logprobs_B[None]
                 else:
-                    steps = min(decoding.steps_at_once, batch.steps_left)
+                    steps = min(decoding.steps_at_once(params), batch.steps_left)
                     steps_S = torch.arange(steps, device=counts_B.device)
                     uniforms_SB = uniforms_BT.gather(1, counts_B[:, None] + steps_S).t().contiguous()
                     drawn_SB = decoding.draw(token_ids_B, params, uniforms_SB)
@@ -955,9 +954,9 @@ class NativeDecoding(Decoding):
         moved = attention.make_room()
         return self._graph.run(self._step, token_ids_B, attention.counters, moved=moved)
 
-    @property
-    def steps_at_once(self) -> int:
-        return checked_every(self._memory.device) if self._kernel_step is None else _STEPS_OF_KERNELS
+    def steps_at_once(self, params: SamplingParams) -> int:
+        draws = self._kernel_step is not None and not params.filters
+        return _STEPS_OF_KERNELS if draws else checked_every(self._memory.device)
 
     def draw(self, token_ids_B: Tensor, params: SamplingParams, uniforms_SB: Tensor) -> tuple[Tensor, Tensor]:
         if self._kernel_step is None or params.filters:
