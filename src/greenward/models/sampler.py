@@ -137,7 +137,7 @@ _ROWS_STEP = 16
 # Whether a row has ended is known on the host, and asking a GPU for its tokens lets it run idle meanwhile.
 # A row that has ended is decoded for at most that many tokens less one.
 _CHECKED_EVERY = {"cuda": 8}
-_STEPS_OF_KERNELS = 8  # what a step reads is still in the caches at the next one
+_STEPS_OF_KERNELS = 8  # The keys and values that a step reads are still in the caches at the next one.
 PREFILL_TOKENS = 1024
 """The tokens of prompts that are computed at once where rows join: products of more rows are no faster."""
 _MOST_SHARING = 4  # times as many tokens are attended from at once, where prompts begin alike
@@ -174,7 +174,7 @@ class Decoding(Protocol):
         """Feed each row its newest token; logits (B, V) of the next."""
 
     def steps_at_once(self, params: SamplingParams) -> int:
-        """How many tokens `draw` had best draw. Rows may end at one of them, and the others are in vain."""
+        """How many tokens one call of `draw` should compute. Those behind the end of a row are discarded."""
 
     def draw(self, token_ids_B: Tensor, params: SamplingParams, uniforms_SB: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens that follow the newest ones of each row, and their log-probabilities, both (S, B)."""

@@ -235,7 +235,7 @@ class Kernels:
         return out_BHD
 
     def pack_panels(self, matrix_NK: Tensor, panels: Tensor) -> None:
-        """Lay out a matrix for `decode_step`: `panels` has room for whole panels, of float32."""
+        """Lay out a matrix for `decode_steps`: `panels` has memory for whole panels of float32."""
         arguments = (matrix_NK, panels, *matrix_NK.shape)
         self._call("pack_panels", matrix_NK, *arguments, threads_for=matrix_NK.numel())
 

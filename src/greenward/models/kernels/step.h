@@ -70,44 +70,44 @@ static void NAME(panel_product)(const NUMBER *a, int64_t n, int64_t K, const FAC
     }
 }
 
-/* What a chunk computes with; of qkv and attended only its rows are used. */
+/* The workspace of a thread. All threads share `qkv` and `attended`, and a chunk uses its own rows of them. */
 typedef struct {
   NUMBER *x, *normed, *qkv, *attended, *gate_up, *activated;
   FACTOR *factors;
   float *scores, *scale;
-} NAME(Room);
+} NAME(Workspace);
 
 /* The logits (n, V) behind the tokens of a chunk. */
 static void NAME(step_chunk)(const int64_t *tokens, const Weights *w, float eps, const float *table, const Rows *rows,
-                             const int64_t *places, int64_t first_block, int64_t last_block, NAME(Room) room,
-                             int64_t stride, NUMBER *logits) {
+                             const int64_t *places, int64_t first_block, int64_t last_block,
+                             NAME(Workspace) work, int64_t stride, NUMBER *logits) {
   int64_t E = w->E, H = w->H, K = w->K, D = w->D, F = w->F, X = H + 2 * K;
   int64_t first = rows->block_row[first_block], n = rows->block_row[last_block] - first;
-  NUMBER *qkv = room.qkv + first * X * D, *attended = room.attended + first * H * D;
+  NUMBER *qkv = work.qkv + first * X * D, *attended = work.attended + first * H * D;
   for (int64_t i = 0; i < n; i++)
-    memcpy(room.x + i * E, (const NUMBER *)w->embedding + tokens[i] * E, E * sizeof(NUMBER));
+    memcpy(work.x + i * E, (const NUMBER *)w->embedding + tokens[i] * E, E * sizeof(NUMBER));
   for (int64_t l = 0; l < w->layers; l++) {
     const Layer *layer = w->layer + l;
     const int64_t *place = places + 4 * l;
-    NAME(rms_norm)(room.x, layer->attention_norm, room.normed, room.scale, n, E, eps, 1);
-    NAME(panel_product)(room.normed, n, E, layer->qkv, layer->qkv_bias, 0, qkv, X * D, room.factors);
+    NAME(rms_norm)(work.x, layer->attention_norm, work.normed, work.scale, n, E, eps, 1);
+    NAME(panel_product)(work.normed, n, E, layer->qkv, layer->qkv_bias, 0, qkv, X * D, work.factors);
     for (int64_t i = 0; i < n && layer->query_norm; i++) {
       NUMBER *query = qkv + i * X * D, *key = query + H * D;
-      NAME(rms_norm)(query, layer->query_norm, query, room.scale, H, D, eps, 1);
-      NAME(rms_norm)(key, layer->key_norm, key, room.scale, K, D, eps, 1);
+      NAME(rms_norm)(query, layer->query_norm, query, work.scale, H, D, eps, 1);
+      NAME(rms_norm)(key, layer->key_norm, key, work.scale, K, D, eps, 1);
     }
     for (int64_t part = first_block * K; part < last_block * K; part++)
-      NAME(decode_block)(room.qkv, H, K, D, table, rows, part / K, part % K, (const NUMBER *const *)place[0],
-                         (const NUMBER *const *)place[1], (NUMBER *)place[2], (NUMBER *)place[3], room.attended,
-                         room.scores, stride);
-    NAME(panel_product)(attended, n, H * D, layer->attention_out, room.x, E, room.x, E, room.factors);
-    NAME(rms_norm)(room.x, layer->mlp_norm, room.normed, room.scale, n, E, eps, 1);
-    NAME(panel_product)(room.normed, n, E, layer->gate_up, NULL, 0, room.gate_up, 2 * F, room.factors);
-    NAME(swiglu)(room.gate_up, room.activated, n, F, 1);
-    NAME(panel_product)(room.activated, n, F, layer->down, room.x, E, room.x, E, room.factors);
+      NAME(decode_block)(work.qkv, H, K, D, table, rows, part / K, part % K, (const NUMBER *const *)place[0],
+                         (const NUMBER *const *)place[1], (NUMBER *)place[2], (NUMBER *)place[3], work.attended,
+                         work.scores, stride);
+    NAME(panel_product)(attended, n, H * D, layer->attention_out, work.x, E, work.x, E, work.factors);
+    NAME(rms_norm)(work.x, layer->mlp_norm, work.normed, work.scale, n, E, eps, 1);
+    NAME(panel_product)(work.normed, n, E, layer->gate_up, NULL, 0, work.gate_up, 2 * F, work.factors);
+    NAME(swiglu)(work.gate_up, work.activated, n, F, 1);
+    NAME(panel_product)(work.activated, n, F, layer->down, work.x, E, work.x, E, work.factors);
   }
-  NAME(rms_norm)(room.x, w->final_norm, room.normed, room.scale, n, E, eps, 1);
-  NAME(panel_product)(room.normed, n, E, w->head, NULL, 0, logits, w->V, room.factors);
+  NAME(rms_norm)(work.x, w->final_norm, work.normed, work.scale, n, E, eps, 1);
+  NAME(panel_product)(work.normed, n, E, w->head, NULL, 0, logits, w->V, work.factors);
 }
 
 /* Fills in the logits (B, V) behind the newest token of each row, whose keys and values join the cache. `places` has,
@@ -127,10 +127,10 @@ void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, cons
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     NUMBER *part = (NUMBER *)floats(most * (2 * E + 3 * F));
-    NAME(Room) room = {.x = part, .normed = part + most * E, .gate_up = part + most * 2 * E,
-                       .activated = part + most * (2 * E + 2 * F), .qkv = whole, .attended = whole + B * XD,
-                       .factors = (FACTOR *)floats(most * inner), .scores = floats(QUERY_BLOCK * stride),
-                       .scale = floats(most + w->H)};
+    NAME(Workspace) work = {.x = part, .normed = part + most * E, .gate_up = part + most * 2 * E,
+                            .activated = part + most * (2 * E + 2 * F), .qkv = whole, .attended = whole + B * XD,
+                            .factors = (FACTOR *)floats(most * inner), .scores = floats(QUERY_BLOCK * stride),
+                            .scale = floats(most + w->H)};
     Rows now = *rows;
 #pragma omp for schedule(dynamic)
     for (int64_t c = 0; c < chunks; c++) { /* the blocks whose first row is among its rows */
@@ -142,14 +142,15 @@ void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, cons
       NUMBER *own = logits + row * V;
       for (int64_t s = 0, at = row; s < steps; s++, at += B) {
         now.ahead = s;
-        NAME(step_chunk)(s ? tokens + at - B : newest + row, w, eps, table, &now, places, first, last, room, stride, own);
+        NAME(step_chunk)(s ? tokens + at - B : newest + row, w, eps, table, &now, places, first, last, work, stride,
+                         own);
         if (tokens && !drawn) NAME(choose_most_likely)(own, tokens + at, logprobs + at, n, V, 1);
         else if (tokens) NAME(choose)(own, scale, drawn + at, tokens + at, logprobs + at, n, V, 1);
       }
     }
-    free(room.scale);
-    free(room.scores);
-    free(room.factors);
+    free(work.scale);
+    free(work.scores);
+    free(work.factors);
     free(part);
   }
   free(whole);
