@@ -162,6 +162,30 @@ def status_of(outcome: Outcome) -> Status:
     return _STATUS.get(outcome) or Status(outcome.value)
 
 
+@dataclass(eq=False)
+class _Submission:
+    """Answers that are graded in the background, and their verdicts."""
+
+    answers: tuple[Answer, ...]
+    verdicts: Future[list[Verdict]] = field(default_factory=Future)
+    _by_place: dict[int, Verdict] = field(default_factory=dict)
+
+    def take(self, verdicts: dict[int, Verdict]) -> None:
+        """Takes verdicts by the place of their answer."""
+        self._by_place |= verdicts
+        if len(self._by_place) == len(self.answers):
+            self.verdicts.set_result([self._by_place[place] for place in range(len(self.answers))])
+
+    def grade_alone(self, grade_stream: Callable[[Sequence[Answer]], Iterator[Graded]]) -> None:
+        """Grades all answers anew, unless their verdicts are known."""
+        if self.verdicts.done():
+            return
+        try:
+            self.verdicts.set_result(in_order(grade_stream(self.answers)))
+        except BaseException as error:
+            self.verdicts.set_exception(error)
+
+
 class ExecutionJudge(Closeable):
     """Judges answers by running them. A context manager; its methods may be called from several threads.
 
@@ -173,6 +197,7 @@ class ExecutionJudge(Closeable):
         self.executor = executor
         self._owns_executor = owns_executor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="greenward-grading")
+        self._submitted: deque[_Submission] = deque()  # in the order in which they are graded
         self._closing = threading.Event()
 
     def job(self, problem: Any, code: str) -> Job:
@@ -234,10 +259,12 @@ class ExecutionJudge(Closeable):
     def submit(self, answers: Sequence[Answer]) -> Future[list[Verdict]]:
         """Grades answers in a thread of the judge, while the caller goes on.
 
-        What was submitted is graded in that order. Closing the judge cancels what is not finished.
+        What was submitted is graded in that order, without a pause of a worker in between. Closing the judge
+        cancels what is not finished.
         """
-        answers = tuple(answers)
-        return self._thread.submit(lambda: in_order(self._stoppable_stream(answers)))
+        self._submitted.append(submission := _Submission(tuple(answers)))
+        self._thread.submit(self._grade_submitted)
+        return submission.verdicts
 
     async def grade_async(self, answers: Sequence[Answer]) -> list[Verdict]:
         """As `grade`, leaving the event loop free."""
@@ -298,8 +325,34 @@ class ExecutionJudge(Closeable):
         """Ends all processes and cancels what was submitted. Safe to call twice."""
         self._closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
+        for submission in self._submitted:
+            submission.verdicts.cancel()
         if self._owns_executor:
             self.executor.close()
+
+    def _grade_submitted(self) -> None:
+        """Grades all that is submitted by now and in the meantime, as one stream.
+
+        Where that fails, each submission whose verdicts are not known is graded by itself: the error belongs
+        to one of them.
+        """
+        begun: list[tuple[_Submission, int]] = []  # and the place in it, for each answer of the stream
+
+        def answers() -> Iterator[Answer]:
+            while self._submitted:
+                submission = self._submitted.popleft()
+                if submission.verdicts.set_running_or_notify_cancel():
+                    begun.extend((submission, place) for place in range(len(submission.answers)))
+                    submission.take({})
+                    yield from submission.answers
+
+        try:
+            for index, verdict in self._stoppable_stream(answers()):
+                submission, place = begun[index]
+                submission.take({place: verdict})
+        except BaseException:
+            for submission in dict.fromkeys(one for one, _ in begun):
+                submission.grade_alone(self._stoppable_stream)
 
     def _stoppable_stream(
         self, answers: Iterable[Answer], left: threading.Event | None = None

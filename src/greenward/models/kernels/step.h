@@ -5,7 +5,7 @@
  * Matrices (N, K) are packed into panels of PANEL rows: (N / PANEL, K / STEP, PANEL, STEP), filled up with zeros.
  */
 #ifndef CHUNK
-#define CHUNK 24 /* rows: whole tiles of a product, and whole groups of the usual sizes */
+#define CHUNK 24 /* rows at most: whole tiles of a product, and whole groups of the usual sizes */
 
 /* Weights of one number type; a bias or a norm that the decoder does not have is NULL. */
 typedef struct {
@@ -119,8 +119,8 @@ void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, cons
                         const int64_t *places, NUMBER *logits, int64_t steps, float scale, const float *drawn,
                         int64_t *tokens, float *logprobs, int threads) {
   int64_t E = w->E, F = w->F, V = w->V, HD = w->H * w->D, XD = HD + 2 * w->K * w->D, B = rows->block_row[rows->blocks];
-  int64_t share = rounded_up((B + threads - 1) / threads, QUERY_BLOCK), chunk = share < CHUNK ? share : CHUNK;
-  int64_t chunks = (B + chunk - 1) / chunk, most = chunk + QUERY_BLOCK; /* the last block may lie in the next chunk */
+  int64_t chunks = (B + threads * CHUNK - 1) / (threads * CHUNK) * threads; /* as many for each thread */
+  int64_t most = CHUNK + PART + QUERY_BLOCK; /* the last block may lie in the next chunk */
   int64_t inner = HD > F ? HD : F, stride = rounded_up(rows->longest, LANES) + 2 * LANES;
   inner = inner > E ? inner : E;
   NUMBER *whole = (NUMBER *)floats(B * (XD + HD));
@@ -134,9 +134,10 @@ void NAME(decode_steps)(const int64_t *newest, const Weights *w, float eps, cons
     Rows now = *rows;
 #pragma omp for schedule(dynamic)
     for (int64_t c = 0; c < chunks; c++) { /* the blocks whose first row is among its rows */
+      int64_t begin = B * c / chunks / PART * PART, end = c + 1 < chunks ? B * (c + 1) / chunks / PART * PART : B;
       int64_t first = 0, last, row, n;
-      while (first < rows->blocks && rows->block_row[first] < c * chunk) first++;
-      for (last = first; last < rows->blocks && rows->block_row[last] < (c + 1) * chunk; last++) continue;
+      while (first < rows->blocks && rows->block_row[first] < begin) first++;
+      for (last = first; last < rows->blocks && rows->block_row[last] < end; last++) continue;
       row = rows->block_row[first];
       n = rows->block_row[last] - row;
       NUMBER *own = logits + row * V;
