@@ -227,3 +227,34 @@ def test_expected_values_are_computed_between_batches_as_a_stream_needs_them():
     with Grader(executor=executor) as grader:
         grader.grade(answers)
         assert [job.trusted for job in executor.jobs] == [True, True, True] + [False] * 4
+
+
+def test_answers_submitted_one_by_one_keep_all_workers_busy():
+    """With a run for each submission, the second of two workers would wait for the first."""
+
+    class TwoAtOnce(Scripted):
+        def run(self, jobs):
+            jobs = enumerate(jobs)
+            pair = [next(jobs), next(jobs)]  # each of which a worker takes before it waits for a result
+            yield from ((index, result(1)) for index, _ in pair)
+            yield from ((index, result(1)) for index, _ in jobs)
+
+    with Grader(executor=TwoAtOnce()) as grader:
+        occupied = threading.Event()
+        grader._thread.submit(occupied.wait, PATIENCE_SECONDS)  # until both are submitted
+        futures = [grader.submit([(IDENTITY, RIGHT + "\n" * n)]) for n in range(2)]
+        occupied.set()
+        assert [one.result(PATIENCE_SECONDS)[0].passed for one in futures] == [True, True]
+
+
+def test_an_error_of_one_submission_leaves_the_others_their_verdicts():
+    gate = threading.Event()
+    with Grader(executor=Scripted(gate=gate)) as grader:
+        first = grader.submit([(IDENTITY, RIGHT)])
+        broken = grader.submit([(IDENTITY, RIGHT), (Problem("p", "", "f"), RIGHT)])
+        last = grader.submit([(IDENTITY, RIGHT)] * 2)
+        gate.set()
+        with pytest.raises(ProblemError, match="found none"):
+            broken.result(PATIENCE_SECONDS)
+        assert first.result(PATIENCE_SECONDS)[0].passed
+        assert [verdict.passed for verdict in last.result(PATIENCE_SECONDS)] == [True, True]

@@ -319,7 +319,8 @@ def agent_maker(
     def make(group_id: int, problem: Problem) -> AgentDialogue:
         completes = problem.path if problem.path in (problem.files or {}) else ""
         workspace = executor.open(editable_files(problem), replace(limits, completes=completes))
-        return dialogue(group_id=group_id, problem=problem, workspace=workspace)
+        prompt_ids = prompts.prompt_ids(problem)
+        return dialogue(group_id=group_id, problem=problem, prompt_ids=prompt_ids, workspace=workspace)
 
     return make
 
@@ -414,7 +415,7 @@ class AgentDialogue(ProblemDialogue):
 
     def graded_answer(self) -> GradedAnswer:
         """What the agent left, as reward terms read it."""
-        written = self._ids[len(self._prompt_ids) :]
+        written = self._ids[len(self.prompt_ids) :]
         return self._graded(self.verdict, self.text(), written, self.final or Extracted(None))
 
 

@@ -85,11 +85,12 @@ class CodeEnvironment:
 
     def _dialogues(self, group_id: int, policy: RolloutEngine) -> list[Any]:
         problem = self.problems[self.task(group_id)]
-        judging = _Judging(self.grader, problem)
+        judging, prompt_ids = _Judging(self.grader, problem), self.renderer.prompt_ids(problem)
         return [
             CodeDialogue(
                 group_id=group_id,
                 problem=problem,
+                prompt_ids=prompt_ids,
                 renderer=self.renderer,
                 judging=judging,
                 sampling=self.sampling,
@@ -128,14 +129,14 @@ class ProblemDialogue(Dialogue):
 
     group_id: int
     problem: Problem
+    prompt_ids: tuple[int, ...]
     renderer: PromptRenderer
     sampling: SamplingParams
     max_positions: int
     teller: ClassVar[str]
 
     def __post_init__(self) -> None:
-        self._prompt_ids = self.renderer.prompt_ids(self.problem)
-        self._ids = list(self._prompt_ids)
+        self._ids = list(self.prompt_ids)
         self.completions: list[Completion] = []
         self._told: list[tuple[str, tuple[int, ...]]] = []
 
@@ -176,7 +177,7 @@ class ProblemDialogue(Dialogue):
         last = self.completions[-1]
         turn = Turn(
             role=ROLE,
-            prompt_ids=self._prompt_ids,
+            prompt_ids=self.prompt_ids,
             completion_ids=np.concatenate([ids for ids, _, _ in parts]),
             logprobs_T=np.concatenate([logprobs for _, logprobs, _ in parts]),
             policy_wrote_T=np.concatenate([np.full(len(ids), own) for ids, _, own in parts]),
@@ -208,7 +209,7 @@ class ProblemDialogue(Dialogue):
             code=extracted.code,
             verdict=verdict,
             messages=tuple(self.renderer.messages(self.problem)),
-            prompt_ids=self._prompt_ids,
+            prompt_ids=self.prompt_ids,
             completion_ids=tuple(completion_ids),
             files=extracted.files,
             begun=self.renderer.begun(self.problem),

@@ -176,15 +176,6 @@ class _Submission:
         if len(self._by_place) == len(self.answers):
             self.verdicts.set_result([self._by_place[place] for place in range(len(self.answers))])
 
-    def grade_alone(self, grade_stream: Callable[[Sequence[Answer]], Iterator[Graded]]) -> None:
-        """Grades all answers anew, unless their verdicts are known."""
-        if self.verdicts.done():
-            return
-        try:
-            self.verdicts.set_result(in_order(grade_stream(self.answers)))
-        except BaseException as error:
-            self.verdicts.set_exception(error)
-
 
 class ExecutionJudge(Closeable):
     """Judges answers by running them. A context manager; its methods may be called from several threads.
@@ -288,7 +279,7 @@ class ExecutionJudge(Closeable):
 
         def work() -> None:
             try:
-                with closing(self._stoppable_stream(answers, left)) as items:
+                with closing(self._stoppable(self.grade_stream(answers), left)) as items:
                     for item in items:
                         put(item)
             finally:
@@ -336,34 +327,43 @@ class ExecutionJudge(Closeable):
         Where that fails, each submission whose verdicts are not known is graded by itself: the error belongs
         to one of them.
         """
-        begun: list[tuple[_Submission, int]] = []  # and the place in it, for each answer of the stream
+        begun: list[_Submission] = []
+        places: list[tuple[_Submission, int]] = []  # of each answer of the stream
 
-        def answers() -> Iterator[Answer]:
+        def answers() -> Iterator[tuple[int, Problem, str | Extracted | None]]:
             while self._submitted:
                 submission = self._submitted.popleft()
                 if submission.verdicts.set_running_or_notify_cancel():
-                    begun.extend((submission, place) for place in range(len(submission.answers)))
+                    begun.append(submission)
                     submission.take({})
-                    yield from submission.answers
+                    for place, answer in enumerate(submission.answers):
+                        places.append((submission, place))
+                        yield len(begun), *answer
 
         try:
-            for index, verdict in self._stoppable_stream(answers()):
-                submission, place = begun[index]
+            for index, verdict in self._stoppable(self._run(answers())):
+                submission, place = places[index]
                 submission.take({place: verdict})
         except BaseException:
-            for submission in dict.fromkeys(one for one, _ in begun):
-                submission.grade_alone(self._stoppable_stream)
+            for submission in begun:
+                if submission.verdicts.done():
+                    continue
+                try:
+                    verdicts = in_order(self._stoppable(self.grade_stream(submission.answers)))
+                    submission.verdicts.set_result(verdicts)
+                except BaseException as error:
+                    submission.verdicts.set_exception(error)
 
-    def _stoppable_stream(
-        self, answers: Iterable[Answer], left: threading.Event | None = None
+    def _stoppable(
+        self, stream: Iterator[Graded], left: threading.Event | None = None
     ) -> Generator[Graded, None, None]:
-        """As `grade_stream`. Raises `CancelledError` once the judge closes or `left` is set."""
+        """The same stream. Raises `CancelledError` once the judge closes or `left` is set."""
 
         def is_left() -> bool:
             return self._closing.is_set() or (left is not None and left.is_set())
 
         try:
-            with stopped_when(is_left), closing(self.grade_stream(answers)) as graded:  # type: ignore[type-var]
+            with stopped_when(is_left), closing(stream) as graded:  # type: ignore[type-var]
                 for item in graded:
                     if is_left():
                         raise CancelledError
