@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from greenward.common.errors import GreenwardError, ProblemError
+from greenward.grading import execution
 from greenward.grading.execution import RETRIES
 from greenward.grading.judge import Grader
 from greenward.grading.verdict import Status
@@ -245,6 +246,25 @@ def test_answers_submitted_one_by_one_keep_all_workers_busy():
         futures = [grader.submit([(IDENTITY, RIGHT + "\n" * n)]) for n in range(2)]
         occupied.set()
         assert [one.result(PATIENCE_SECONDS)[0].passed for one in futures] == [True, True]
+
+
+def test_streams_are_bounded_and_nothing_submitted_is_forgotten(monkeypatch):
+    monkeypatch.setattr(execution, "MOST_OF_STREAM", 3)
+    gate, streams = threading.Event(), []
+
+    class Counted(Scripted):
+        def run(self, jobs):
+            streams.append(0)
+            for found in super().run(jobs):
+                streams[-1] += 1
+                yield found
+
+    with Grader(executor=Counted(gate=gate)) as grader:
+        futures = [grader.submit([(IDENTITY, RIGHT), (IDENTITY, WRONG)]) for _ in range(10)]
+        gate.set()
+        assert [len(one.result(PATIENCE_SECONDS)) for one in futures] == [2] * 10
+    assert sum(streams) == 20
+    assert max(streams) <= 4  # the last submission of a stream is graded whole
 
 
 def test_an_error_of_one_submission_leaves_the_others_their_verdicts():

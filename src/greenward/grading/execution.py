@@ -21,6 +21,7 @@ from greenward.sandbox.isolation import Isolation
 from greenward.sandbox.protocol import Executor, Job, Outcome, RunResult
 
 RETRIES = 2
+MOST_OF_STREAM = 1000  # submitted answers, all of which are kept in memory until the stream ends
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -322,7 +323,7 @@ class ExecutionJudge(Closeable):
             self.executor.close()
 
     def _grade_submitted(self) -> None:
-        """Grades all that is submitted by now and in the meantime, as one stream.
+        """Grades what is submitted by now and in the meantime, as one stream; what is too much is left.
 
         Where that fails, each submission whose verdicts are not known is graded by itself: the error belongs
         to one of them.
@@ -331,7 +332,7 @@ class ExecutionJudge(Closeable):
         places: list[tuple[_Submission, int]] = []  # of each answer of the stream
 
         def answers() -> Iterator[tuple[int, Problem, str | Extracted | None]]:
-            while self._submitted:
+            while self._submitted and len(places) < MOST_OF_STREAM:
                 submission = self._submitted.popleft()
                 if submission.verdicts.set_running_or_notify_cancel():
                     begun.append(submission)
