@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import pytest
 
@@ -232,24 +233,46 @@ def test_expected_values_are_computed_between_batches_as_a_stream_needs_them():
 
 def test_answers_submitted_one_by_one_keep_all_workers_busy():
     """With a run for each submission, the second of two workers would wait for the first."""
+    gate = threading.Event()
 
     class TwoAtOnce(Scripted):
         def run(self, jobs):
+            assert self.gate.wait(PATIENCE_SECONDS)
             jobs = enumerate(jobs)
             pair = [next(jobs), next(jobs)]  # each of which a worker takes before it waits for a result
-            yield from ((index, result(1)) for index, _ in pair)
-            yield from ((index, result(1)) for index, _ in jobs)
+            yield from ((index, result(1)) for index, _ in [*pair, *jobs])
 
-    with Grader(executor=TwoAtOnce()) as grader:
-        occupied = threading.Event()
-        grader._thread.submit(occupied.wait, PATIENCE_SECONDS)  # until both are submitted
+    with Grader(executor=TwoAtOnce(gate=gate)) as grader:
         futures = [grader.submit([(IDENTITY, RIGHT + "\n" * n)]) for n in range(2)]
-        occupied.set()
+        gate.set()
         assert [one.result(PATIENCE_SECONDS)[0].passed for one in futures] == [True, True]
 
 
+def test_a_long_submission_is_planned_at_once_and_begins_with_what_takes_long():
+    tests = [Problem(str(n), "", "f", tests=(Assertion(f"assert f(1) == int('{n}')"),)) for n in range(3)]
+    quick, slow = (replace(IDENTITY, task_id=name, cpu_seconds=n) for n, name in enumerate(("quick", "slow")))
+    gate, executor = threading.Event(), Scripted()
+
+    def answer_with_one(jobs):
+        assert gate.wait(PATIENCE_SECONDS)
+        for index, job in enumerate(jobs):
+            executor.jobs.append(job)
+            yield index, result(1)
+
+    executor.run = answer_with_one
+    with Grader(executor=executor) as grader:
+        grader.submit([])
+        first = grader.submit([(quick, RIGHT), (slow, WRONG)])
+        second = grader.submit([(one, RIGHT) for one in tests])
+        gate.set()
+        assert len(first.result(PATIENCE_SECONDS)) == 2
+        assert [one.status for one in second.result(PATIENCE_SECONDS)] == [Status.PASSED] * 3
+    assert [job.code for job in executor.jobs[:2]] == [WRONG, RIGHT]
+    assert [job.trusted for job in executor.jobs] == [False] * 2 + [True] * 3 + [False] * 3
+
+
 def test_streams_are_bounded_and_nothing_submitted_is_forgotten(monkeypatch):
-    monkeypatch.setattr(execution, "MOST_OF_STREAM", 3)
+    monkeypatch.setattr(execution, "MOST_SUBMITTED", 3)
     gate, streams = threading.Event(), []
 
     class Counted(Scripted):

@@ -21,7 +21,8 @@ from greenward.sandbox.isolation import Isolation
 from greenward.sandbox.protocol import Executor, Job, Outcome, RunResult
 
 RETRIES = 2
-MOST_OF_STREAM = 1000  # submitted answers, all of which are kept in memory until the stream ends
+# A stream keeps its answers until it ends. One that submissions keep adding to ends after so many answers.
+MOST_SUBMITTED = 1000
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -165,17 +166,17 @@ def status_of(outcome: Outcome) -> Status:
 
 @dataclass(eq=False)
 class _Submission:
-    """Answers that are graded in the background, and their verdicts."""
+    """Answers that are graded in the background, and what becomes of them."""
 
     answers: tuple[Answer, ...]
     verdicts: Future[list[Verdict]] = field(default_factory=Future)
-    _by_place: dict[int, Verdict] = field(default_factory=dict)
+    _found: dict[int, Verdict] = field(default_factory=dict)
 
-    def take(self, verdicts: dict[int, Verdict]) -> None:
-        """Takes verdicts by the place of their answer."""
-        self._by_place |= verdicts
-        if len(self._by_place) == len(self.answers):
-            self.verdicts.set_result([self._by_place[place] for place in range(len(self.answers))])
+    def take(self, *graded: Graded) -> None:
+        """Adds verdicts; with the last one, the future is done."""
+        self._found.update(graded)
+        if len(self._found) == len(self.answers):
+            self.verdicts.set_result(in_order(self._found.items()))
 
 
 class ExecutionJudge(Closeable):
@@ -226,6 +227,10 @@ class ExecutionJudge(Closeable):
     def plan(self, problems: Iterable[Any]) -> None:
         """Finds out what must be known of problems before answers to them are judged."""
 
+    def order(self, answers: Sequence[Answer]) -> Sequence[int]:
+        """The positions of the answers, in the order in which they are to begin."""
+        return range(len(answers))
+
     def complete(self, problems: ProblemSet) -> ProblemSet:
         """The problems with what only running their references can tell."""
         return problems
@@ -251,8 +256,8 @@ class ExecutionJudge(Closeable):
     def submit(self, answers: Sequence[Answer]) -> Future[list[Verdict]]:
         """Grades answers in a thread of the judge, while the caller goes on.
 
-        What was submitted is graded in that order, without a pause of a worker in between. Closing the judge
-        cancels what is not finished.
+        Submissions are graded in their order. A worker that is free begins with the next submission while
+        others finish the one before. Closing the judge cancels what is not finished.
         """
         self._submitted.append(submission := _Submission(tuple(answers)))
         self._thread.submit(self._grade_submitted)
@@ -323,36 +328,40 @@ class ExecutionJudge(Closeable):
             self.executor.close()
 
     def _grade_submitted(self) -> None:
-        """Grades what is submitted by now and in the meantime, as one stream; what is too much is left.
+        """Grades all submissions, and those that arrive in the meantime, as one stream.
 
-        Where that fails, each submission whose verdicts are not known is graded by itself: the error belongs
-        to one of them.
+        If the stream fails, each submission without a result is graded by itself: its own error belongs to
+        it, and that of another one does not.
         """
-        begun: list[_Submission] = []
-        places: list[tuple[_Submission, int]] = []  # of each answer of the stream
+        if not self._submitted:  # the stream of an earlier call has graded them
+            return
+        places: list[tuple[_Submission, int]] = []  # of the answers in the stream
 
         def answers() -> Iterator[tuple[int, Problem, str | Extracted | None]]:
-            while self._submitted and len(places) < MOST_OF_STREAM:
+            while self._submitted and len(places) < MOST_SUBMITTED:
                 submission = self._submitted.popleft()
                 if submission.verdicts.set_running_or_notify_cancel():
-                    begun.append(submission)
-                    submission.take({})
-                    for place, answer in enumerate(submission.answers):
+                    submission.take()  # it may be empty
+                    for place in self.order(submission.answers):
                         places.append((submission, place))
-                        yield len(begun), *answer
+                        yield id(submission), *submission.answers[place]
+
+        def plan_newest() -> None:
+            newest, _ = places[-1]
+            self.plan([problem for problem, _ in newest.answers])
 
         try:
-            for index, verdict in self._stoppable(self._run(answers())):
+            for index, verdict in self._stoppable(self._run(answers(), plan=plan_newest)):
                 submission, place = places[index]
-                submission.take({place: verdict})
+                submission.take((place, verdict))
         except BaseException:
-            for submission in begun:
+            for submission in dict.fromkeys(submission for submission, _ in places):
                 if submission.verdicts.done():
                     continue
                 try:
                     verdicts = in_order(self._stoppable(self.grade_stream(submission.answers)))
                     submission.verdicts.set_result(verdicts)
-                except BaseException as error:
+                except BaseException as error:  # whatever it is, it reaches who waits for the verdicts
                     submission.verdicts.set_exception(error)
 
     def _stoppable(
@@ -374,14 +383,21 @@ class ExecutionJudge(Closeable):
                 raise
             raise CancelledError from None
 
-    def _run(self, answers: Iterable[tuple[int, Problem, str | Extracted | None]]) -> Iterator[Graded]:
-        """Verdicts on (round, problem, code); equal answers are run once in each round."""
+    def _run(
+        self,
+        answers: Iterable[tuple[int, Problem, str | Extracted | None]],
+        plan: Callable[[], None] | None = None,
+    ) -> Iterator[Graded]:
+        """Verdicts on (round, problem, code); equal answers are run once in each round.
+
+        `plan` plans the problem of the newest answer, and may plan others with it.
+        """
         return run_unique(
             self.executor,
             answers,
             key_of=lambda answer: (answer[0], id(answer[1]), answer[2]),
             prepare=lambda answer: self.job_set(answer[1], extracted_answer(answer[2])),
-            resolve=lambda answer: self.plan([answer[1]]),
+            resolve=lambda answer: plan() if plan is not None else self.plan([answer[1]]),
         )
 
 

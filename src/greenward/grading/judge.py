@@ -334,10 +334,13 @@ class Grader(ExecutionJudge):
             yield from super().grade_stream(answers)
             return
         self.plan([problem for problem, _ in answers])
-        # What takes long begins first, so that no worker is left with it when all else is done.
-        order = sorted(range(len(answers)), key=lambda index: -answers[index][0].cpu_seconds)
+        order = self.order(answers)
         for position, verdict in super().grade_stream([answers[index] for index in order]):
             yield order[position], verdict
+
+    def order(self, answers: Sequence[Answer]) -> Sequence[int]:
+        # What takes long begins first, so that no worker is left with it when all else is done.
+        return sorted(range(len(answers)), key=lambda index: -answers[index][0].cpu_seconds)
 
     def run_on_inputs(self, answers: Sequence[Answer]) -> list[RunResult | None]:
         """What each answer returns for the inputs of its problem's tests, unjudged; None without code."""
