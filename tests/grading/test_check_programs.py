@@ -60,7 +60,6 @@ RAISED = {
     "own KeyboardInterrupt": "raise type('StopIteration', (KeyboardInterrupt,), {})()",
     "own BaseException": "raise type('Exception', (BaseException,), {'args': property(lambda s: 1 / 0)})()",
     "object": "return object()",
-    "callable": "return lambda *a: True",
     "closed channel": "import os\n    os.close(4)",
     "garbled replies": "import os\n    while os.write(4, b'\\0\\0\\0\\2[]'): os.read(4, 1 << 16)",
     "forged StopIteration": "import os, struct\n    t = b'[\"raised\",\"StopIteration\",\"\",\"StopIteration\"]'\n"
@@ -240,7 +239,92 @@ def test_a_setup_that_calls_the_answer_fails_because_of_the_answer(grader):
 
 
 def test_a_test_that_hands_over_what_is_not_plain_data_cannot_pass_by_that(grader):
-    test = "try:\n    f(lambda: 1)\nexcept Exception:\n    pass\nelse:\n    assert False"
+    test = "try:\n    f(object())\nexcept Exception:\n    pass\nelse:\n    assert False"
     verdict = grade(grader, [test], "def f(x): raise ValueError")
     assert verdict.status is Status.ERROR
     assert "cannot hand this over" in verdict.error_message
+
+
+FUNCTIONS = {
+    "of tests": ("return [g(x) for x in (1, 4)]", ["f(lambda x: -x) == [-1, -4]", "f(float) == [1.0, 4.0]"]),
+    "of packages": ("return [g(x) for x in (1, 4)]", ["f(__import__('math').sqrt) == [1.0, 2.0]"]),
+    "in containers": ("return g['one'][0](2)", ["f({'one': [lambda x: x + 1]}) == 3"]),
+    "with arguments by name": ("return g(1, b=2)", ["f(lambda a, *, b: (a, b)) == (1, 2)"]),
+    "called in threads": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "    with ThreadPoolExecutor(4) as threads: return [*threads.map(g, range(40))]",
+        ["f(lambda x: x * x) == [x * x for x in range(40)]"],
+    ),
+    "of answers": (
+        "return lambda x: g + x",
+        ["f(1)(2) == 3", "[one(5) for one in map(f, (1, 2))] == [6, 7]"],
+    ),
+    "with a state": (
+        "seen = {}\n    def once(x): return seen[x] if x in seen else seen.setdefault(x, g(x))\n    return once",
+        ["[*map(f(calls.append), (1, 1, 2))] == [None] * 3 and calls == [1, 2]"],
+    ),
+    "handed back": ("return g", ["f(lambda: 5)() == 5", "f(f)(3) == 3"]),
+    "that call the answer": (
+        "return g() if callable(g) else g + 1",
+        ["f(lambda: f(1) * 2) == 4", "f(lambda: f(lambda: f(1))) == 2"],
+    ),
+    "iterators": (
+        "return sum(g)",
+        ["f(iter([1, 2])) == 3", "f(x for x in range(4)) == 6", "f(map(int, '12')) == 3"],
+    ),
+    "endless iterators": ("return next(g) + next(g)", ["f(__import__('itertools').count(3)) == 7"]),
+    "built-in classes": ("return isinstance(3, g)", ["f(int)", "f((str, int))", "f(str) is False"]),
+    "class of a result": ("return type(g)", ["f(3) is int", "f('') == str"]),
+}
+
+
+@pytest.mark.parametrize(("body", "expressions"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_iterators_and_built_in_classes_pass_between_program_and_answer(grader, body, expressions):
+    checks = [f"calls = []\nassert {one}" for one in expressions]
+    verdict = grade(grader, checks, f"def f(g):\n    {body}")
+    assert verdict.passed, verdict.first_failure
+    assert not any(grade(grader, checks, "def f(g): return None").tests_passed)
+
+
+def test_an_exception_of_a_function_of_the_program_reaches_the_answer(grader):
+    code = (
+        "def f(g):\n    try: return g()\n    except LookupError as error: return [type(error), *error.args]"
+    )
+    checks = [
+        "assert f(lambda: {}['k']) == [KeyError, 'k']",
+        "assert f(lambda: [][1]) == [IndexError, 'list index out of range']",
+        "try:\n    f(lambda: 1 / 0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    assert False",
+    ]
+    verdict = grade(grader, checks, code)
+    assert verdict.passed, verdict.first_failure
+
+
+FORGED = [
+    '["call",99,[],{}]',
+    '["call","x",[1],[2,3]]',
+    '["value",{"function":[[]]}]',
+    '["value",{"class":"exec"}]',
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return g(object())",
+        "return g(g(object()))",
+        "raise StopIteration(g(1))",
+        *(f"import os; t = b'{text}'; os.write(4, len(t).to_bytes(4, 'big') + t)" for text in FORGED),
+    ],
+)
+def test_no_answer_gains_by_what_it_does_with_a_function_of_the_program(grader, body):
+    checks = ["assert f(lambda x: x) == 1", "assert all(map(f, [lambda x: x] * 2))"]
+    verdict = grade(grader, checks, f"def f(g):\n    {body}")
+    assert verdict.tests_passed == (False, False)
+    assert grade(grader, checks, "def f(g): return g(1)").passed
+
+
+def test_a_returned_function_is_no_result(grader):
+    """It passes where each value passes that is true; it equals nothing."""
+    as_one, as_function = (grade(grader, CARELESS, f"def f(x): return {v}") for v in ("7", "lambda *a: True"))
+    for check, ok, function_ok in zip(CARELESS, as_one.tests_passed, as_function.tests_passed, strict=True):
+        assert ok or not function_ok, check

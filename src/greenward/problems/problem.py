@@ -118,6 +118,7 @@ class Check(_SourceTest):
 
     It runs in a process of its own, after `Problem.check_setup_code`, against a proxy of the entry point.
     Arguments and results cross as plain data; what an answer changes in its arguments does not come back.
+    Functions and iterators, of either side, are called where they are; built-in classes cross by their names.
     The program receives an exception of the answer as the nearest built-in class (`AnswerError` for one that
     derives from `Exception` alone).
     """

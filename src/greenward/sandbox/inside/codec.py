@@ -6,7 +6,8 @@ standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, ra
 as the plain values and nested lists that they hold. Methods of the base classes do all of this, and they are
 bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
 eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
-object with one key, its tag.
+object with one key, its tag. Between an answer and its test programs, functions, iterators and built-in
+classes pass, too (`exchange_functions`).
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
 and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
 alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
@@ -19,6 +20,7 @@ walked by recursion. Frames cut the three streams of the sandbox into messages:
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import os
@@ -145,6 +147,13 @@ def _to_json(value: Any, depth: int) -> Any:
         if kind is base or (type(base) is type and issubclass(kind, base)):
             parts = take_apart(value)
             return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
+    if _keep_function is not None:
+        if (name := _CLASS_NAMES.get(id(value))) is not None:
+            return {"class": name}
+        if hasattr(kind, "__next__"):
+            return {"iterator": [_keep_function(value.__next__)]}
+        if callable(value):
+            return {"function": [_keep_function(value)]}
     raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
 
 
@@ -196,6 +205,26 @@ def accept_numpy() -> None:
             (numpy.generic, numpy.generic.item),
         )
     )
+
+
+_CLASSES = {kind.__name__: kind for kind in vars(builtins).values() if isinstance(kind, type)}
+_CLASS_NAMES = {id(kind): name for name, kind in _CLASSES.items()}
+_keep_function: Callable[[Any], int] | None = None
+
+
+def exchange_functions(
+    keep: Callable[[Any], int], stand_in: Callable[[int], Any], iterator: Callable[[int], Any]
+) -> None:
+    """Has `encode` and `decode` take functions, iterators and built-in classes from now on, in this process.
+
+    A function, or what gives the next element of an iterator, is sent as the number under which `keep` has
+    kept it, and becomes what `stand_in` or `iterator` makes of the number.
+    """
+    global _keep_function
+    _keep_function = keep
+    _REBUILT["class"] = _CLASSES.__getitem__
+    _REBUILT["function"] = lambda parts: stand_in(*_ints(parts))
+    _REBUILT["iterator"] = lambda parts: iterator(*_ints(parts))
 
 
 def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:

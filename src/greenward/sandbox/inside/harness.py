@@ -5,11 +5,12 @@ what came back, never whether it was right. That every layer is on is reported i
 worker, which is unmapped before the answer's code is loaded.
 A problem's test programs run by the same harness, in a process that has never seen an answer, and call a
 proxy of the function; the answer's process serves those calls. Arguments and results cross as plain data,
-rebuilt from text: no object of the answer ever takes part in a test. An iterator stays with the answer, and
-the test program gets a generator that asks for its elements one by one. Changes that the answer makes to its
-arguments do not come back. A request is ["call", args, kwargs] or ["next", number of an iterator]; a reply
-is ["value", value], ["iterator", number], ["opaque", message] or ["raised", class, message, built-in base
-class]. For a view of a dict it is ["keys", elements], ["values", elements] or ["items", elements].
+rebuilt from text: no object of the answer ever takes part in a test. A function or an iterator stays in its
+process, be it of a test or of the answer, and the other side gets a stand-in whose calls, or elements, are
+asked for one by one. Changes that the answer makes to its arguments do not come back. A call is ["call",
+number of the function, args, kwargs], in either direction; it comes to ["value", value], ["opaque", message]
+or ["raised", class, message, built-in base class], or for a view of a dict to ["keys", elements], ["values",
+elements] or ["items", elements].
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import sys
 import time
 import types
+from _thread import RLock
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -393,6 +395,7 @@ def _traceback(error: BaseException) -> str:
 
 
 CALL_FD = 4
+ENTRY_POINT = 0  # its place among the functions of the answer's process
 _MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
@@ -409,6 +412,9 @@ class _Fault(BaseException):
 class RemoteFunction:
     """The answer's function as test programs see it: `proxy` has each call made by the answer's process.
 
+    Functions and iterators that tests hand over, or that the answer returns, stay in their process, too: the
+    other one has a stand-in for each, whose calls it makes.
+
     It raises an exception of the answer as the built-in exception of that name (or that it derives
     from), or as `AnswerError`. A test may expect such an exception. It may not expect what ends
     Python's loops or a program (StopIteration, StopAsyncIteration and all that is no `Exception`), a
@@ -419,12 +425,10 @@ class RemoteFunction:
     def __init__(self, name: str) -> None:
         self.was_called = False
         self._faults: list[Exception] = []
-
-        def proxy(*args: Any, **kwargs: Any) -> Any:
-            return self._ask(["call", args, kwargs])
-
-        proxy.__name__ = proxy.__qualname__ = name
-        self.proxy = proxy
+        self._handed_over = _Kept()
+        self.proxy = self._stand_in(ENTRY_POINT)
+        self.proxy.__name__ = self.proxy.__qualname__ = name
+        codec.exchange_functions(self._handed_over.keep, self._stand_in, self._iterator)
 
     def run(self, test: Callable[[], None]) -> None:
         """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
@@ -435,11 +439,45 @@ class RemoteFunction:
             if faults:
                 raise faults[0]
 
-    def _ask(self, request: list[Any], *, ends: bool = False) -> Any:
-        """The value of a request; with `ends`, the answer's StopIteration is raised as what it is."""
+    def _stand_in(self, number: int) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._call(number, args, kwargs)
+
+        return function
+
+    def _iterator(self, number: int) -> Iterator[Any]:
+        return _elements(partial(self._call, number, (), {}, ends=True))
+
+    def _call(self, number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
+        """What a function of the answer returns; with `ends`, its StopIteration is raised as what it is."""
         self.was_called = True
+        message: list[Any] = ["call", number, args, kwargs]
+        while True:
+            match self._exchange(message):
+                case ["call", number, args, kwargs]:
+                    message = self._called(number, args, kwargs)
+                case ["value", value]:
+                    return value
+                case ["keys" | "values" | "items" as view, list(elements)]:
+                    return _view(view, elements)
+                case ["opaque", reason]:
+                    raise self._fault(TypeError(str(reason)))
+                case ["raised", str(error_class), str(reason), str(base)]:
+                    raise self._raised(error_class, reason, base, ends)
+                case _:
+                    raise self._fault(AnswerError("the answer's process sent a reply that is not plain data"))
+
+    def _called(self, number: Any, args: Any, kwargs: Any) -> list[Any]:
+        """What a call of a function that a test has handed over comes to."""
         try:
-            write_frame(CALL_FD, codec.encode(request).encode("ascii"))
+            return ["value", self._handed_over[number](*args, **kwargs)]
+        except Exception as error:
+            return ["raised", *_describe(error), builtin_base(type(error))]
+
+    def _exchange(self, message: list[Any]) -> Any:
+        """What the answer's process sends after a message; None for what it cannot have sent by itself."""
+        try:
+            write_frame(CALL_FD, codec.encode(message).encode("ascii"))
             reply = read_frame(CALL_FD, _MAX_REPLY_BYTES)
         except codec.PlainDataError as error:
             raise self._fault(TypeError(f"a test cannot hand this over to the answer: {error}")) from None
@@ -447,48 +485,49 @@ class RemoteFunction:
             reply = None
         if reply is None:
             raise self._fault(AnswerError("the answer's process did not reply"))
-        try:
-            content = codec.decode(reply.decode("ascii"))
-        except Exception:  # text that only an answer in its own process can have written
-            content = None
-        match content:
-            case ["value", value]:
-                return value
-            case ["iterator", number]:
-                return self._elements(number)
-            case ["keys" | "values" | "items" as view, list(elements)]:
-                return _view(view, elements)
-            case ["opaque", message]:
-                raise self._fault(TypeError(str(message)))
-            case ["raised", str(error_class), str(message), str(base)]:
-                raise self._raised(error_class, message, getattr(builtins, base, None), ends)
-        raise self._fault(AnswerError("the answer's process sent a reply that is not plain data"))
+        with contextlib.suppress(Exception):
+            return codec.decode(reply.decode("ascii"))
+        return None
 
-    def _raised(self, error_class: str, message: str, known: Any, ends: bool) -> Exception:
-        """What a test gets for an exception that is the built-in one `known` or derives from it."""
+    def _raised(self, error_class: str, message: str, base: str, ends: bool) -> Exception:
+        """What a test gets for an exception that is the built-in one `base` or derives from it."""
+        known: Any = getattr(builtins, base, None)
         if ends and known is StopIteration:
             return StopIteration()
         may_be_expected = isinstance(known, type) and issubclass(known, Exception)
         if not may_be_expected or issubclass(known, _ENDS_LOOPS):
             raise self._fault(AnswerError(f"{error_class}: {message}"))
-        if known is not Exception or error_class == "Exception":
-            # A class may want more arguments (UnicodeDecodeError).
-            with contextlib.suppress(TypeError):
-                raised: Exception = known(_key_of(message) if issubclass(known, KeyError) else message)
-                return raised
-        return AnswerError(f"{error_class}: {message}")
-
-    def _elements(self, number: int) -> Iterator[Any]:
-        while True:
-            try:
-                element = self._ask(["next", number], ends=True)
-            except StopIteration:
-                return
-            yield element
+        is_known = known is not Exception or error_class == "Exception"
+        return (is_known and _exception(known, message)) or AnswerError(f"{error_class}: {message}")
 
     def _fault(self, error: Exception) -> _Fault:
         self._faults.append(error)
         return _Fault()
+
+
+class _Kept(list[Callable[..., Any]]):
+    """Functions of this process, which the other one calls by their places here."""
+
+    def keep(self, function: Callable[..., Any]) -> int:
+        self.append(function)
+        return len(self) - 1
+
+
+def _elements(next_element: Callable[[], Any]) -> Iterator[Any]:
+    while True:
+        try:
+            element = next_element()
+        except StopIteration:
+            return
+        yield element
+
+
+def _exception(kind: type[Exception], message: str) -> Exception | None:
+    """An exception of a built-in class, unless that wants more arguments (UnicodeDecodeError)."""
+    try:
+        return kind(_key_of(message) if issubclass(kind, KeyError) else message)
+    except TypeError:
+        return None
 
 
 def _key_of(message: str) -> Any:
@@ -508,26 +547,49 @@ def _view(kind: str, elements: list[Any]) -> Any:
     return dict(elements).items() if kind == "items" else dict.fromkeys(elements).keys()
 
 
-def serve_calls(function: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
-    """Serves requests until the other side closes; `answer_one` gives the text of a reply."""
-    iterators: list[Any] = []
-    while (request := read_frame(CALL_FD, _MAX_REPLY_BYTES)) is not None:
-        kind, *fields = codec.decode(request.decode("ascii"))
+def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
+    """Serves calls until the other side closes; `answer_one` gives the text of what one comes to."""
+    functions = _Kept([entry_point])
+    lock = RLock()  # an answer may call a test's function in several threads
+
+    def serve() -> list[Any]:
+        """Serves calls until what a test's function has come to arrives; nothing if the other side closes."""
+        while (message := read_frame(CALL_FD, _MAX_REPLY_BYTES)) is not None:
+            kind, *fields = codec.decode(message.decode("ascii"))
+            if kind != "call":
+                return [kind, *fields]
+            write_frame(CALL_FD, reply_to(*fields).encode("ascii"))
+        return []
+
+    def reply_to(number: int, args: Any, kwargs: Any) -> str:
         value: Any = None
 
-        def act(kind: str = kind, fields: list[Any] = fields) -> Any:
+        def act() -> Any:
             nonlocal value
-            value = next(iterators[fields[0]]) if kind == "next" else function(*fields[0], **fields[1])
+            value = functions[number](*args, **kwargs)
             return value
 
         reply = answer_one(act)
-        if reply.startswith('["opaque"'):
-            if hasattr(type(value), "__next__"):
-                reply = f'["iterator",{len(iterators)}]'
-                iterators.append(value)
-            elif type(value) in _VIEWS:
-                reply = answer_one(partial(list, value)).replace('["value"', f'["{_VIEWS[type(value)]}"', 1)
-        write_frame(CALL_FD, reply.encode("ascii"))
+        if reply.startswith('["opaque"') and (view := _VIEWS.get(type(value))):
+            reply = answer_one(partial(list, value)).replace('["value"', f'["{view}"', 1)
+        return reply
+
+    def stand_in(number: int) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            with lock:
+                write_frame(CALL_FD, codec.encode(["call", number, args, kwargs]).encode("ascii"))
+                match serve():
+                    case ["value", value]:
+                        return value
+                    case ["raised", error_class, message, base]:
+                        known = getattr(builtins, base)
+                        raise _exception(known, message) or RuntimeError(f"{error_class}: {message}")
+            raise EOFError("the tests have ended")
+
+        return function
+
+    codec.exchange_functions(functions.keep, stand_in, lambda number: _elements(stand_in(number)))
+    serve()
 
 
 def builtin_base(kind: type) -> str:
