@@ -10,7 +10,6 @@ import pytest
 
 from greenward.common import statistics
 from greenward.common.statistics import (
-    Z_POWER,
     detectable_mean_difference,
     detectable_rate_difference,
     mcnemar_exact,
@@ -19,7 +18,7 @@ from greenward.common.statistics import (
     sign_flip_p_value,
 )
 
-Z_95 = 1.959963984540054
+Z_95, Z_POWER = 1.959963984540054, 0.8416212335729143  # quantiles of the standard normal
 
 
 @pytest.mark.parametrize(
@@ -119,11 +118,19 @@ def test_five_problems_can_show_no_difference_and_six_only_a_huge_one():
     assert detectable_rate_difference(6, 0.5) == pytest.approx(0.8 ** (1 / 6), abs=1e-3)
 
 
-def test_the_detectable_mean_difference_is_found_by_a_normal_test_with_the_stated_power():
-    rng = np.random.default_rng(5)
-    spread = rng.normal(0, 0.3, size=200)
-    difference = detectable_mean_difference(spread)
-    standard_error = spread.std(ddof=1) / math.sqrt(200)
-    found = np.mean(rng.normal(difference, standard_error, size=40_000) > Z_95 * standard_error)
-    assert found == pytest.approx(0.8, abs=0.01)
+def test_the_detectable_mean_difference_nears_millers_formula_for_large_suites():
+    differences = np.random.default_rng(5).normal(0, 0.3, size=20_000)
+    millers = (Z_95 + Z_POWER) * differences.std(ddof=1) / math.sqrt(20_000)
+    assert detectable_mean_difference(differences) == pytest.approx(millers, rel=0.03)
+
+
+@pytest.mark.parametrize("few", [0, 1, 3])
+def test_the_detectable_mean_difference_of_few_differences_is_one_that_can_be_found(few):
+    """A sign-flip test needs six differences of one sign to reject."""
+    differences = np.zeros(30)
+    differences[:few] = 0.5
+    found = detectable_mean_difference(differences)
+    size = 0.5 if few else 1.0
+    assert found == pytest.approx(size * detectable_rate_difference(30, few / 30))
+    assert found >= size * 6 / 30
     assert detectable_mean_difference(np.zeros(5)) is None

@@ -175,7 +175,6 @@ def fit_recalibration(logits: Floats, outcomes: Floats, *, prior_weight: float =
 
 ALPHA = 0.05  # two-sided
 POWER = 0.8
-Z_POWER = 0.8416212335729143  # the standard normal's 0.80 quantile
 _ENUMERATED = 14  # up to so many non-zero differences, all 2^n signs are tried
 _SIGN_DRAWS = 20_000
 _SIGNS_AT_ONCE = 1 << 23  # as floats they take eight bytes each
@@ -282,14 +281,17 @@ def mcnemar_power(problems: int, discordant_rate: float, difference: float) -> f
 
 
 def detectable_mean_difference(differences_P: np.ndarray) -> float | None:
-    """The least true mean difference found with power 80 % at alpha 5 %, from the observed spread.
+    """The least true mean difference that the sign-flip test finds with power 80 % at alpha 5 %.
 
-    (z_0.975 + z_0.80) · s / sqrt(P) (Miller 2024, arXiv:2411.00640, section 5). None when the differences
-    show no spread.
+    That test is the exact McNemar test where all differences but zeros have one size: here the root mean
+    square of those observed, or 1 if there are none. For many differences, the result nears that of the
+    normal test, (z_0.975 + z_0.80) · s / sqrt(P) (Miller 2024, arXiv:2411.00640, section 5), which would
+    promise for few of them what no test can find. None when the problems are too few for any difference.
     """
-    if len(differences_P) < 2 or np.ptp(differences_P) == 0:
-        return None
-    return float((Z_95 + Z_POWER) * differences_P.std(ddof=1) / math.sqrt(len(differences_P)))
+    nonzero = differences_P[differences_P != 0]
+    size = math.sqrt(np.mean(nonzero**2)) if len(nonzero) else 1.0
+    found = detectable_rate_difference(len(differences_P), len(nonzero) / len(differences_P))
+    return None if found is None else size * found
 
 
 @cache

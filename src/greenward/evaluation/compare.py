@@ -64,8 +64,8 @@ class PairedComparison:
     `test` is exact McNemar (`mid_p` beside it) for one answer per problem on both sides, else a paired
     randomisation test; intervals are those of `intervals`. `won` are the problems that only B solved, `lost`
     those that only A solved; a problem is solved if any answer passes. `detectable` is the least true
-    difference that these problems show with power 80 % at alpha 5 %, None if there is none or nothing
-    to estimate it from. `unpaired_a` and `unpaired_b` were evaluated on one side only; `too_few` have
+    difference that these problems show with power 80 % at alpha 5 %, None if they are too few for any.
+    `unpaired_a` and `unpaired_b` were evaluated on one side only; `too_few` have
     fewer than k answers on a side. `infrastructure` answers were lost and count as not passed.
     """
 
