@@ -14,7 +14,8 @@ than the smallest. Where the largest takes less than a fifth more, or fewer than
 too little growth to fit.
 
 Exit code 1 where an exponent is above 1.1, its interval is above 1, and the subject names no law by which the
-work itself grows. Ray is left out: its workers on one machine are those of the local pool behind a server.
+work itself grows. Ray is measured where `make .venv-ray/.installed` has installed it; its costs are those of
+a cluster of its own, whose start is most of them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ MILLION = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 HUNDRED_THOUSAND = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 PR_SET_CHILD_SUBREAPER = 36  # of Linux: what loses its parent becomes a child of this process
 COSTS = "costs:"  # what a process prints of them, where they are not all of its own
+RAY_PYTHON = Path(__file__).resolve().parents[1] / ".venv-ray" / "bin" / "python"
 TEN_PROBLEMS = [f"add_{number}" for number in range(10)]
 FORMATS = {
     "JSON": "problems.json",
@@ -148,11 +150,11 @@ def arguments_with(text: str, places: dict[str, str]) -> str:
     return text
 
 
-def here(work: Callable[..., None], *arguments: str) -> Command:
+def here(work: Callable[..., None], *arguments: str, python: Path | str = sys.executable) -> Command:
     """A function of this module, in a process that runs it alone."""
 
     def command(folder: Path, out: Path, size: int) -> list[str]:
-        return [sys.executable, __file__, "--run", work.__name__, str(folder), str(size), *arguments]
+        return [str(python), __file__, "--run", work.__name__, str(folder), str(size), *arguments]
 
     return command
 
@@ -419,17 +421,33 @@ def estimate_pass_at_k(folder: Path, size: int) -> None:
 
 
 def grade_by_workers(folder: Path, size: int) -> None:
-    """Grade 2,000 answers in the local pool of so many workers, which are told their memory at the end."""
+    """Grade 2,000 answers in the local pool of so many workers."""
     from greenward.sandbox.pool import LocalExecutor
-    from greenward.sandbox.protocol import Call, Job
 
     with LocalExecutor(size) as executor:
-        jobs = (
-            Job(f"def add(a, b):\n    return a + b  # {number}", "add", (Call((1, 2)),))
-            for number in range(2000)
-        )
-        assert sum(1 for _ in executor.run(jobs)) == 2000
-        print(COSTS, json.dumps({"mb": sum(map(resident_mb, descendants(os.getpid())))}))
+        grade_2000(executor)
+
+
+def grade_by_ray(folder: Path, size: int) -> None:
+    """Grade 2,000 answers on a cluster of Ray that has so many CPUs, all on this machine."""
+    import ray
+
+    from greenward.sandbox.ray import RayExecutor
+
+    ray.init(num_cpus=size, include_dashboard=False, log_to_driver=False)
+    with RayExecutor(workers_per_node=size) as executor:
+        grade_2000(executor)
+
+
+def grade_2000(executor: Any) -> None:
+    """Grade answers that all differ, and tell the memory of all processes at the end."""
+    from greenward.sandbox.protocol import Call, Job
+
+    jobs = (
+        Job(f"def add(a, b):\n    return a + b  # {number}", "add", (Call((1, 2)),)) for number in range(2000)
+    )
+    assert sum(1 for _ in executor.run(jobs)) == 2000
+    print(COSTS, json.dumps({"mb": sum(map(resident_mb, descendants(os.getpid())))}))
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -558,6 +576,18 @@ SUBJECTS = (
         (1, 2, 3, 4, 6, 8),
         make_nothing,
         (Subject("2,000 answers", here(grade_by_workers)),),
+    ),
+    *(
+        [
+            Data(
+                "workers of a Ray cluster",
+                (1, 2, 3, 4, 6, 8),
+                make_nothing,
+                (Subject("2,000 answers by Ray", here(grade_by_ray, python=RAY_PYTHON)),),
+            )
+        ]
+        if RAY_PYTHON.exists()
+        else []
     ),
     Data(
         "tokens of a prompt",
