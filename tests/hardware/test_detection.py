@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from greenward.common.control_groups import cpu_limit, usable_cores
 from greenward.hardware import detection
-from greenward.hardware.detection import cpu_limit, detect, is_writable, reaches_hub, visible_gpus
+from greenward.hardware.detection import detect, is_writable, reaches_hub, visible_gpus
 from greenward.runs.machine import available_mb
 
 V100 = "Tesla V100-SXM2-32GB, 32768, 7.0\n"
@@ -82,7 +83,7 @@ def test_limits_of_control_groups_hold_up_to_the_root(tmp_path: Path) -> None:
         f"{JOB}/memory.current": f"{3 << 30}\n",
     }
     root = write(tmp_path, files)
-    assert cpu_limit(root) == 2.5
+    assert cpu_limit(root) == 2.5 and usable_cores(root) == min(2, usable_cores(tmp_path / "nothing"))
     assert available_mb(root) == 5 * 1024
 
 
@@ -95,7 +96,7 @@ def test_limits_of_version_1_and_none_at_all(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 << 30}\n",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{1 << 30}\n",
     })  # fmt: skip
-    assert cpu_limit(root) == 1.5
+    assert cpu_limit(root) == 1.5 and usable_cores(root) == 1
     assert available_mb(root) == 3 * 1024
     free = write(tmp_path / "free", MEMINFO)
     assert cpu_limit(free) is None and available_mb(free) == 32000

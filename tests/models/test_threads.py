@@ -52,6 +52,24 @@ def test_idle_cores_are_used_and_not_mentioned(speeds: Speeds, two: float) -> No
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize(
+    "set_threads", [lambda: settle_threads(None, None), lambda: use_free_cores(torch.device("cpu"))]
+)
+def test_a_container_gets_as_many_threads_as_its_quota(
+    speeds: Speeds, monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[], str | None]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 3)
+    torch.set_num_threads(8)
+    speeds({1: 10.0, 3: 25.0, 8: 20.0})
+    assert set_threads() is None
+    assert torch.get_num_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user's
+    torch.set_num_threads(8)
+    set_threads()
+    assert torch.get_num_threads() == 8
+
+
 def test_a_single_thread_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr(threads, "_products_per_second", lambda: pytest.fail("measured"))

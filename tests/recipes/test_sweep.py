@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import pytest
@@ -123,7 +122,7 @@ def test_a_sweep_of_a_pretrained_model_knows_the_preset_of_its_runs(tmp_path, mo
 def test_cores_and_devices_are_shared_out(tmp_path, monkeypatch):
     import torch
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(sweep, "usable_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     given = {}

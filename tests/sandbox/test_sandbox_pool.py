@@ -16,7 +16,7 @@ from greenward.common.errors import SandboxError
 from greenward.sandbox import workers
 from greenward.sandbox.inside.linux import children, descendants
 from greenward.sandbox.isolation import ALL_LAYERS, PORTABLE_LAYERS, Layer, Level
-from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.pool import LocalExecutor, usual_workers
 from greenward.sandbox.protocol import Call, Job, Limits, Outcome
 
 LIMITS = Limits(cpu_seconds=1.0, wall_seconds=1.0, memory_bytes=256 << 20)
@@ -33,6 +33,15 @@ def job(code: str, limits: Limits = LIMITS) -> Job:
 
 
 GOOD = job("def f(x): return x")
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 3), (7, 8), (64, 32)])
+def test_a_pool_has_one_worker_more_than_the_machine_has_cores(monkeypatch, cores, workers):
+    monkeypatch.setattr("greenward.sandbox.pool.usable_cores", lambda: cores)
+    assert usual_workers() == workers
+    if workers < 4:
+        with LocalExecutor(require=Level.D) as executor:
+            assert len(executor.worker_pids) == workers
 
 
 def our_folders() -> set[str]:
@@ -156,7 +165,7 @@ def test_nothing_outlives_a_parent_that_is_killed(own_temporary_folder, layers):
         """
         import sys, time
         from greenward.sandbox.isolation import *
-        from greenward.sandbox.pool import LocalExecutor
+        from greenward.sandbox.pool import LocalExecutor, usual_workers
         from greenward.sandbox.protocol import Job, Limits
         executor = LocalExecutor(3, require=Level.D, layers=globals()[sys.argv[1]])
         limits = Limits(cpu_seconds=60, wall_seconds=60)

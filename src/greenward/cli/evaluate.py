@@ -55,7 +55,7 @@ grading_options = with_options(
     click.option(
         "--k", callback=_numbers, help="pass@K for these K.  [default: of 1,5,10,100; 1 and N for N below 5]"
     ),
-    click.option("--workers", type=COUNT, default=2),
+    click.option("--workers", type=COUNT, help="Answers at a time.  [default: one more than the cores]"),
     click.option(
         "--timeout",
         type=POSITIVE,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from greenward.cli.options import json_option
+from greenward.common.control_groups import usable_cores
 from greenward.common.terminal import echo, echo_json
 
 _STEPS = 240  # of a simulated run
@@ -98,7 +99,7 @@ def diagnosis() -> Area:
     area = Area("diagnosis", "findings fire on a log of their own, and none on healthy logs")
     every = list(examples())
     played = [one for one in every if one.kind or one.finding is None]
-    workers = min(4, os.cpu_count() or 1)
+    workers = min(4, usable_cores())
     with ProcessPoolExecutor(workers, get_context("spawn"), _compute_alone) as pool:
         found = dict(zip(played, pool.map(findings_of, played), strict=True))
     for one in every:

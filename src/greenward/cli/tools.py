@@ -28,6 +28,7 @@ from greenward.cli.options import (
     recipe_argument,
     run_argument,
 )
+from greenward.common.control_groups import usable_cores
 from greenward.common.errors import ConfigError, RunError
 from greenward.common.terminal import echo, echo_json
 
@@ -421,7 +422,7 @@ def sandbox() -> None:
 @click.option(
     "--token-env", metavar="NAME", help="Environment variable with the token that clients must send."
 )
-@click.option("--workers", type=COUNT, help="Answers at a time.  [default: the CPUs]")
+@click.option("--workers", type=COUNT, help="Answers at a time.  [default: the cores]")
 @click.option("--require", type=LEVEL, default="B", help="Least isolation level.")
 @click.option("--package", "packages", multiple=True, help="What answers may import; may be repeated.")
 @click.option("--memory-mb", type=click.IntRange(64), default=1024, help="Of a /run_code program.")
@@ -443,7 +444,7 @@ def serve(
     token = os.environ.pop(token_env, "") if token_env else None
     if token == "":
         raise ConfigError(f"--token-env: the environment variable {token_env} is not set.")
-    with JobServer(workers or os.cpu_count() or 1, require=Level(require), packages=packages) as jobs:
+    with JobServer(workers or usable_cores(), require=Level(require), packages=packages) as jobs:
         limits = {"max_jobs": max_jobs, "max_body_bytes": max_body_mb << 20, "memory_bytes": memory_mb << 20}
         server = SandboxServer(jobs, host, port, token=token, **limits)
         level = jobs.isolation.level.value

@@ -51,7 +51,9 @@ class SandboxConfig(ConfigSection):
     ray: RaySandboxConfig = RaySandboxConfig()
     http: HttpSandboxConfig | None = None
     jobs_per_call: PositiveInt = Field(64, description="answers that a host gets at once (ray, http)")
-    workers: PositiveInt = Field(2, description="answers that run at a time (local)")
+    workers: PositiveInt | None = Field(
+        None, description="answers that run at a time (local); default: one more than the cores"
+    )
     cpu_seconds: PositiveFloat = 1.0
     suite_times: bool = Field(
         False, description="use the time limits of a public suite in place of cpu_seconds, where it has them"

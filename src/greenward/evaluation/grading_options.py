@@ -27,14 +27,14 @@ class GradingOptions:
     """How answers are judged, for which pass@k (none: the usual ones), and which files are written.
 
     An answer may take `timeout` CPU seconds, without which the suite's own times hold, and three times that
-    in wall time. `workers` answers run at a time, isolated at least at level `require`; they may import
-    `packages`. With `recheck`, every answer is judged so often again to find verdicts that vary. With
-    `overwrite`, an evaluation that is there is deleted. The first `show` answers are shown as soon as they
-    are judged. Raises `ConfigError` for an option of another kind.
+    in wall time. `workers` answers run at a time (usually one more than the cores), isolated at least at
+    level `require`; they may import `packages`. With `recheck`, every answer is judged so often again to find
+    verdicts that vary. With `overwrite`, an evaluation that is there is deleted. The first `show` answers are
+    shown as soon as they are judged. Raises `ConfigError` for an option of another kind.
     """
 
     timeout: float | None = None
-    workers: int = 2
+    workers: int | None = None
     require: str = "B"
     packages: Sequence[str] = ()
     k: Sequence[int] = ()
@@ -95,7 +95,7 @@ _EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         "seconds greater than 0, or none",
         lambda value: value is None or (isinstance(value, int | float) and value > 0 and isfinite(value)),
     ),
-    ("workers", _COUNT, lambda value: _is_whole(value, 1)),
+    ("workers", f"{_COUNT}, or none", lambda value: value is None or _is_whole(value, 1)),
     ("require", "A, B, C or D", lambda value: value in [level.value for level in Level]),
     ("packages", "a list of names", lambda value: _is_list(value, lambda one: isinstance(one, str))),
     ("k", f"a list, each {_COUNT}", lambda value: _is_list(value, lambda one: _is_whole(one, 1))),

@@ -61,7 +61,7 @@ from greenward.problems.problem import Case, Expected, Problem, ProblemSet, data
 from greenward.runs.files import write_atomically, writing
 from greenward.sandbox.inside import codec
 from greenward.sandbox.isolation import Level
-from greenward.sandbox.pool import LocalExecutor
+from greenward.sandbox.pool import LocalExecutor, usual_workers
 from greenward.sandbox.protocol import Call, Executor, Job, Limits, Outcome, RunResult
 
 if TYPE_CHECKING:
@@ -288,10 +288,11 @@ class Grader(ExecutionJudge):
     several threads.
 
     `executor` is where answers run, closed with the grader if `owns_executor`; without one, a pool of
-    `workers` processes that belongs to the grader, isolated at least at level `require`, whose answers may
-    import `packages`. `by_suite` says whether the times of a suite, where it has them, hold in place of the
-    CPU time of `limits` (`grading.judge`); without `limits` they do. `tests_by_mode` counts the tests
-    of the answers that were run, by how they were judged: an answer could forge a test of mode "in_process".
+    `workers` processes (one more than the cores) that belongs to the grader, isolated at least at level
+    `require`, whose answers may import `packages`. `by_suite` says whether the times of a suite, where it
+    has them, hold in place of the CPU time of `limits` (`grading.judge`); without `limits` they do.
+    `tests_by_mode` counts the tests of the answers that were run, by how they were judged: an answer could
+    forge a test of mode "in_process".
 
     Raises `ProblemError` for a problem that cannot be judged and `SandboxError` for a sandbox that cannot
     start.
@@ -300,7 +301,7 @@ class Grader(ExecutionJudge):
     def __init__(
         self,
         limits: Limits | None = None,
-        workers: int = 2,
+        workers: int | None = None,
         *,
         by_suite: bool | None = None,
         require: Level = Level.B,
@@ -456,7 +457,7 @@ def build_executor(sandbox: SandboxConfig) -> Executor:
         hosts = [HttpHost(url, token, sandbox.packages) for url in sandbox.http.urls]
         return RemoteExecutor(hosts, require=isolated["require"], jobs_per_call=sandbox.jobs_per_call)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # that train together on this machine
-    return LocalExecutor(-(-sandbox.workers // processes), **isolated)
+    return LocalExecutor(-(-(sandbox.workers or usual_workers()) // processes), **isolated)
 
 
 def read_token(servers: HttpSandboxConfig) -> str | None:

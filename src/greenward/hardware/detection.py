@@ -16,9 +16,10 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+from greenward.common.control_groups import allowed_cores, cpu_limit
 from greenward.common.text import load_keys
 from greenward.config.loading import Surroundings
-from greenward.runs.machine import available_mb, control_groups, http_status, version_of
+from greenward.runs.machine import available_mb, http_status, version_of
 from greenward.runs.trackers import has_wandb_key
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -144,7 +145,7 @@ def detect(
     return Machine(
         gpus=visible_gpus(nvidia_smi() if smi is None else smi, environ.get("CUDA_VISIBLE_DEVICES")),
         torch_cuda="+cpu" not in (version_of("torch") or "+cpu"),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=allowed_cores(),
         cpu_limit=cpu_limit(root),
         memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         available_mb=int(available_mb(root)),
@@ -224,22 +225,6 @@ def nvidia_smi() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def cpu_limit(root: Path = Path("/")) -> float | None:
-    """The cores that the control group's quota (v2, then v1) amounts to; None without one."""
-    limits = []
-    for folder in control_groups("cpu", root):
-        try:
-            if (folder / "cpu.max").is_file():
-                quota, period = (folder / "cpu.max").read_text().split()
-            else:
-                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-            if quota != "max" and int(quota) > 0:
-                limits.append(int(quota) / int(period))
-        except (OSError, ValueError):
-            continue
-    return min(limits, default=None)
 
 
 def is_writable(folder: Path) -> bool:

@@ -8,6 +8,8 @@ from statistics import median
 
 import torch
 
+from greenward.common.control_groups import usable_cores
+
 _MATRIX_SIZE = 256  # of the square matrices: an operation as small as those of a small model
 _MEASURED_SECONDS = 0.03  # with all threads and with one, in each round
 _ROUNDS = 3
@@ -24,7 +26,7 @@ def settle_threads(asked: int | None, before: object) -> str | None:
     threads round sums in the same order. Either is kept, `before` if this machine has as many. Without them,
     one thread computes where all together are measured to be slower.
     """
-    usual = torch.get_num_threads()
+    usual = _usual_threads()
     recorded = before if isinstance(before, int) and 0 < before <= usual else None
     threads = asked or recorded or usual
     torch.set_num_threads(threads)
@@ -47,13 +49,19 @@ def use_free_cores(device: torch.device) -> str | None:
 
     A number in OMP_NUM_THREADS is the user's, and on an accelerator the threads compute little.
     """
-    threads = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or device.type != "cpu":
         return None
+    torch.set_num_threads(threads := _usual_threads())
     if (speed := _relative_speed(threads)) >= _FAST_ENOUGH:
         return None
     torch.set_num_threads(1)
     return f"{_busy(threads, speed)} Using 1 thread; the variable OMP_NUM_THREADS={threads} overrides."
+
+
+def _usual_threads() -> int:
+    """As many as torch takes by itself, without those for which the quota of a container leaves no time."""
+    threads = torch.get_num_threads()
+    return threads if "OMP_NUM_THREADS" in os.environ else min(threads, usable_cores())
 
 
 def _busy(threads: int, speed: float) -> str:

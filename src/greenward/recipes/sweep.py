@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from greenward.common import interruption
+from greenward.common.control_groups import usable_cores
 from greenward.common.errors import ConfigError, RunError, SandboxError
 from greenward.common.interruption import POLL_SECONDS, Stopped
 from greenward.common.processes import python_module
@@ -285,8 +286,8 @@ def demo(
     of_a_model = isinstance(recipe, GRPORecipe) and recipe.warm_start is None and recipe.model.id is not None
     devices = _devices() if of_a_model else []
     parallel = max(1, min(2, len(devices))) if of_a_model else len(seeds)
-    share = max(1, (os.cpu_count() or 1) // parallel)
-    common = [*([f"training.threads={share}"] if parallel > 1 else []), f"sandbox.workers={share}"]
+    share = max(1, usable_cores() // parallel)
+    common = [f"training.threads={share}", f"sandbox.workers={share}"] if parallel > 1 else []
     common += [*(OF_A_MODEL if of_a_model else SHORTER), *overrides]
     runs_of = runs_with_model if of_a_model else runs_of_seed
     of_seeds = [runs_of(output / f"seed_{seed}", [f"seed={seed}", *common]) for seed in seeds]
@@ -378,7 +379,7 @@ def sweep(
     """
     refuse_both(resume=resume, overwrite=overwrite)
     check_folder(output, "runs")
-    cores = max(1, (os.cpu_count() or 1) // jobs)
+    cores = max(1, usable_cores() // jobs)
     given = {text.partition("=")[0].strip() for text in overrides}
     shared = [f"{key}={cores}" for key in ("training.threads", "sandbox.workers") if key not in given]
     grid = resolved_grid(recipe, [*(shared if jobs > 1 else ()), *overrides], machine=this_machine)

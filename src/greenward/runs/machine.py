@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from greenward.common.control_groups import control_groups
 from greenward.common.errors import RepositoryError
 from greenward.runs.repository import Repository
 
@@ -99,20 +100,6 @@ def available_mb(root: Path = Path("/")) -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _MB
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     return min(int(fields["MemAvailable"].split()[0]) / 1024, _left_in_control_groups_mb(root))
-
-
-def control_groups(controller: str, root: Path = Path("/")) -> list[Path]:
-    """The folders of this process's control groups, up to the root, whose limits all hold; v2, then v1."""
-    mount, relative = root / "sys/fs/cgroup", ""
-    if (mount / controller).is_dir():
-        mount /= controller
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or controller in controllers.split(","):
-                relative = path.strip("/")
-    folder = mount / relative
-    return [one for one in (folder, *folder.parents) if one == mount or mount in one.parents]
 
 
 def _left_in_control_groups_mb(root: Path) -> float:

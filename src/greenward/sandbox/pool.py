@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
+from greenward.common.control_groups import usable_cores
 from greenward.common.errors import Closeable, SandboxError
 from greenward.common.interruption import POLL_SECONDS, check
 from greenward.sandbox.inside.files import remove_folder
@@ -36,9 +37,16 @@ from greenward.sandbox.workers import (
 )
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
+_MOST_USUAL = 32  # a process that serves more of them is slower than they are
+
+
+def usual_workers() -> int:
+    """One more than the cores, so that none is idle while a worker waits for its next answer; at most 32."""
+    return min(usable_cores() + 1, _MOST_USUAL)
+
 
 class LocalExecutor(Closeable):
-    """Runs jobs in `workers` clean processes on this machine. A context manager.
+    """Runs jobs in `workers` clean processes on this machine (one more than its cores). A context manager.
 
     A job is taken from its iterable only when a worker is free. A worker that dies or falls silent
     is replaced and its job runs again; for a job that loses a second worker, a control (a harmless
@@ -57,13 +65,14 @@ class LocalExecutor(Closeable):
 
     def __init__(
         self,
-        workers: int = 2,
+        workers: int | None = None,
         *,
         require: Level = Level.B,
         layers: Collection[Layer] = ALL_LAYERS,
         packages: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        workers = usual_workers() if workers is None else workers
         if workers < 1:
             raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
         for name in packages:
@@ -282,7 +291,9 @@ StartingExecutor = Future[LocalExecutor]
 
 
 @contextlib.contextmanager
-def starting_executor(workers: int, *, require: Level, packages: Sequence[str]) -> Iterator[StartingExecutor]:
+def starting_executor(
+    workers: int | None, *, require: Level, packages: Sequence[str]
+) -> Iterator[StartingExecutor]:
     """A `LocalExecutor` that starts while the caller goes on, and is closed at the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="greenward-starting") as thread:
         starting = thread.submit(LocalExecutor, workers, require=require, packages=packages)

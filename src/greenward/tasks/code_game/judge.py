@@ -103,7 +103,7 @@ class ProgramJudge(Closeable):
     def __init__(
         self,
         limits: Limits,
-        workers: int = 1,
+        workers: int | None = 1,
         *,
         max_output_bytes: int = 32,
         max_operations: int = 10_000,

@@ -113,7 +113,7 @@ class FixOptions:
     form: AnswerForm | Literal["infill"] | None = None
     seed: int = 0
     timeout: float = 10.0
-    workers: int = 2
+    workers: int | None = None
     require: Level = Level.B
     packages: tuple[str, ...] = ()
     device: str = "auto"

@@ -18,7 +18,6 @@ function is left out if an answer could read a copy. No file has problems on bot
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from greenward.common.control_groups import usable_cores
 from greenward.common.errors import ProblemError
 from greenward.common.garbage import collection_paused
 from greenward.common.text import visible
@@ -355,7 +355,7 @@ def mine_problems(
         refuse_other_entries(folder, "problems")
     trees = [find_tree(source) for source in dict.fromkeys(sources)]
     packages = usual_packages() if options.packages is None else options.packages
-    count, level = options.workers or os.cpu_count() or 1, Level(options.require)
+    count, level = options.workers or usable_cores(), Level(options.require)
     with (
         LocalExecutor(count, packages=runners(packages), require=level) as executor,
         LocalExecutor(count, require=level) as bare,
