@@ -260,7 +260,7 @@ def test_what_is_not_of_the_kind_expected_is_named(arguments, message):
             r"part: expected train or held_out, found 'x'",
         ),
         (lambda: greenward.best_of_n(PROBLEMS[0], "def f(): pass", None), r"answers: expected a list"),
-        (lambda: evaluate("runs/none", workers=0), r"workers: .*greater than 0, found 0"),
+        (lambda: evaluate("runs/none", workers=0), r"workers: .*greater than 0, or none, found 0"),
         (lambda: greenward.grade("a.jsonl", "mbpp", recheckk=2), r"Did you mean recheck"),
         (lambda: greenward.grade("a.jsonl", "mbpp", timeout=float("nan")), r"timeout: .*found nan"),
         (

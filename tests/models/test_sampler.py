@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from itertools import chain, pairwise
 
 import numpy as np
@@ -99,6 +101,17 @@ def test_a_completion_does_not_depend_on_the_rest_of_the_batch(policy):
     shorter = policy.sample(PROMPTS, 6, SamplingParams(max_tokens=5), seed=5)
     for short, long in zip(chain(*shorter), chain(*together), strict=True):
         assert short.token_ids.tolist() == long.token_ids[:5].tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_a_copy_of_a_policy_that_has_sampled_draws_the_same_and_shares_nothing(policy, copied):
+    params = SamplingParams(max_tokens=20)
+    (expected,) = policy.sample(PROMPTS[:1], 4, params, seed=0)
+    twin = copied(policy)
+    assert_same(twin.sample(PROMPTS[:1], 4, params, seed=0)[0], expected)
+    with torch.no_grad():
+        twin.model.embedding.zero_()
+    assert_same(policy.sample(PROMPTS[:1], 4, params, seed=0)[0], expected)
 
 
 def test_what_prompts_begin_with_alike_is_computed_once(policy, monkeypatch):

@@ -47,6 +47,10 @@ class Policy(Sampler):
         self.dtype = dtype
         self.version = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the memory of sampling, which a copy makes anew."""
+        return {name: value for name, value in vars(self).items() if name != "_decoding"}
+
     @classmethod
     def random(
         cls,

@@ -50,7 +50,8 @@ class Reply:
 def source_files() -> dict[str, bytes]:
     """All of greenward that the sandbox imports, by path from the folder that holds the package."""
     package = Path(__file__).parent.parent
-    names = "__init__", "common/__init__", "common/errors", "common/interruption", "common/records"
+    used = "__init__", "control_groups", "errors", "interruption", "records"
+    names = "__init__", *(f"common/{name}" for name in used)
     files = [*(package / f"{name}.py" for name in names), *sorted(package.glob("sandbox/**/*.py"))]
     return {str(file.relative_to(package.parent)): file.read_bytes() for file in files}
 
