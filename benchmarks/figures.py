@@ -113,7 +113,8 @@ too few sizes take beyond the start. The law is that of the work itself.
 - `diagnose` reads at most 64 MiB of answers, spread evenly over the run.
 - `grade`: ten problems. 100 programs in turn are judged once each, so that reading and writing are left.
 - `2,000 answers` are judged by so many workers on one core, which can show their cost and no speed-up; the
-  memory is the sum over the workers, with the pages that they share in each. Ray is left out.
+  memory is the sum over the workers, with the pages that they share in each. Ray's is that of a cluster of
+  its own, which takes 0.66 GB before any worker.
 - A GRPO step samples answers and takes one pass forward and backward over them, without micro-batches, by a
   decoder of 4 layers of width 128. By prompt there are 4 prompts with 4 answers of 32 tokens, by group 16
   prompts of 64 tokens with answers of 64 tokens.
