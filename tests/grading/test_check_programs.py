@@ -294,6 +294,9 @@ def test_an_exception_of_a_function_of_the_program_reaches_the_answer(grader):
         "assert f(lambda: {}['k']) == [KeyError, 'k']",
         "assert f(lambda: [][1]) == [IndexError, 'list index out of range']",
         "try:\n    f(lambda: 1 / 0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    assert False",
+        "class Own(Exception): pass\ndef fail(): raise Own('x', 3)\n"
+        "try:\n    f(fail)\nexcept Own as error:\n    assert error.args == ('x', 3)\nelse:\n    assert False",
+        "class Lost(KeyError): pass\ndef fail(): raise Lost('k')\nassert f(fail)[1:] == ['k']",
     ]
     verdict = grade(grader, checks, code)
     assert verdict.passed, verdict.first_failure

@@ -416,16 +416,17 @@ class RemoteFunction:
     other one has a stand-in for each, whose calls it makes.
 
     It raises an exception of the answer as the built-in exception of that name (or that it derives
-    from), or as `AnswerError`. A test may expect such an exception. It may not expect what ends
-    Python's loops or a program (StopIteration, StopAsyncIteration and all that is no `Exception`), a
-    result that is not plain data, or no reply: such a fault is kept, and `run` raises it whatever
-    the test has made of it.
+    from), or as `AnswerError`; one that a function of the test has raised comes back as it was. A test
+    may expect such an exception. It may not expect what ends Python's loops or a program (StopIteration,
+    StopAsyncIteration and all that is no `Exception`), a result that is not plain data, or no reply: such
+    a fault is kept, and `run` raises it whatever the test has made of it.
     """
 
     def __init__(self, name: str) -> None:
         self.was_called = False
         self._faults: list[Exception] = []
         self._handed_over = _Kept()
+        self._raised_here: dict[tuple[str, str], Exception] = {}
         self.proxy = self._stand_in(ENTRY_POINT)
         self.proxy.__name__ = self.proxy.__qualname__ = name
         codec.exchange_functions(self._handed_over.keep, self._stand_in, self._iterator)
@@ -472,7 +473,9 @@ class RemoteFunction:
         try:
             return ["value", self._handed_over[number](*args, **kwargs)]
         except Exception as error:
-            return ["raised", *_describe(error), builtin_base(type(error))]
+            name, reason = _describe(error)
+            self._raised_here[name, reason] = error
+            return ["raised", name, reason, builtin_base(type(error))]
 
     def _exchange(self, message: list[Any]) -> Any:
         """What the answer's process sends after a message; None for what it cannot have sent by itself."""
@@ -497,6 +500,8 @@ class RemoteFunction:
         may_be_expected = isinstance(known, type) and issubclass(known, Exception)
         if not may_be_expected or issubclass(known, _ENDS_LOOPS):
             raise self._fault(AnswerError(f"{error_class}: {message}"))
+        if own := self._raised_here.get((error_class, message)):
+            return own
         is_known = known is not Exception or error_class == "Exception"
         return (is_known and _exception(known, message)) or AnswerError(f"{error_class}: {message}")
 
@@ -583,7 +588,8 @@ def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[
                         return value
                     case ["raised", error_class, message, base]:
                         known = getattr(builtins, base)
-                        raise _exception(known, message) or RuntimeError(f"{error_class}: {message}")
+                        kind = known if base == error_class else type(error_class, (known,), {})
+                        raise _exception(kind, message) or RuntimeError(f"{error_class}: {message}")
             raise EOFError("the tests have ended")
 
         return function
