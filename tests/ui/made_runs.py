@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,9 +164,24 @@ def request(
 
 
 def get(served, path: str) -> Any:
+    """The JSON of an address."""
     for _ in range(40):
         status, _, body = request(served, path)
         if status != 422 or b"are being read" not in body:
             break
     assert status == 200, (status, body[:300])
     return json.loads(body)
+
+
+def get_whole(served, path: str) -> dict[str, Any]:
+    """The same, asked for until all files have been read, as a page does."""
+    end = time.monotonic() + 120
+    while (found := get(served, path))["share"] < 1:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return found
+
+
+def answers_of(served, run: str, query: str = "count=512") -> dict[str, Any]:
+    """A list of answers."""
+    return get_whole(served, f"/api/v1/runs/{run}/rollouts?{query}")

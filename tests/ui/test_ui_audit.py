@@ -7,7 +7,7 @@ import os
 
 import pytest
 from browsing import Watched, flaws, in_each_view
-from made_runs import HOSTILE, Served, get, request, serving, write_run
+from made_runs import HOSTILE, Served, answers_of, get, request, serving, write_run
 
 from greenward.evaluation.audit_report import AuditReport, Pair, Trial, TrialOutcome
 
@@ -57,7 +57,9 @@ def audited(tmp_path_factory):
 
 def test_an_audit_says_what_the_report_says(audited):
     served, report = audited
+    answers_of(served, "run")
     found = get(served, "/api/v1/audits/audit.json?run=run")
+    assert found["share"] == 1.0
     assert found["sound"] is False and found["kinds"] == [one.kind.value for one in report.findings]
     assert found["counts"] == [len(report.accepted), 4, 2, 0, 1]
     families = {one["family"]: one for one in found["accepted"]["families"]}
@@ -69,7 +71,7 @@ def test_an_audit_says_what_the_report_says(audited):
     same = sum(row["answer"] == CHEAT for _, row in served.answers["run"])
     assert same and [(name, times) for name, _, times in found["in_run"]["same"]] == [("shotgun", same)]
     hash_ = found["in_run"]["same"][0][1]
-    assert get(served, f"/api/v1/runs/run/rollouts?same={hash_}&first=0&count=1")["matching"] == same
+    assert answers_of(served, "run", f"same={hash_}&first=0&count=1")["matching"] == same
 
 
 def test_files_that_are_no_audits_say_so_and_hide_nothing(audited):

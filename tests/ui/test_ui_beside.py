@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import Watched, flaws, in_each_view
-from made_runs import HOSTILE, Served, get, request, serving
+from made_runs import HOSTILE, Served, answers_of, get, request, serving
 
 from greenward.diagnostics.readers.answers import MAX_TEXT, kept_row
 from greenward.ui import conversion
@@ -93,15 +93,6 @@ def write_trl(folder: Path, steps: range = range(10, STEPS + 1, 10)) -> None:
         parquet.write_table(pyarrow.table(table), folder / "completions" / f"completions_{step:05d}.parquet")
 
 
-def whole(served: Served, run: str, query: str = "count=512") -> dict[str, Any]:
-    """A list of answers, once all of them are there."""
-    end = time.monotonic() + 120
-    while (found := get(served, f"/api/v1/runs/{run}/rollouts?{query}"))["share"] < 1:
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return found
-
-
 def diagnosed(served: Served, run: str) -> dict[str, Any]:
     end = time.monotonic() + 120
     while not (found := get(served, f"/api/v1/runs/{run}"))["verdict"] or not found["verdict"].get("read"):
@@ -124,7 +115,7 @@ RUN = "train.jsonl"
 
 
 def test_the_answers_of_verl_are_those_of_its_files(verl):
-    found = whole(verl, RUN)
+    found = answers_of(verl, RUN)
     assert found["total"] == 8 * STEPS and not found["unread"]
     rows = [row for step in range(1, STEPS + 1) for row in dumped(step)]
     shown = [get(verl, f"/api/v1/runs/{RUN}/rollouts?first={at}&count=1")["rows"][0] for at in (0, 9, 700)]
@@ -138,7 +129,7 @@ def test_the_answers_of_verl_are_those_of_its_files(verl):
     assert {term["name"]: term["value"] for term in one["terms"]} == {"acc": 1.0, "format": 0.5}
     assert dict(one["fields"]) == {"gts": row["gts"]} and one["source"] == "rollout_data/12.jsonl, row 6"
     number = sum("18" in row["output"] + row["input"] for row in rows)
-    assert whole(verl, RUN, "text=18&count=1")["matching"] == number
+    assert answers_of(verl, RUN, "text=18&count=1")["matching"] == number
     group = get(verl, f"/api/v1/runs/{RUN}/group?step=12&group={one['group']}")
     assert group["size"] == 4 and group["cards"][0]["reward"] == pytest.approx(0.3)
     history = get(
@@ -162,7 +153,7 @@ def test_answers_stand_beside_a_log_that_has_the_name_of_greenwards(tmp_path):
         served = Served(tmp_path, port, {})
         states = {run["id"]: run["state"] for run in get(served, "/api/v1/runs")["runs"]}
         assert states["with"] == "log" and states["without"] != "log"
-        assert whole(served, "with")["total"] == 24
+        assert answers_of(served, "with")["total"] == 24
         assert get(served, "/api/v1/runs/with/rollouts/2/3")["answer"] == dumped(2)[3]["output"]
 
 
@@ -171,13 +162,13 @@ def test_a_finding_in_a_log_leads_to_the_answers_beside_it(verl):
     assert found["has_answers"]
     finding = found["verdict"]["causes"][0]["finding"]
     assert abs(finding["onset"]["step"] - LATE) <= 5 and finding["selection"]
-    behind = whole(verl, RUN, f"{finding['selection']}&count=60")
+    behind = answers_of(verl, RUN, f"{finding['selection']}&count=60")
     assert behind["matching"] and all(row["preview"] == "Sorry." for row in behind["rows"])
 
 
 def test_the_pages_lead_from_the_curve_of_a_log_to_an_answer(verl, browser):
     diagnosed(verl, RUN)
-    whole(verl, RUN)
+    answers_of(verl, RUN)
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     watched = Watched(context.new_page(), verl.url)
     page = watched.open(f"/r/{RUN}", ".plot canvas")
@@ -198,7 +189,7 @@ def test_the_pages_lead_from_the_curve_of_a_log_to_an_answer(verl, browser):
 
 @in_each_view
 def test_the_pages_are_accessible_and_fit_a_phone(browser, verl, axe, views):
-    whole(verl, RUN)
+    answers_of(verl, RUN)
     pages = {f"/r/{RUN}/rollouts": "tr.row", f"/r/{RUN}/rollouts/12/5": ".lines li"}
     assert flaws(browser, verl.url, pages, axe, views) == []
 
@@ -223,21 +214,21 @@ def test_new_changed_and_deleted_files_are_followed(tmp_path, monkeypatch, cache
     write_verl(folder, range(1, 4))
     with serving([folder / "train.jsonl"], tmp_path / "cache" if cached else None) as port:
         served = Served(folder, port, {})
-        assert whole(served, RUN)["total"] == 24
+        assert answers_of(served, RUN)["total"] == 24
         cursor = get(served, f"/api/v1/changes?run={RUN}")["cursor"]
         write_verl(folder, range(4, 5))
         (folder / "rollout_data" / "2.jsonl").write_text(json.dumps({**dumped(2)[0], "output": "new"}) + "\n")
         (folder / "rollout_data" / "1.jsonl").unlink()
         time.sleep(0.3)
         assert get(served, f"/api/v1/changes?run={RUN}")["cursor"] != cursor
-        found = whole(served, RUN)
+        found = answers_of(served, RUN)
         assert found["total"] == 17 and found["rows"][0]["preview"] == "new"
         write_verl(folder, range(0))
     if cached:  # what was converted is not read anew
         kept = next((tmp_path / "cache").glob("*.answers")) / "rollouts" / "step_000003.jsonl"
         before = kept.stat().st_mtime_ns
         with serving([folder / "train.jsonl"], tmp_path / "cache") as port:
-            assert whole(Served(folder, port, {}), RUN)["total"] == 17
+            assert answers_of(Served(folder, port, {}), RUN)["total"] == 17
         assert kept.stat().st_mtime_ns == before
 
 
@@ -245,13 +236,13 @@ def test_the_answers_of_trl_are_those_of_its_tables(tmp_path):
     write_trl(tmp_path / "outputs" / "run")
     with serving([tmp_path / "outputs"], None) as port:
         served = Served(tmp_path / "outputs", port, {})
-        found = whole(served, "run")
+        found = answers_of(served, "run")
         assert found["total"] == 4 * STEPS // 10 and not found["unread"]
         assert [row["reward"] for row in found["rows"][:4]] == [1.25, 0.25, 0.25, 0.75]
         assert [row["advantage"] for row in found["rows"][:4]] == [1.0, -1.0, 0.0, 0.25]
         assert found["rows"][0]["task"].startswith("Sort 10 #") and found["rows"][0]["step"] == 10
         assert found["columns"]["terms"] == ["term.correctness", "term.format_reward"]
-        assert whole(served, "run", "term.correctness>=0.5&count=1")["matching"] == 2 * STEPS // 10
+        assert answers_of(served, "run", "term.correctness>=0.5&count=1")["matching"] == 2 * STEPS // 10
 
 
 def test_without_pyarrow_it_is_said_what_to_install(tmp_path, monkeypatch):
@@ -320,7 +311,7 @@ def test_hostile_files_are_text_bounded_and_hide_nothing(tmp_path, browser):
     (data / "999999999999999.jsonl").write_text(json.dumps(dumped(5)[0]) + "\n")
     with serving([folder / "train.jsonl"], tmp_path / "cache") as port:
         served = Served(folder, port, {})
-        found = whole(served, RUN)
+        found = answers_of(served, RUN)
         assert {row["step"] for row in found["rows"]} == {1, 2, 3} and len(found["unread"]) == 2
         assert get(served, f"/api/v1/runs/{RUN}/rollouts/3/0")["rest"] == MAX_TEXT - (64 << 10)
         context = browser.new_context()
@@ -344,12 +335,12 @@ def test_files_of_answers_are_no_logs_and_those_beside_several_logs_are_of_no_ce
         while get(served, "/api/v1/runs")["waiting"]:
             time.sleep(0.1)
         assert {run["name"] for run in get(served, "/api/v1/runs")["runs"]} == {"train.jsonl"}
-        found = whole(served, RUN)
+        found = answers_of(served, RUN)
         assert found["total"] == 80 and not found["unread"]
         printed = "".join(f"step {i}: reward={i / 50:.3f} loss={1 / i:.4f}\n" for i in range(1, 60))
         (folder / "second.log").write_text(printed)
         end = time.monotonic() + 60
-        while not (found := whole(served, RUN))["unread"] and time.monotonic() < end:
+        while not (found := answers_of(served, RUN))["unread"] and time.monotonic() < end:
             get(served, "/api/v1/runs")
             time.sleep(0.3)
         assert "(second.log)" in found["unread"][0]

@@ -24,6 +24,12 @@ from greenward.ui.process import WorkerProcess
 from greenward.ui.verdicts import Verdicts
 
 
+@pytest.fixture(autouse=True)
+def _read_at_once(monkeypatch):
+    """What a look reads does not depend on how busy the machine is."""
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 60.0)
+
+
 @pytest.fixture
 def run(tmp_path):
     write_run(tmp_path / "runs" / "one", 40, seed=0)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from made_runs import get, request
+from made_runs import get, get_whole, request
 
 from greenward.diagnostics.diagnose import diagnose_run
 from greenward.diagnostics.findings import FINDINGS, answers_behind
@@ -70,7 +70,7 @@ def test_changes_of_lines_make_one_text_of_the_other():
 def test_a_problem_is_shown_over_the_run_with_its_different_answers(served):
     task = "families/task_3"
     rows = [(step, row) for step, row in served.answers["good"] if row["problem"] == task]
-    found = get(served, f"/api/v1/runs/good/problem?task={quote(task, safe='')}")
+    found = get_whole(served, f"/api/v1/runs/good/problem?task={quote(task, safe='')}")
     texts = [row["answer"] for _, row in rows]
     assert found["count"] == len(rows) and found["different"] == len(set(texts))
     assert [one["times"] for one in found["clusters"]] == sorted(

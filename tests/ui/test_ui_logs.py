@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import Watched, flaws, in_each_view
-from made_runs import HOSTILE, Served, get, request, serving, write_run
+from made_runs import HOSTILE, Served, answers_of, get, request, serving, write_run
 
 from greenward.common.text import visible
 from greenward.integrations import Recorder
@@ -308,7 +308,7 @@ def test_a_recorded_training_has_greenwards_names_and_leads_from_a_finding_to_it
     finding = found["verdict"]["causes"][0]["finding"]
     keys = {key for section in found["keys"] for key in section["keys"]}
     assert finding["signals"][0] in keys and abs(finding["onset"]["step"] - 80) <= 5
-    behind = get(recorded, f"/api/v1/runs/mine/rollouts?{finding['selection']}&count=60")
+    behind = answers_of(recorded, "mine", f"{finding['selection']}&count=60")
     assert behind["matching"] and all(row["preview"].startswith("late") for row in behind["rows"])
     assert all(row["step"] >= 75 for row in behind["rows"])
 

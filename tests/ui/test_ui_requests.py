@@ -16,11 +16,12 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from made_runs import HOSTILE, Served, get, make_app, request, serving, write_run
+from made_runs import HOSTILE, Served, answers_of, get, get_whole, make_app, request, serving, write_run
 
 from greenward.runs.directory import RunDirectory
 from greenward.runs.reading import read_metrics
 from greenward.runs.selection import parse_query
+from greenward.ui import columns, data
 from greenward.ui.catalog import Catalog
 from greenward.ui.security import COOKIE, Guard, host_name
 
@@ -211,7 +212,7 @@ def test_curves_as_files_are_the_data(served):
 )
 def test_answers_are_those_that_the_query_means(served, query):
     kept = served.answers["good"]
-    found = get(served, f"/api/v1/runs/good/rollouts?{query}&count=512")
+    found = answers_of(served, "good", f"{query}&count=512")
     expected = [
         (step, row)
         for step, row in kept
@@ -259,9 +260,40 @@ def test_answers_as_files_are_the_rows_of_the_selection(served):
     )
 
 
+def test_files_of_a_run_that_is_being_read_are_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)  # each look reads one file of answers, or 4,000 rows
+    kept = write_run(tmp_path / "runs" / "one", 60, seed=0)
+    metrics = tmp_path / "runs" / "one" / "metrics.jsonl"
+    rows = [{"step": step, "reward/mean": step / 9000} for step in range(9000)]
+    metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"step": 9000, "rew')
+    with serving([tmp_path / "runs"], None) as port:
+        served = Served(tmp_path / "runs", port, {})
+        assert get(served, "/api/v1/runs/one/rollouts")["share"] < 1
+        assert get(served, "/api/v1/compare?runs=one")["share"] < 1
+        assert get(served, "/api/v1/runs/one/rollouts/20/0")["share"] < 1
+        lines = request(served, "/api/v1/runs/one/rollouts.jsonl")[2].decode().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [step for step, _ in kept]
+    with serving([tmp_path / "runs"], None) as port:
+        served = Served(tmp_path / "runs", port, {})
+        table = request(served, "/api/v1/runs/one/series.csv?key=reward/mean")[2].decode().splitlines()
+        assert len(table) == 9001 and table[-1].startswith("8999,")
+        assert get(served, "/api/v1/runs/one")["share"] == 1.0  # though its last line was cut
+
+
+def test_files_of_a_run_that_cannot_be_read_in_time_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 0.0)
+    monkeypatch.setattr(data, "SECONDS_OF_DOWNLOAD", 0.0)
+    write_run(tmp_path / "runs" / "one", 60, seed=0)
+    with serving([tmp_path / "runs"], None) as port:
+        status, _, body = request(
+            Served(tmp_path / "runs", port, {}), "/api/v1/runs/one/rollouts.csv?status=passed"
+        )
+        assert status == 422 and b"The answers of this run are being read: 17% so far. Ask again." in body
+
+
 def test_identical_answers_are_folded(served):
     kept = served.answers["good"]
-    found = get(served, "/api/v1/runs/good/rollouts?fold=1&count=512")
+    found = answers_of(served, "good", "fold=1&count=512")
     different = {(row["answer"], row["problem"]) for _, row in kept}
     assert found["rows_in_all"] == len(different) and sum(row["times"] for row in found["rows"]) == len(kept)
 
@@ -269,7 +301,7 @@ def test_identical_answers_are_folded(served):
 def test_an_answer_is_shown_with_its_group_failure_and_history(served):
     kept = [(step, row) for step, row in served.answers["good"] if step == 60]
     place = next(i for i, (_, row) in enumerate(kept) if row["status"] != "passed")
-    found = get(served, f"/api/v1/runs/good/rollouts/60/{place}")
+    found = get_whole(served, f"/api/v1/runs/good/rollouts/60/{place}")
     row = kept[place][1]
     assert "\n".join("".join(text for _, text in line) for line in found["code"]) == row["answer"]
     assert found["difference"]["call"] == f"solve({place})"
@@ -291,7 +323,7 @@ def test_hostile_and_broken_files_are_named_and_shown_as_far_as_they_go(served):
     odd = next(run["id"] for run in runs if run["name"] == "hostile & <odd>")
     run = get(served, f"/api/v1/runs/{odd}")
     assert run["rows"] == 3 and any("NaN" in note for note in run["notes"])
-    found = get(served, f"/api/v1/runs/{odd}/rollouts?")
+    found = answers_of(served, odd, "")
     assert found["total"] == 2 and found["broken"] == 1
     one = get(served, f"/api/v1/runs/{odd}/rollouts/1/0")
     assert one["rest"] > 100_000 and len(one["answer"]) <= 65_536
@@ -475,6 +507,7 @@ def test_a_file_that_is_deleted_while_it_is_read_takes_its_own_answers_only(tmp_
     kept = write_run(tmp_path / "runs" / "one", 20, seed=0)
     file = tmp_path / "runs" / "one" / "rollouts" / "step_000010.jsonl"
     content, rows = file.read_bytes(), [row for step, row in kept if step == 10]
+    monkeypatch.setattr(columns, "SECONDS_AT_ONCE", 60.0)
     testclient = pytest.importorskip("starlette.testclient")
     app, pages = make_app([tmp_path / "runs"], cache=None)
     client = testclient.TestClient(app, base_url="http://127.0.0.1")

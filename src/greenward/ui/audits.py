@@ -10,7 +10,7 @@ import numpy as np
 
 from greenward.common.errors import RunError
 from greenward.common.text import visible
-from greenward.runs.answers import is_number, text_hash
+from greenward.runs.answers import AnswerColumns, is_number, text_hash
 from greenward.runs.files import from_json_number, read_json
 from greenward.ui.catalog import Place, Stamp, stamp
 from greenward.ui.columns import Store
@@ -73,7 +73,8 @@ def audit(place: Place) -> dict[str, Any]:
 
 def audit_in(store: Store, run: Place, place: Place) -> dict[str, Any]:
     """The same, and which answers of a run are found cheating or such a cheat."""
-    return {**audit(place), "in_run": cheats_in(store, run, place)}
+    found = store.answers(run)
+    return {**audit(place), "in_run": _cheats_in(found.columns, place), "share": found.share}
 
 
 def brief(place: Place) -> dict[str, Any]:
@@ -90,9 +91,8 @@ def _brief(place: Place, _: Stamp) -> dict[str, Any]:
     return {key: found[key] for key in ("id", "name", "sound", "says_nothing", "kinds", "counts", "function")}
 
 
-def cheats_in(store: Store, run: Place, place: Place) -> dict[str, Any]:
+def _cheats_in(columns: AnswerColumns, place: Place) -> dict[str, Any]:
     """How many answers of a run were found cheating, and which have the very text of an accepted cheat."""
-    columns = store.answers(run).columns
     record = _record(place)
     texts = {
         text_hash(one["text"]): _text(one, "answer", 200)

@@ -115,6 +115,7 @@ class Metrics:
             if not line.endswith(b"\n"):  # torn, or longer than any line that is read
                 opened.seek(-1, os.SEEK_CUR)
                 if opened.read(1) != b"\n":
+                    self.size = self.offset  # the last line, which is being written or was cut
                     break
             self.offset = opened.tell()
             row = parsed_row(line)

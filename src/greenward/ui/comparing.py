@@ -48,12 +48,14 @@ def compared(pages: Pages, places: Sequence[Place], missing: Sequence[str] = ())
     configs = [dict(flattened(pages.catalog.config(one))) for one in places]
     sessions = [_session(one) for one in places]
     first, *others = places
+    keys, share = _common_keys(pages, places)
     return {
         "runs": [pages.catalog.card(one) for one in places],
         "settings": [row for row in _differing(configs) if row[0] not in WITHOUT_EFFECT],
         "surroundings": _differing(sessions),
         "pairs": [_pair(first, one) for one in others],
-        "keys": _common_keys(pages, places),
+        "keys": keys,
+        "share": share,
         "missing": list(missing),
     }
 
@@ -104,16 +106,18 @@ def _pair(a: Place, b: Place) -> dict[str, Any]:
     }
 
 
-def _common_keys(pages: Pages, places: Sequence[Place]) -> list[str]:
-    """The keys of the curves that all runs have."""
+def _common_keys(pages: Pages, places: Sequence[Place]) -> tuple[list[str], float]:
+    """The keys of the curves that all runs have; the least share of the curves of one that was read."""
     found: set[str] | None = None
+    share = 1.0
     for place in places:
         try:
-            keys = set(pages.store.metrics(place).values)
+            metrics = pages.store.metrics(place)
         except (GreenwardError, OSError):
             continue
-        found = keys if found is None else found & keys
-    return sorted(found or ())
+        found = set(metrics.values) if found is None else found & set(metrics.values)
+        share = min(share, metrics.share)
+    return sorted(found or ()), share
 
 
 def evaluated(place: Place, step: int | None, suite: str | None) -> dict[str, Any]:
@@ -176,7 +180,7 @@ def _evaluated(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def group(pages: Pages, place: Place, step: int, name: str) -> dict[str, Any]:
     """The answers that were compared with each other at a step, the best first, with what differs from it."""
-    found = pages.store.answers(place)
+    found = pages.answers_with(place, step)
     columns = found.columns
     number = columns.codes["group"].get(name)
     places = np.flatnonzero((columns.steps == step) & (columns.names["group"] == number))

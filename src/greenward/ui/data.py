@@ -8,12 +8,12 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ CHART_SIZE = 640, 360  # of a file
 HISTOGRAMS = ("reward", "advantage", "tokens")
 BINS, STEP_BINS = 28, 80
 SECONDS_OF_SEARCH = 1.5
+SECONDS_OF_DOWNLOAD = 60.0  # until all of a file must have been read
 SECONDS_OF_CONFIGS = 0.4  # for those that are not at hand, when the list is asked for
 _SEARCHED_AT_ONCE = 5000
 SECTIONS = (
@@ -64,6 +65,7 @@ CURATED = (
     "reward/mean", "pass_rate", "completion/mean_length", "entropy", "approx_kl", "grad_norm",
     "groups/with_signal", "completion/truncated", "loss",
 )  # fmt: skip
+_Read = TypeVar("_Read", Metrics, Answers)
 ROLES: tuple[Role, ...] = ("main", "second", "control", "third", "fourth", "fifth")
 
 
@@ -278,7 +280,7 @@ class Pages:
 
     def chart(self, place: Place, keys: Sequence[str], *, low: float, high: float, log: bool) -> Chart:
         """The same curves as a chart of the reports, for a file."""
-        metrics = self.store.metrics(place)
+        metrics = _whole(lambda: self.store.metrics(place), "curves")
         chosen = (metrics.steps >= low) & (metrics.steps <= high)
         lines = []
         for key, role in zip(keys, ROLES, strict=False):
@@ -303,8 +305,8 @@ class Pages:
         return [{**one["onset"], **one} for one in found if one["onset"]]
 
     def series_rows(self, place: Place, keys: Sequence[str], low: float, high: float) -> Iterator[str]:
-        """All points of some keys between two steps, as CSV."""
-        metrics = self.store.metrics(place)
+        """All points of some keys between two steps, as CSV. Raises `RunError` while they are being read."""
+        metrics = _whole(lambda: self.store.metrics(place), "curves")
         yield _csv_line(["step", *keys])
         columns = [metrics.values.get(key) for key in keys]
         for row in np.flatnonzero((metrics.steps >= low) & (metrics.steps <= high)):
@@ -382,8 +384,11 @@ class Pages:
         )
 
     def answer_rows(self, place: Place, selection: Selection, form: str) -> Iterator[str]:
-        """All answers that a selection holds, in its order: JSON Lines as they were written, or CSV."""
-        found = self.store.answers(place)
+        """All answers that a selection holds, in its order: JSON Lines as they were written, or CSV.
+
+        Raises `RunError` while they are being read.
+        """
+        found = _whole(lambda: self.store.answers(place), "answers")
         columns = found.columns
         matching = np.flatnonzero(selection.mask(columns))
         if selection.text:
@@ -455,12 +460,17 @@ class Pages:
             if time.monotonic() > until:
                 return "", f"The prompts of this run are being read: {prompts.share:.0%} so far."
 
-    def answer(self, place: Place, step: int, row: int) -> dict[str, Any] | None:
-        """One answer with all that is known of it, None where there is none."""
+    def answers_with(self, place: Place, step: int) -> Answers:
+        """The answers of a run, those of `step` among them if they can be read in a short time."""
         until = time.monotonic() + SECONDS_OF_SEARCH
         found = self.store.answers(place)
         while found.share < 1 and step not in found.files and time.monotonic() < until:
             found = self.store.answers(place)
+        return found
+
+    def answer(self, place: Place, step: int, row: int) -> dict[str, Any] | None:
+        """One answer with all that is known of it, None where there is none."""
+        found = self.answers_with(place, step)
         columns = found.columns
         places = np.flatnonzero((columns.steps == step) & (columns.rows == row))
         if not len(places):
@@ -515,6 +525,7 @@ class Pages:
             "fields": _fields(content),
             "previous": _neighbour(columns, at - 1),
             "next": _neighbour(columns, at + 1),
+            "share": found.share,
         }
 
     def _weighed(self, place: Place, terms: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -528,6 +539,16 @@ class Pages:
             {"name": _text(name, 200), "value": shown_number(value), "weight": weights.get(name)}
             for name, value in terms.items()
         ]
+
+
+def _whole(read: Callable[[], _Read], what: str) -> _Read:
+    """What `read` returns once all of it has been read: a part of a file would be taken for the whole."""
+    until = time.monotonic() + SECONDS_OF_DOWNLOAD
+    while (found := read()).share < 1:
+        if time.monotonic() > until:
+            raise RunError(f"The {what} of this run are being read: {found.share:.0%} so far. Ask again.")
+        time.sleep(0.01)  # a worker may be converting them
+    return found
 
 
 def keys_by_section(keys: Sequence[str]) -> list[dict[str, Any]]:

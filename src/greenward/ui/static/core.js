@@ -162,6 +162,7 @@ export class Page {
     Object.assign(this, { params, query, update });
   }
   same = (params) => params.id === this.params.id;
+  unfinished = () => this.data?.share < 1;
   where = (query) => link(runLink(this.params.id, "rollouts"), query);
 }
 

@@ -43,7 +43,6 @@ export class ProblemPage extends Detail {
     return this.params.task;
   }
   crumbs = () => this.trail("Problem");
-  unfinished = () => this.data?.share < 1;
   async load(signal) {
     this.data = await getJson(`${api("runs", this.params.id, "problem")}?task=${encodeURIComponent(this.params.task)}`, signal);
     this.loaded = true;

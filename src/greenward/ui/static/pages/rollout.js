@@ -15,9 +15,9 @@ export class RolloutPage extends Page {
   at = ([step, row]) => link(runLink(this.params.id, "rollouts", step, row), this.query);
 
   async load(signal) {
-    this.answer = await getJson(api("runs", this.params.id, "rollouts", this.params.step, this.params.row), signal);
+    this.data = await getJson(api("runs", this.params.id, "rollouts", this.params.step, this.params.row), signal);
     this.loaded = true;
-    if (!this.answer.has_tokens) return;
+    if (!this.data.has_tokens) return;
     this.tokens ??= new (await import("/static/tokens.js")).Tokens(this.update);
     this.update();
     await this.tokens.load(this.params.id, this.params.step, this.params.row, signal);
@@ -25,7 +25,7 @@ export class RolloutPage extends Page {
   colour = (name) => go(link(here().path, this.query.with("colour", name)), { replace: true });
 
   view() {
-    const one = this.answer;
+    const one = this.data;
     return html`
       <div class="stack"><div class="headline"><h1>${one.task || "Answer"}</h1>${one.judged ? statusBadge(one.status) : nothing}</div>
         <dl class="facts">${fact("reward", number(one.reward, 4))}${fact("advantage", one.advantage && number(one.advantage, 4))}${fact("step", count(one.step))}${fact("tokens", one.tokens && number(one.tokens, 6))}${fact("ended by", one.stop)}${fact("not trained on", one.masked.replaceAll("_", " "))}</dl>
@@ -86,7 +86,7 @@ export class RolloutPage extends Page {
   }
 
   key(event) {
-    const next = { J: this.answer?.next, K: this.answer?.previous }[event.key];
+    const next = { J: this.data?.next, K: this.data?.previous }[event.key];
     if (next) return go(this.at(next)), true;
     if (event.key === "t" && this.tokens?.known().length) return this.colour(this.tokens.next(this.query.get("colour"))), true;
     return false;

@@ -15,7 +15,6 @@ export class RolloutsPage extends Page {
   title = "Rollouts";
   crumbs = () => html`<i>/</i><a href=${runLink(this.params.id)}>${this.run?.name ?? this.params.id}</a><i>/</i><span>Rollouts</span>`;
   up = () => runLink(this.params.id);
-  unfinished = () => this.loaded && this.data.share < 1;
   show = (query, replace = false) => go(this.where(query), { replace });
 
   async load(signal) {

@@ -57,7 +57,7 @@ export class RunPage extends Page {
   }
   crumbs = () => html`<i>/</i><span>${this.run?.name ?? this.params.id}</span>`;
   up = () => (this.tab ? runLink(this.params.id) : "/");
-  unfinished = () => this.loaded && (this.run.share < 1 || !this.run.verdict || this.run.verdict.outdated);
+  unfinished = () => this.loaded && (this.run.share < 1 || !this.run.verdict || this.run.verdict.outdated || this.counted === "");
   get base() {
     return here().path;
   }
@@ -142,7 +142,7 @@ export class RunPage extends Page {
       ${isCause && one.actions.length ? html`<div><h3>What to do</h3><ol>${one.actions.map((text) => html`<li>${text}</li>`)}</ol><p class="soft small">What would confirm it: ${one.confirm}</p></div>` : nothing}</article>`;
   }
 
-  // How many kept answers each selection holds, asked once for each verdict.
+  // How many answers each selection holds, asked once for each verdict.
   async countAnswers() {
     if (this.counted === this.run.verdict.headline) return;
     this.counted = this.run.verdict.headline;
@@ -150,7 +150,8 @@ export class RunPage extends Page {
     for (const selection of selections) {
       try {
         const found = await getJson(`${api("runs", this.params.id, "rollouts")}?${selection}&count=1`, this.signal);
-        if (found.share === 1) this.counts.set(selection, found.matching);
+        if (found.share < 1) return void (this.counted = "");
+        this.counts.set(selection, found.matching);
       } catch {
         return void (this.counted = "");
       }
