@@ -195,6 +195,32 @@ def f(p): return p() if callable(p) else p.x + p.y
     assert verdict.passed, verdict.first_failure
 
 
+def test_arguments_of_subclasses_keep_what_these_have(grader):
+    setup = """
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+import enum
+P = namedtuple("P", "x y")
+class Colour(enum.IntEnum):
+    RED = 1
+class Shouted(str):
+    def shout(self):
+        return self.upper()
+"""
+    cases = {
+        "p[0].x + p[0].y": ("[P(1, 2)]", "3"),
+        "p.most_common(1)": ("Counter('aab')", "[('a', 2)]"),
+        "p['z']": ("defaultdict(int, a=1)", "0"),
+        "p.popitem(last=False)": ("OrderedDict(a=1, b=2)", "('a', 1)"),
+        "p.name": ("Colour.RED", "'RED'"),
+        "[one.shout() for one in p]": ("{Shouted('a'): 1}", "['A']"),
+    }
+    for body, (argument, expected) in cases.items():
+        tests = [f"assert f({argument}) == {expected}", f"assert f(p={argument}) == {expected}"]
+        verdict = grade(grader, tests, f"def f(p): return {body}", setup_code=setup)
+        assert verdict.passed, verdict.first_failure
+        assert not any(grade(grader, tests, "def f(p): return p", setup_code=setup).tests_passed)
+
+
 def test_an_object_that_is_not_plain_data_is_true_as_a_match_object_is(grader):
     tests = ["assert f('ab')", "assert not f('xy')"]
     assert grade(grader, tests, "import re\ndef f(x): return re.match('a', x)").passed

@@ -274,6 +274,34 @@ FUNCTIONS = {
     ),
     "endless iterators": ("return next(g) + next(g)", ["f(__import__('itertools').count(3)) == 7"]),
     "built-in classes": ("return isinstance(3, g)", ["f(int)", "f((str, int))", "f(str) is False"]),
+    "names and parameters": (
+        "import functools, inspect\n"
+        "    @functools.wraps(g)\n    def h(*args): return [*inspect.signature(g).parameters, g(*args)]\n"
+        "    return h",
+        [
+            "[f(lambda x, y=2: x)(1), f(lambda x, y=2: x).__name__] == [['x', 'y', 1], '<lambda>']",
+            "f(len).__doc__ == len.__doc__",
+        ],
+    ),
+    "counters and dicts": (
+        "g.update(b=2)\n    return g, g['none']",
+        [
+            "f(__import__('collections').Counter('aa')) == ({'a': 2, 'b': 2}, 0)",
+            "f(__import__('collections').defaultdict(lambda: 7, a=2)) == ({'a': 2, 'b': 2, 'none': 7}, 7)",
+        ],
+    ),
+    "results with defaults": (
+        "from collections import Counter, OrderedDict\n    return Counter(g), OrderedDict.fromkeys(g)",
+        [
+            "f('aab')[0]['z'] == 0",
+            "f('aab')[0].most_common(1) == [('a', 2)]",
+            "f('ba')[1].popitem(last=False) == ('b', None)",
+        ],
+    ),
+    "named tuples": (
+        "return g._replace(x=g.y), g.x",
+        ["f(__import__('collections').namedtuple('P', 'x y')(1, 2)) == ((2, 2), 1)"],
+    ),
     "class of a result": ("return type(g)", ["f(3) is int", "f('') == str"]),
 }
 
@@ -297,9 +325,45 @@ def test_an_exception_of_a_function_of_the_program_reaches_the_answer(grader):
         "class Own(Exception): pass\ndef fail(): raise Own('x', 3)\n"
         "try:\n    f(fail)\nexcept Own as error:\n    assert error.args == ('x', 3)\nelse:\n    assert False",
         "class Lost(KeyError): pass\ndef fail(): raise Lost('k')\nassert f(fail)[1:] == ['k']",
+        "def fail(): raise FileNotFoundError('x')\n"
+        "try:\n    f(fail)\nexcept FileNotFoundError:\n    pass\nelse:\n    assert False",
     ]
     verdict = grade(grader, checks, code)
     assert verdict.passed, verdict.first_failure
+
+
+def test_exception_classes_of_the_program_are_caught_and_raised_by_the_answer(grader):
+    code = (
+        "def f(g, *kinds):\n"
+        "    try: return g()\n"
+        "    except kinds as error: return kinds.index(type(error))\n"
+        "    except ValueError as error: raise kinds[0]('again') from error"
+    )
+    own = (
+        "import json\nclass Own(Exception): pass\nclass Inner(Own): pass\nclass Other(Own): pass\n"
+        "class Plain: pass\nclass Mixed(Plain, LookupError): pass\ndef fail(kind):\n    def g(): raise kind('x')\n    return g\n"
+    )
+    checks = [
+        "assert f(fail(Inner), Own, Inner) == 1 and f(fail(Own), Inner, Own) == 1",
+        "try:\n    f(fail(Inner), Other)\nexcept Own as error:\n    assert type(error) is Inner\nelse:\n    assert 0",
+        "try:\n    f(fail(ValueError), Inner)\nexcept Own as error:\n    assert repr(error) == \"Inner('again')\"",
+        "assert f(fail(Mixed), Own, Mixed) == 1 and f(fail(KeyError), Own, KeyError) == 1",
+        "assert f(lambda: json.loads('{'), json.JSONDecodeError) == 0",
+        "try:\n    f(fail(Own), json.JSONDecodeError)\nexcept Own:\n    pass\nelse:\n    assert 0",
+        "try:\n    f(fail(KeyError), Own)\nexcept KeyError as error:\n    assert error.args == ('x',)",
+    ]
+    verdict = grade(grader, [own + check for check in checks], code)
+    assert verdict.passed, verdict.first_failure
+    assert not any(grade(grader, [own + checks[0]], "def f(*a): return None").tests_passed)
+
+
+def test_what_is_more_than_an_iterator_is_not_handed_over(grader):
+    verdict = grade(grader, ["import io\nassert f(io.StringIO('ab')) == 'ab'"], "def f(g): return g.read()")
+    assert verdict.status is Status.ERROR
+    assert (
+        "cannot hand this over to the answer: <class '_io.StringIO'> is no mere iterator"
+        in verdict.error_message
+    )
 
 
 FORGED = [
@@ -307,6 +371,12 @@ FORGED = [
     '["call","x",[1],[2,3]]',
     '["value",{"function":[[]]}]',
     '["value",{"class":"exec"}]',
+    '["value",{"exception":["Popen","subprocess",{"class":"object"}]}]',
+    '["value",{"exception":["system","os",{"class":"Exception"}]}]',
+    '["value",{"namedtuple":["T",["count"],[1]]}]',
+    '["value",{"namedtuple":["T(object): pass\\nclass U",["a"],[1]]}]',
+    '["value",{"numpy":["|O",[1],{"bytes":"0000000000000000"}]}]',
+    '["value",{"function":[0,1,2,[["x",9]]]}]',
 ]
 
 

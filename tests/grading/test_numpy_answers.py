@@ -67,6 +67,36 @@ def test_arguments_and_expected_values_may_be_of_numpy(grader):
         assert verdict.passed, verdict
 
 
+@pytest.mark.parametrize("kind", [Assertion, Check])
+def test_arguments_that_tests_make_stay_arrays_and_numbers_of_numpy(grader, kind):
+    code = "import numpy as np\ndef f(x): return type(x).__name__, x.dtype.name, x.shape, x.sum()"
+    tests = [
+        "assert f(np.array([[1, 2]], dtype=np.int8)) == ('ndarray', 'int8', (1, 2), 3)",
+        "assert f(np.zeros((0, 2))) == ('ndarray', 'float64', (0, 2), 0)",
+        "assert f(np.float32(0.5)) == ('float32', 'float32', (), 0.5)",
+    ]
+    problem = Problem(
+        "p",
+        "",
+        "f",
+        tests=tuple(map(kind, tests)),
+        setup_code="import numpy as np",
+        check_setup_code="import numpy as np",
+    )
+    (right, wrong) = grader.grade([(problem, code), (problem, code.replace("x.sum()", "x.sum() + 1"))])
+    assert right.passed, right
+    assert not any(wrong.tests_passed)
+
+
+def test_arrays_that_an_answer_returns_are_arrays_in_a_test_program(grader):
+    check = "import numpy as np\nx = f([1, 2])\nassert x.shape == (2,) and (x == np.array([2, 4])).all()"
+    problem = Problem("p", "", "f", tests=(Check(check),))
+    code = "import numpy as np\ndef f(x): return 2 * np.array(x)"
+    (right, wrong) = grader.grade([(problem, code), (problem, code.replace("2", "3"))])
+    assert right.passed, right
+    assert wrong.status is Status.FAILED
+
+
 @pytest.mark.parametrize("kind", ["cases", "tests", "checks"])
 @pytest.mark.parametrize(
     "value", ["np.int64(4)", "np.float32(4)", "np.array(4)", "Decimal(4)", "Decimal('4.0')", "Fraction(4)"]

@@ -6,8 +6,8 @@ standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, ra
 as the plain values and nested lists that they hold. Methods of the base classes do all of this, and they are
 bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
 eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
-object with one key, its tag. Between an answer and its test programs, functions, iterators and built-in
-classes pass, too (`exchange_functions`).
+object with one key, its tag. Between an answer and its test programs pass, too, functions, iterators, classes
+that are built in or exceptions, and the usual subclasses as what they are (`exchange`).
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
 and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
 alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
@@ -28,12 +28,14 @@ import re
 import socket
 import struct
 import sys
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
 
 MAX_DEPTH = 100
 MAX_CHARS = 4 << 20
@@ -129,6 +131,8 @@ def _to_json(value: Any, depth: int) -> Any:
     depth -= 1
     if kind is list:
         return _all_to_json(value, depth)
+    if _exchange is not None and (parts := _parts_of_subclass(value, kind)):
+        return {parts[0]: _all_to_json(parts[1:], depth)}
     if issubclass(kind, dict):
         return {"dict": [_all_to_json(entry, depth) for entry in _items(value)]}
     if kind is tuple or kind is set or kind is frozenset:
@@ -147,13 +151,16 @@ def _to_json(value: Any, depth: int) -> Any:
         if kind is base or (type(base) is type and issubclass(kind, base)):
             parts = take_apart(value)
             return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
-    if _keep_function is not None:
+    if _exchange is not None:
         if (name := _CLASS_NAMES.get(id(value))) is not None:
             return {"class": name}
+        if isinstance(value, type) and issubclass(value, Exception):
+            base = next(one for one in value.__bases__ if issubclass(one, Exception))
+            return {"exception": [_exchange.keep_class(value), value.__module__, _to_json(base, depth)]}
         if hasattr(kind, "__next__"):
-            return {"iterator": [_keep_function(value.__next__)]}
+            return {"iterator": [_exchange.keep_iterator(value)]}
         if callable(value):
-            return {"function": [_keep_function(value)]}
+            return {"function": [_exchange.keep(value), *_all_to_json(_described(value), depth)]}
     raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
 
 
@@ -184,6 +191,16 @@ _REDUCTIONS: list[tuple[type, Callable[[Any], Any]]] = [
 _BUILT_IN = len(_REDUCTIONS)
 
 
+def has_exact_types(value: Any) -> bool:
+    """Whether `encode` keeps a value as it is: that of a subclass, or of numpy, becomes its base."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(has_exact_types, (*value.keys(), *value.values())))
+    if kind in (list, tuple, set, frozenset, deque):
+        return all(map(has_exact_types, value))
+    return kind in _SINGLE_TYPES
+
+
 def accept_numpy() -> None:
     """Has numpy's scalars and arrays accepted from now on, if this process has loaded numpy."""
     numpy: Any = sys.modules.get("numpy")
@@ -209,22 +226,119 @@ def accept_numpy() -> None:
 
 _CLASSES = {kind.__name__: kind for kind in vars(builtins).values() if isinstance(kind, type)}
 _CLASS_NAMES = {id(kind): name for name, kind in _CLASSES.items()}
-_keep_function: Callable[[Any], int] | None = None
 
 
-def exchange_functions(
-    keep: Callable[[Any], int], stand_in: Callable[[int], Any], iterator: Callable[[int], Any]
-) -> None:
-    """Has `encode` and `decode` take functions, iterators and built-in classes from now on, in this process.
+class Exchange(Protocol):
+    """What a process keeps of the functions and iterators that it sends, and makes of those that it gets.
 
-    A function, or what gives the next element of an iterator, is sent as the number under which `keep` has
-    kept it, and becomes what `stand_in` or `iterator` makes of the number.
+    A function, or what gives the next element of an iterator, is sent as the number under which it is kept.
+    An exception class is sent as its name, that of its module, and its base.
     """
-    global _keep_function
-    _keep_function = keep
+
+    def keep(self, function: Callable[..., Any]) -> int: ...
+    def keep_iterator(self, iterator: Any) -> int: ...
+    def keep_class(self, kind: type[Exception]) -> str: ...
+    def stand_in(self, number: int) -> Callable[..., Any]: ...
+    def iterator(self, number: int) -> Any: ...
+    def exception_class(self, name: str, module: str, base: Any) -> type[Exception]: ...
+
+
+_exchange: Exchange | None = None
+
+
+def exchange(between: Exchange) -> None:
+    """Has `encode` and `decode` take more than plain data from now on, in this process.
+
+    These are functions with their names, texts and parameters, iterators, classes that are built in or
+    exceptions, and, of the subclasses, Counter, OrderedDict, defaultdict, named tuples and what numpy has.
+    """
+    global _exchange
+    _exchange = between
     _REBUILT["class"] = _CLASSES.__getitem__
-    _REBUILT["function"] = lambda parts: stand_in(*_ints(parts))
-    _REBUILT["iterator"] = lambda parts: iterator(*_ints(parts))
+    _REBUILT["exception"] = lambda parts: between.exception_class(*parts)
+    _REBUILT["function"] = lambda parts: _with_description(between.stand_in(parts[0]), *parts[1:])
+    _REBUILT["iterator"] = lambda parts: between.iterator(*_ints(parts))
+    _REBUILT["Counter"] = lambda parts: Counter(*parts)
+    _REBUILT["OrderedDict"] = lambda parts: OrderedDict(*parts)
+    _REBUILT["defaultdict"] = lambda parts: defaultdict(*parts)
+    _REBUILT["namedtuple"] = lambda parts: _named_tuple(parts[0], tuple(parts[1]))(*parts[2])
+    _REBUILT["numpy"] = lambda parts: _array(*parts)
+
+
+def _parts_of_subclass(value: Any, kind: type) -> list[Any]:
+    """The tag and the parts of what an exchange takes as it is; nothing for others."""
+    if kind is Counter or kind is OrderedDict:
+        return [kind.__name__, dict(value)]
+    if kind is defaultdict:
+        return ["defaultdict", value.default_factory, dict(value)]
+    fields = getattr(kind, "_fields", None)
+    if issubclass(kind, tuple) and type(fields) is tuple and not _hides_methods(fields):
+        return ["namedtuple", kind.__name__, list(fields), list(value)]
+    numpy: Any = sys.modules.get("numpy")
+    if hasattr(numpy, "ndarray") and isinstance(value, (numpy.ndarray, numpy.generic)):
+        array = numpy.asarray(value)
+        if array.dtype.kind in _NUMBERS_OF_NUMPY and array.nbytes <= MAX_CHARS // 2:
+            return ["numpy", array.dtype.str, list(array.shape), array.tobytes()]
+    return []
+
+
+_NUMBERS_OF_NUMPY = "biufcmMSU"  # and dates and texts: no objects
+
+
+def _hides_methods(fields: tuple[str, ...]) -> bool:
+    """Whether a field has the name of a method of tuples: what a test calls is no answer's."""
+    return any(hasattr(tuple, name) for name in fields)
+
+
+@lru_cache(256)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    if _hides_methods(fields):
+        raise ValueError(name)
+    return namedtuple(name, fields)
+
+
+def _array(number_type: str, shape: list[int], content: bytes) -> Any:
+    numpy: Any = import_module("numpy")  # which this process may not have needed yet
+    kind = numpy.dtype(number_type)
+    if kind.kind not in _NUMBERS_OF_NUMPY:
+        raise ValueError(number_type)
+    found = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(0, kind)
+    return found.reshape(shape)[()]  # of no dimension, the number
+
+
+def _described(function: Any) -> list[Any]:
+    """The name, the text and the parameters of a function: name, kind and default, if it has one."""
+    import inspect
+
+    texts = [
+        text if type(text := getattr(function, name, None)) is str else "" for name in ("__name__", "__doc__")
+    ]
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # some that are built in do not tell
+        return [*texts, None]
+    parameters: list[list[Any]] = []
+    for one in found:
+        default = one.default if has_exact_types(one.default) else None
+        parameters.append([one.name, int(one.kind), *([] if one.default is one.empty else [default])])
+    return [*texts, parameters]
+
+
+def _with_description(function: Any, name: str, text: str, parameters: list[Any] | None) -> Any:
+    import inspect
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text or None
+    if parameters is not None:
+        function.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(one, inspect._ParameterKind(kind), default=default[0])
+                if default
+                else inspect.Parameter(one, inspect._ParameterKind(kind))
+                for one, kind, *default in parameters
+            ]
+        )
+    return function
 
 
 def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:
@@ -300,6 +414,10 @@ _STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "range": (range, _getters(range, "start", "stop", "step")),
     "bytearray": (bytearray, lambda value: bytes(_slice_bytearray(value, slice(None))).hex()),
 }
+
+_SINGLE_TYPES = {
+    type(None), bool, int, float, complex, str, bytes, *(kind for kind, _ in _STANDARD_TYPES.values())
+}  # fmt: skip
 
 # From text to values. Payloads may be hostile: they raise what `decode_untrusted` catches.
 

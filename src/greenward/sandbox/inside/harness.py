@@ -8,9 +8,10 @@ proxy of the function; the answer's process serves those calls. Arguments and re
 rebuilt from text: no object of the answer ever takes part in a test. A function or an iterator stays in its
 process, be it of a test or of the answer, and the other side gets a stand-in whose calls, or elements, are
 asked for one by one. Changes that the answer makes to its arguments do not come back. A call is ["call",
-number of the function, args, kwargs], in either direction; it comes to ["value", value], ["opaque", message]
-or ["raised", class, message, built-in base class], or for a view of a dict to ["keys", elements], ["values",
-elements] or ["items", elements].
+number of the function, args, kwargs], in either direction. One of the answer comes to ["value", value],
+["opaque", message] or ["raised", class, message, built-in base class], or for a view of a dict to ["keys",
+elements], ["values", elements] or ["items", elements]; one of the tests to ["value", value] or ["raised",
+class, message], whose class is an object.
 """
 
 from __future__ import annotations
@@ -330,9 +331,10 @@ def _plain_inputs(
 ) -> dict[str, str]:
     """The arguments, as text, of calls that use further names; no answer has changed yet what these mean.
 
-    Left out are arguments that need the answer or are not plain data: such a call is evaluated beside
-    the answer, which can change its own inputs then, but not what is expected of its result. The problem's
-    files may import the module at `path`, which is not there yet.
+    Left out are arguments that need the answer or are not plain data, nor are instances of subclasses of it
+    (a Counter, a namedtuple): such a call is evaluated beside the answer, which can change its own inputs
+    then, but not what is expected of its result. The problem's files may import the module at `path`, which
+    is not there yet.
     """
     found: dict[str, str] = {}
     namespace: dict[str, Any] = {"__name__": "answer"}
@@ -347,7 +349,8 @@ def _plain_inputs(
     namespace[entry_point] = lambda *args, **kwargs: [args, kwargs]
     for expression, code in named.items():
         with contextlib.suppress(BaseException):
-            found[expression] = _encode(_eval(code, namespace))
+            if codec.has_exact_types(arguments := _eval(code, namespace)):
+                found[expression] = _encode(arguments)
     return found
 
 
@@ -398,6 +401,7 @@ CALL_FD = 4
 ENTRY_POINT = 0  # its place among the functions of the answer's process
 _MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_OF_GENERATORS = dir(types.GeneratorType)
 _VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
@@ -425,11 +429,11 @@ class RemoteFunction:
     def __init__(self, name: str) -> None:
         self.was_called = False
         self._faults: list[Exception] = []
-        self._handed_over = _Kept()
+        self._handed_over = _HandedOver(self._call)
         self._raised_here: dict[tuple[str, str], Exception] = {}
-        self.proxy = self._stand_in(ENTRY_POINT)
+        self.proxy = self._handed_over.stand_in(ENTRY_POINT)
         self.proxy.__name__ = self.proxy.__qualname__ = name
-        codec.exchange_functions(self._handed_over.keep, self._stand_in, self._iterator)
+        codec.exchange(self._handed_over)
 
     def run(self, test: Callable[[], None]) -> None:
         """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
@@ -439,15 +443,6 @@ class RemoteFunction:
             faults, self._faults = self._faults, []
             if faults:
                 raise faults[0]
-
-    def _stand_in(self, number: int) -> Callable[..., Any]:
-        def function(*args: Any, **kwargs: Any) -> Any:
-            return self._call(number, args, kwargs)
-
-        return function
-
-    def _iterator(self, number: int) -> Iterator[Any]:
-        return _elements(partial(self._call, number, (), {}, ends=True))
 
     def _call(self, number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
         """What a function of the answer returns; with `ends`, its StopIteration is raised as what it is."""
@@ -471,11 +466,11 @@ class RemoteFunction:
     def _called(self, number: Any, args: Any, kwargs: Any) -> list[Any]:
         """What a call of a function that a test has handed over comes to."""
         try:
-            return ["value", self._handed_over[number](*args, **kwargs)]
+            return ["value", self._handed_over.functions[number](*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
             self._raised_here[name, reason] = error
-            return ["raised", name, reason, builtin_base(type(error))]
+            return ["raised", type(error), reason]
 
     def _exchange(self, message: list[Any]) -> Any:
         """What the answer's process sends after a message; None for what it cannot have sent by itself."""
@@ -502,6 +497,9 @@ class RemoteFunction:
             raise self._fault(AnswerError(f"{error_class}: {message}"))
         if own := self._raised_here.get((error_class, message)):
             return own
+        own_class = self._handed_over.classes.get(error_class)
+        if own_class is not None and issubclass(own_class, known):
+            known = own_class
         is_known = known is not Exception or error_class == "Exception"
         return (is_known and _exception(known, message)) or AnswerError(f"{error_class}: {message}")
 
@@ -510,12 +508,65 @@ class RemoteFunction:
         return _Fault()
 
 
-class _Kept(list[Callable[..., Any]]):
-    """Functions of this process, which the other one calls by their places here."""
+class _Exchange:
+    """The functions of this process, which the other one calls by their places, and the stand-ins of its own.
+
+    `call` makes a call of the other process: its arguments are a number, those of the function, and whether
+    StopIteration ends it.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.functions: list[Callable[..., Any]] = []
+        self.classes: dict[str, type[Exception]] = {}
+        self._call = call
 
     def keep(self, function: Callable[..., Any]) -> int:
-        self.append(function)
-        return len(self) - 1
+        self.functions.append(function)
+        return len(self.functions) - 1
+
+    def keep_iterator(self, iterator: Any) -> int:
+        return self.keep(iterator.__next__)
+
+    def keep_class(self, kind: type[Exception]) -> str:
+        return _class_name(kind)
+
+    def stand_in(self, number: int) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._call(number, args, kwargs)
+
+        return function
+
+    def iterator(self, number: int) -> Iterator[Any]:
+        return _elements(partial(self._call, number, (), {}, ends=True))
+
+    def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
+        """The class of this process that stands for one of the other: always the same one."""
+        if not issubclass(base, Exception):
+            raise TypeError(name)
+        standard = module.partition(".")[0] in sys.stdlib_module_names and sys.modules.get(module)
+        found = getattr(standard or None, name, self.classes.get(f"{module}.{name}"))
+        if not isinstance(found, type) or not issubclass(found, base):
+            found = self.classes[f"{module}.{name}"] = type(name, (base,), {})
+        return found
+
+
+class _HandedOver(_Exchange):
+    """What tests hand over to an answer. Their own exception classes come back as they are."""
+
+    def keep_iterator(self, iterator: Any) -> int:
+        kind = type(iterator)
+        if further := [name for name in dir(kind) if name[:1] != "_" and name not in _OF_GENERATORS]:
+            raise _PlainDataError(f"{kind} is no mere iterator: it also has {further[0]}")
+        return super().keep_iterator(iterator)
+
+    def keep_class(self, kind: type[Exception]) -> str:
+        name = super().keep_class(kind)
+        if not issubclass(kind, _ENDS_LOOPS):
+            self.classes[name] = kind
+        return name
+
+    def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
+        return self.classes.get(name) or super().exception_class(name, module, base)
 
 
 def _elements(next_element: Callable[[], Any]) -> Iterator[Any]:
@@ -528,11 +579,11 @@ def _elements(next_element: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _exception(kind: type[Exception], message: str) -> Exception | None:
-    """An exception of a built-in class, unless that wants more arguments (UnicodeDecodeError)."""
+    """An exception with this message alone. None of a built-in class that wants more (UnicodeDecodeError)."""
     try:
         return kind(_key_of(message) if issubclass(kind, KeyError) else message)
-    except TypeError:
-        return None
+    except Exception:
+        return None if kind.__module__ == "builtins" else kind.__new__(kind, message)
 
 
 def _key_of(message: str) -> Any:
@@ -554,7 +605,6 @@ def _view(kind: str, elements: list[Any]) -> Any:
 
 def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
     """Serves calls until the other side closes; `answer_one` gives the text of what one comes to."""
-    functions = _Kept([entry_point])
     lock = RLock()  # an answer may call a test's function in several threads
 
     def serve() -> list[Any]:
@@ -563,7 +613,10 @@ def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[
             kind, *fields = codec.decode(message.decode("ascii"))
             if kind != "call":
                 return [kind, *fields]
-            write_frame(CALL_FD, reply_to(*fields).encode("ascii"))
+            try:
+                write_frame(CALL_FD, reply_to(*fields).encode("ascii"))
+            except OSError:
+                break
         return []
 
     def reply_to(number: int, args: Any, kwargs: Any) -> str:
@@ -571,7 +624,7 @@ def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[
 
         def act() -> Any:
             nonlocal value
-            value = functions[number](*args, **kwargs)
+            value = ours.functions[number](*args, **kwargs)
             return value
 
         reply = answer_one(act)
@@ -579,22 +632,24 @@ def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[
             reply = answer_one(partial(list, value)).replace('["value"', f'["{view}"', 1)
         return reply
 
-    def stand_in(number: int) -> Callable[..., Any]:
-        def function(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                write_frame(CALL_FD, codec.encode(["call", number, args, kwargs]).encode("ascii"))
-                match serve():
-                    case ["value", value]:
-                        return value
-                    case ["raised", error_class, message, base]:
-                        known = getattr(builtins, base)
-                        kind = known if base == error_class else type(error_class, (known,), {})
-                        raise _exception(kind, message) or RuntimeError(f"{error_class}: {message}")
-            raise EOFError("the tests have ended")
+    def call(number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
+        asked = codec.encode(["call", number, args, kwargs]).encode("ascii")
+        with lock:
+            try:
+                write_frame(CALL_FD, asked)
+                reply = serve()
+            except OSError:
+                reply = []
+        match reply:
+            case ["value", value]:
+                return value
+            case ["raised", kind, message]:
+                raise _exception(kind, message) or RuntimeError(f"{kind.__name__}: {message}")
+        raise EOFError("the tests have ended")
 
-        return function
-
-    codec.exchange_functions(functions.keep, stand_in, lambda number: _elements(stand_in(number)))
+    ours = _Exchange(call)
+    ours.keep(entry_point)
+    codec.exchange(ours)
     serve()
 
 
