@@ -517,8 +517,8 @@ class _Exchange:
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.functions: list[Callable[..., Any]] = []
-        self.classes: dict[str, type[Exception]] = {}
         self._call = call
+        self._classes: dict[tuple[str, str], type[Exception]] = {}
 
     def keep(self, function: Callable[..., Any]) -> int:
         self.functions.append(function)
@@ -544,14 +544,18 @@ class _Exchange:
         if not issubclass(base, Exception):
             raise TypeError(name)
         standard = module.partition(".")[0] in sys.stdlib_module_names and sys.modules.get(module)
-        found = getattr(standard or None, name, self.classes.get(f"{module}.{name}"))
+        found = getattr(standard or None, name, self._classes.get((module, name)))
         if not isinstance(found, type) or not issubclass(found, base):
-            found = self.classes[f"{module}.{name}"] = type(name, (base,), {})
+            found = self._classes[module, name] = type(name, (base,), {})
         return found
 
 
 class _HandedOver(_Exchange):
-    """What tests hand over to an answer. Their own exception classes come back as they are."""
+    """What tests hand over to an answer. Their own exception classes, `classes`, come back as they are."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__(call)
+        self.classes: dict[str, type[Exception]] = {}
 
     def keep_iterator(self, iterator: Any) -> int:
         kind = type(iterator)
