@@ -469,7 +469,8 @@ class RemoteFunction:
             return ["value", self._handed_over.functions[number](*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
-            self._raised_here[name, reason] = error
+            if not isinstance(error, _ENDS_LOOPS):
+                self._raised_here[name, reason] = error
             return ["raised", type(error), reason]
 
     def _exchange(self, message: list[Any]) -> Any:
@@ -495,7 +496,8 @@ class RemoteFunction:
         may_be_expected = isinstance(known, type) and issubclass(known, Exception)
         if not may_be_expected or issubclass(known, _ENDS_LOOPS):
             raise self._fault(AnswerError(f"{error_class}: {message}"))
-        if own := self._raised_here.get((error_class, message)):
+        own = self._raised_here.get((error_class, message))
+        if isinstance(own, known):
             return own
         own_class = self._handed_over.classes.get(error_class)
         if own_class is not None and issubclass(own_class, known):
