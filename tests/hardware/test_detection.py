@@ -102,6 +102,45 @@ def test_limits_of_version_1_and_none_at_all(tmp_path: Path) -> None:
     assert cpu_limit(free) is None and available_mb(free) == 32000
 
 
+def test_limits_of_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
+    """A machine of both versions names the group of version 2 last; it has no limits there."""
+    groups = "4:cpu,cpuacct:/slurm/job_7\n3:memory:/slurm/job_7\n1:name=systemd:/x\n0::/system.slice/slurmd\n"
+    for number, folder in enumerate(("cpu", "cpu,cpuacct")):
+        root = write(tmp_path / str(number), {
+            **MEMINFO,
+            "proc/self/cgroup": groups,
+            f"sys/fs/cgroup/{folder}/slurm/job_7/cpu.cfs_quota_us": "150000\n",
+            f"sys/fs/cgroup/{folder}/slurm/job_7/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{4 << 30}\n",
+            "sys/fs/cgroup/memory/slurm/job_7/memory.usage_in_bytes": f"{1 << 30}\n",
+        })  # fmt: skip
+        assert cpu_limit(root) == 1.5 and usable_cores(root) == 1
+        assert available_mb(root) == 3 * 1024
+
+
+def test_a_group_of_version_2_may_have_the_name_of_a_controller(tmp_path: Path) -> None:
+    root = write(tmp_path, {
+        "proc/self/cgroup": "0::/job\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+        "sys/fs/cgroup/cpu/cpu.max": "100000 100000\n",
+        "sys/fs/cgroup/job/cpu.max": "50000 100000\n",
+    })  # fmt: skip
+    assert cpu_limit(root) == 0.5 and usable_cores(root) == 1
+
+
+def test_files_of_control_groups_that_make_no_sense_set_no_limit(tmp_path: Path) -> None:
+    texts = "", "max", "100000", "100000 0", "-1 100000", "0 100000", "a b", "1 2 3", "max 100000"
+    for number, text in enumerate(texts):
+        root = write(tmp_path / str(number), {
+            "proc/self/cgroup": "\nnonsense\n0::/job\n",
+            "sys/fs/cgroup/job/cpu.max": text,
+            "sys/fs/cgroup/cpu.max": "300000 100000\n",
+        })  # fmt: skip
+        assert cpu_limit(root) == 3.0
+        (root / "proc/self/cgroup").write_bytes(b"0::/job\xff\n")
+        assert cpu_limit(root) == 3.0
+
+
 def test_slurm_and_sites_are_read_from_the_environment() -> None:
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_PARTITION": "xeon-g6-volta", "HOME": "/home/gridsan/someone"}
     found = detect(job, smi="", host="d-14-3-2")
