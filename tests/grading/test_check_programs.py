@@ -302,6 +302,20 @@ def test_an_exception_of_a_function_of_the_program_reaches_the_answer(grader):
     assert verdict.passed, verdict.first_failure
 
 
+@pytest.mark.parametrize("base", ["ValueError", "Exception"])
+def test_no_answer_borrows_the_end_of_a_loop_from_the_test(grader, base):
+    """The iterator of the test ends by StopIteration; the answer raises an exception of that name."""
+    body = f"[*g]\n    raise type('StopIteration', ({base},), {{}})()"
+    checks = [
+        "assert all(map(lambda x: f(iter(x)) == sum(x), [[1], [2, 3]]))",
+        "for got, wanted in zip(map(f, [iter([1])]), [1]):\n    assert got == wanted",
+        "assert list(map(f, [iter([])])) in ([], [0])",
+        "assert list(map(f, ['', ''])) in ([], [0, 0])",
+    ]
+    assert grade(grader, checks, f"def f(g):\n    {body}").tests_passed == (False,) * 4
+    assert grade(grader, checks, "def f(g): return sum(g)").passed
+
+
 FORGED = [
     '["call",99,[],{}]',
     '["call","x",[1],[2,3]]',

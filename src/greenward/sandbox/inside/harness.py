@@ -474,7 +474,8 @@ class RemoteFunction:
             return ["value", self._handed_over[number](*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
-            self._raised_here[name, reason] = error
+            if not isinstance(error, _ENDS_LOOPS):
+                self._raised_here[name, reason] = error
             return ["raised", name, reason, builtin_base(type(error))]
 
     def _exchange(self, message: list[Any]) -> Any:
@@ -500,7 +501,8 @@ class RemoteFunction:
         may_be_expected = isinstance(known, type) and issubclass(known, Exception)
         if not may_be_expected or issubclass(known, _ENDS_LOOPS):
             raise self._fault(AnswerError(f"{error_class}: {message}"))
-        if own := self._raised_here.get((error_class, message)):
+        own = self._raised_here.get((error_class, message))
+        if isinstance(own, known):
             return own
         is_known = known is not Exception or error_class == "Exception"
         return (is_known and _exception(known, message)) or AnswerError(f"{error_class}: {message}")
