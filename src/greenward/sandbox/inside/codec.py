@@ -6,8 +6,8 @@ standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, ra
 as the plain values and nested lists that they hold. Methods of the base classes do all of this, and they are
 bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
 eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
-object with one key, its tag. Between an answer and its test programs, functions, iterators and built-in
-classes pass, too (`exchange_functions`).
+object with one key, its tag. Between an answer and its test programs, functions, iterators, views of dicts
+and the classes of such values pass, too (`exchange_functions`).
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
 and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
 alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
@@ -33,7 +33,8 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from types import GeneratorType
+from typing import Any, NamedTuple, Protocol
 
 MAX_DEPTH = 100
 MAX_CHARS = 4 << 20
@@ -147,13 +148,18 @@ def _to_json(value: Any, depth: int) -> Any:
         if kind is base or (type(base) is type and issubclass(kind, base)):
             parts = take_apart(value)
             return {tag: _all_to_json(parts, depth) if type(parts) is list else parts}
-    if _keep_function is not None:
+    if _exchange is not None:
         if (name := _CLASS_NAMES.get(id(value))) is not None:
             return {"class": name}
+        if (view := _VIEWS.get(kind)) is not None:
+            return {view: _all_to_json(list(value), depth)}
+        if kind is GeneratorType:
+            return {"generator": [_exchange.keep(value.send)]}
         if hasattr(kind, "__next__"):
-            return {"iterator": [_keep_function(value.__next__)]}
+            return {"iterator": [_exchange.keep(value.__next__)]}
         if callable(value):
-            return {"function": [_keep_function(value)]}
+            tag, parts = _exchange.refer(value)
+            return {tag: _all_to_json(parts, depth)}
     raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
 
 
@@ -209,22 +215,47 @@ def accept_numpy() -> None:
 
 _CLASSES = {kind.__name__: kind for kind in vars(builtins).values() if isinstance(kind, type)}
 _CLASS_NAMES = {id(kind): name for name, kind in _CLASSES.items()}
-_keep_function: Callable[[Any], int] | None = None
+_VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
-def exchange_functions(
-    keep: Callable[[Any], int], stand_in: Callable[[int], Any], iterator: Callable[[int], Any]
-) -> None:
-    """Has `encode` and `decode` take functions, iterators and built-in classes from now on, in this process.
+class Exchange(Protocol):
+    """The functions that this process and another one call in each other, by their numbers."""
 
-    A function, or what gives the next element of an iterator, is sent as the number under which `keep` has
-    kept it, and becomes what `stand_in` or `iterator` makes of the number.
+    def keep(self, function: Callable[..., Any]) -> int:
+        """The number by which the other process can call a function of this one."""
+
+    def refer(self, function: Callable[..., Any]) -> tuple[str, list[Any]]:
+        """How to send a function: as `function` what `stand_in` takes, or as `own` what `own` takes."""
+
+    def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]: ...
+
+    def own(self, number: int) -> Callable[..., Any]: ...
+
+    def iterator(self, number: int) -> Any: ...
+
+    def generator(self, number: int) -> Any: ...
+
+
+_exchange: Exchange | None = None
+
+
+def exchange_functions(exchange: Exchange) -> None:
+    """Has `encode` and `decode` take functions, iterators, views of dicts and the classes of plain values,
+    from now on, in this process.
+
+    A function becomes a stand-in in the other process, and a stand-in that comes back the function itself. Of
+    an iterator, what gives the next element is kept; of a generator, what sends it a value.
     """
-    global _keep_function
-    _keep_function = keep
+    global _exchange
+    _exchange = exchange
     _REBUILT["class"] = _CLASSES.__getitem__
-    _REBUILT["function"] = lambda parts: stand_in(*_ints(parts))
-    _REBUILT["iterator"] = lambda parts: iterator(*_ints(parts))
+    _REBUILT["keys"] = lambda elements: dict.fromkeys(elements).keys()
+    _REBUILT["values"] = lambda elements: dict(enumerate(elements)).values()
+    _REBUILT["items"] = lambda elements: dict(elements).items()
+    _REBUILT["function"] = lambda parts: exchange.stand_in(_ints(parts[:1])[0], *parts[1:])
+    _REBUILT["own"] = lambda parts: exchange.own(*_ints(parts))
+    _REBUILT["iterator"] = lambda parts: exchange.iterator(*_ints(parts))
+    _REBUILT["generator"] = lambda parts: exchange.generator(*_ints(parts))
 
 
 def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:
@@ -300,6 +331,10 @@ _STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "range": (range, _getters(range, "start", "stop", "step")),
     "bytearray": (bytearray, lambda value: bytes(_slice_bytearray(value, slice(None))).hex()),
 }
+
+for _kind, _ in _STANDARD_TYPES.values():
+    _CLASSES[_kind.__name__] = _kind
+    _CLASS_NAMES[id(_kind)] = _kind.__name__
 
 # From text to values. Payloads may be hostile: they raise what `decode_untrusted` catches.
 
