@@ -302,6 +302,42 @@ FUNCTIONS = {
         "return g._replace(x=g.y), g.x",
         ["f(__import__('collections').namedtuple('P', 'x y')(1, 2)) == ((2, 2), 1)"],
     ),
+    "classes of plain values": (
+        "return isinstance(3, g) or g('1.5')",
+        ["f(__import__('decimal').Decimal) == __import__('decimal').Decimal('1.5')"],
+    ),
+    "themselves": (
+        "return max(g, key=lambda h: h(3)) if isinstance(g, list) else g",
+        ["f(len) is len and f(f) is f and f(calls.append)(2) is None and calls == [2]", "f([abs, f]) is abs"],
+    ),
+    "as keys": (
+        "f.seen = getattr(f, 'seen', {})\n    f.seen[g] = f.seen.get(g, 0) + 1\n    return f.seen[g]",
+        ["[*map(f, (len, print, len))] == [1, 1, 2]"],
+    ),
+    "with their names": (
+        "import functools\n    @functools.wraps(g)\n    def h(*a): return g.__name__, g(*a)\n    return h",
+        ["f(len)(()) == ('len', 0) and f(len).__name__ == 'len' and f(len).__doc__ == len.__doc__"],
+    ),
+    "with their parameters": (
+        "import inspect\n    def h(*a): return g(*a) if len(a) >= n else lambda *b: h(*a, *b)\n"
+        "    n = g.__code__.co_argcount\n    return h if len(inspect.signature(g).parameters) == n else None",
+        ["f(lambda a, b, c: a + b + c)(1)(2)(3) == 6", "f(lambda: 3)() == 3"],
+    ),
+    "with parameters of all kinds": (
+        "return [g(1), g(1, 2, c=3), g(1, c=3, k=4, z=5), g(1, 2, 3, 4, a=6)]",
+        [
+            "f(lambda a, /, b=[], c=0, *d, k=7, **e: (a, b, c, d, k, e)) == [(1, [], 0, (), 7, {}),"
+            " (1, 2, 3, (), 7, {}), (1, [], 3, (), 4, {'z': 5}), (1, 2, 3, (4,), 7, {'a': 6})]"
+        ],
+    ),
+    "by name only": (
+        "try: return g(1, 2)\n    except TypeError: return g(1, b=2)",
+        ["f(lambda a, *, b=5, c=3: a + b + c) == 6"],
+    ),
+    "views": (
+        "return sum(g.values() if isinstance(g, dict) else g)",
+        ["f({1: 2, 3: 4}.values()) == 6", "f({1: 2}) + f({1: 2}.keys()) == 3"],
+    ),
     "class of a result": ("return type(g)", ["f(3) is int", "f('') == str"]),
 }
 
@@ -380,7 +416,91 @@ def test_no_answer_borrows_the_end_of_a_loop_from_the_test(grader, base):
     assert grade(grader, checks, "def f(g): return sum(g)").passed
 
 
+def test_views_pass_to_functions_of_the_program(grader):
+    code = "def f(g, d): return [g(d.values()), d.keys(), [d.items()]]"
+    check = (
+        "total, keys, (items,) = f(sum, {1: 2})\nassert total == 2 and keys == {1} and [*items] == [(1, 2)]"
+    )
+    assert grade(grader, [check], code).passed
+
+
+def test_a_generator_receives_what_is_sent_to_it(grader):
+    code = """
+def f(g=None):
+    if g is not None:
+        return next(g), g.send(4)
+    def totals():
+        total = 0
+        while True:
+            total += yield total
+    return totals()
+"""
+    checks = [
+        "g = f()\nassert [next(g), g.send(10), g.send(5)] == [0, 10, 15]",
+        "def double():\n    x = 0\n    while True: x = yield x * 2\nassert f(double()) == (0, 8)",
+        "import types\nassert isinstance(f(), types.GeneratorType)",
+    ]
+    assert grade(grader, checks, code).passed
+    eager = grade(grader, checks, "def f(g=None): return iter([0, 10, 15])")
+    assert eager.tests_passed == (False, False, False)
+
+
+def test_a_program_may_call_the_answer_in_several_threads(grader):
+    checks = [
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as threads:\n"
+        "    assert [*threads.map(f, range(200))] == [x * x for x in range(200)]\n"
+        "    assert [*threads.map(lambda x: f(lambda: x), range(50))] == [*range(50)]"
+    ]
+    code = "def f(x): return x() if callable(x) else x * x"
+    verdict = grade(grader, checks, code)
+    assert verdict.passed, verdict.first_failure
+
+
+def test_threads_of_the_answer_may_call_back_into_the_answer(grader):
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+def f(g, n):
+    if n == 0:
+        return g(0)
+    with ThreadPoolExecutor(2) as threads:
+        return sum(threads.map(lambda _: g(n - 1), range(2)))
+"""
+    check = "def g(n): return f(g, n) if n else 1\nassert f(g, 2) == 4"
+    verdict = grade(grader, [check] * 5, code)
+    assert verdict.passed, verdict.first_failure
+
+
+@pytest.mark.parametrize(
+    ("code", "check"),
+    [
+        (
+            "import threading\ndef f(g=None):\n    if g: threading.Timer(0.01, g).start()\n    return 5",
+            "import time\nf(lambda: 1)\ntime.sleep(0.1)\nassert f() == 5",
+        ),
+        (
+            "def f(g): g()",
+            "def leave(): raise KeyboardInterrupt\ntry:\n    f(leave)\nexcept KeyboardInterrupt:\n    pass",
+        ),
+    ],
+    ids=["a late call", "a call that is left"],
+)
+def test_an_answer_may_wait_for_a_function_when_the_tests_end(grader, code, check):
+    verdict = grade(grader, [check], code)
+    assert verdict.passed, (verdict.first_failure, verdict.error_message)
+
+
+def test_what_a_function_of_the_program_cannot_return_is_said(grader):
+    verdict = grade(grader, ["f(lambda: object())"], "def f(g): return g()")
+    assert "cannot hand this over" in verdict.error_message
+
+
 FORGED = [
+    '["own",99]',
+    '["value",{"own":[99]}]',
+    '["value",{"own":["x"]}]',
+    '["value",{"function":[5,1,2,3]}]',
+    '["value",{"function":[5]}]',
+    '["value",{"items":[1]}]',
     '["call",99,[],{}]',
     '["call","x",[1],[2,3]]',
     '["value",{"function":[[]]}]',

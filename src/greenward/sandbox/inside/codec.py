@@ -6,8 +6,8 @@ standard library's date, datetime, time, timedelta, Decimal, Fraction, deque, ra
 as the plain values and nested lists that they hold. Methods of the base classes do all of this, and they are
 bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
 eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
-object with one key, its tag. Between an answer and its test programs pass, too, functions, iterators, classes
-that are built in or exceptions, and the usual subclasses as what they are (`exchange`).
+object with one key, its tag. Between an answer and its test programs pass, too, functions, iterators, views
+of dicts, classes of such values and of exceptions, and some subclasses as they are (`exchange_functions`).
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
 and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
 alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
@@ -35,6 +35,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from importlib import import_module
+from types import GeneratorType
 from typing import Any, NamedTuple, Protocol
 
 MAX_DEPTH = 100
@@ -154,13 +155,18 @@ def _to_json(value: Any, depth: int) -> Any:
     if _exchange is not None:
         if (name := _CLASS_NAMES.get(id(value))) is not None:
             return {"class": name}
+        if (view := _VIEWS.get(kind)) is not None:
+            return {view: _all_to_json(list(value), depth)}
+        if kind is GeneratorType:
+            return {"generator": [_exchange.keep(value.send)]}
+        if hasattr(kind, "__next__"):
+            return {"iterator": [_exchange.keep_iterator(value)]}
         if isinstance(value, type) and issubclass(value, Exception):
             base = next(one for one in value.__bases__ if issubclass(one, Exception))
             return {"exception": [_exchange.keep_class(value), value.__module__, _to_json(base, depth)]}
-        if hasattr(kind, "__next__"):
-            return {"iterator": [_exchange.keep_iterator(value)]}
         if callable(value):
-            return {"function": [_exchange.keep(value), *_all_to_json(_described(value), depth)]}
+            tag, parts = _exchange.refer(value)
+            return {tag: _all_to_json(parts, depth)}
     raise PlainDataError(f"{type.__repr__(kind)[:200]} is not plain data")
 
 
@@ -226,38 +232,57 @@ def accept_numpy() -> None:
 
 _CLASSES = {kind.__name__: kind for kind in vars(builtins).values() if isinstance(kind, type)}
 _CLASS_NAMES = {id(kind): name for name, kind in _CLASSES.items()}
+_VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
 class Exchange(Protocol):
-    """What a process keeps of the functions and iterators that it sends, and makes of those that it gets.
+    """The functions that this process and another one call in each other, by their numbers."""
 
-    A function, or what gives the next element of an iterator, is sent as the number under which it is kept.
-    An exception class is sent as its name, that of its module, and its base.
-    """
+    def keep(self, function: Callable[..., Any]) -> int:
+        """The number by which the other process can call a function of this one."""
 
-    def keep(self, function: Callable[..., Any]) -> int: ...
-    def keep_iterator(self, iterator: Any) -> int: ...
-    def keep_class(self, kind: type[Exception]) -> str: ...
-    def stand_in(self, number: int) -> Callable[..., Any]: ...
+    def refer(self, function: Callable[..., Any]) -> tuple[str, list[Any]]:
+        """How to send a function: as `function` what `stand_in` takes, or as `own` what `own` takes."""
+
+    def keep_iterator(self, iterator: Any) -> int:
+        """The number of what gives the next element."""
+
+    def keep_class(self, kind: type[Exception]) -> str:
+        """The name of a class of exceptions."""
+
+    def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]: ...
+
+    def own(self, number: int) -> Callable[..., Any]: ...
+
     def iterator(self, number: int) -> Any: ...
+
+    def generator(self, number: int) -> Any: ...
+
     def exception_class(self, name: str, module: str, base: Any) -> type[Exception]: ...
 
 
 _exchange: Exchange | None = None
 
 
-def exchange(between: Exchange) -> None:
+def exchange_functions(exchange: Exchange) -> None:
     """Has `encode` and `decode` take more than plain data from now on, in this process.
 
-    These are functions with their names, texts and parameters, iterators, classes that are built in or
-    exceptions, and, of the subclasses, Counter, OrderedDict, defaultdict, named tuples and what numpy has.
+    This is functions, iterators, views of dicts, the classes of plain values and of exceptions, and of the
+    subclasses Counter, OrderedDict, defaultdict, named tuples and what numpy has.
+    A function becomes a stand-in in the other process, and a stand-in that comes back the function itself. Of
+    an iterator, what gives the next element is kept; of a generator, what sends it a value.
     """
     global _exchange
-    _exchange = between
+    _exchange = exchange
     _REBUILT["class"] = _CLASSES.__getitem__
-    _REBUILT["exception"] = lambda parts: between.exception_class(*parts)
-    _REBUILT["function"] = lambda parts: _with_description(between.stand_in(parts[0]), *parts[1:])
-    _REBUILT["iterator"] = lambda parts: between.iterator(*_ints(parts))
+    _REBUILT["keys"] = lambda elements: dict.fromkeys(elements).keys()
+    _REBUILT["values"] = lambda elements: dict(enumerate(elements)).values()
+    _REBUILT["items"] = lambda elements: dict(elements).items()
+    _REBUILT["function"] = lambda parts: exchange.stand_in(_ints(parts[:1])[0], *parts[1:])
+    _REBUILT["own"] = lambda parts: exchange.own(*_ints(parts))
+    _REBUILT["iterator"] = lambda parts: exchange.iterator(*_ints(parts))
+    _REBUILT["generator"] = lambda parts: exchange.generator(*_ints(parts))
+    _REBUILT["exception"] = lambda parts: exchange.exception_class(*parts)
     _REBUILT["Counter"] = lambda parts: Counter(*parts)
     _REBUILT["OrderedDict"] = lambda parts: OrderedDict(*parts)
     _REBUILT["defaultdict"] = lambda parts: defaultdict(*parts)
@@ -304,41 +329,6 @@ def _array(number_type: str, shape: list[int], content: bytes) -> Any:
         raise ValueError(number_type)
     found = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(0, kind)
     return found.reshape(shape)[()]  # of no dimension, the number
-
-
-def _described(function: Any) -> list[Any]:
-    """The name, the text and the parameters of a function: name, kind and default, if it has one."""
-    import inspect
-
-    texts = [
-        text if type(text := getattr(function, name, None)) is str else "" for name in ("__name__", "__doc__")
-    ]
-    try:
-        found = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):  # some that are built in do not tell
-        return [*texts, None]
-    parameters: list[list[Any]] = []
-    for one in found:
-        default = one.default if has_exact_types(one.default) else None
-        parameters.append([one.name, int(one.kind), *([] if one.default is one.empty else [default])])
-    return [*texts, parameters]
-
-
-def _with_description(function: Any, name: str, text: str, parameters: list[Any] | None) -> Any:
-    import inspect
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = text or None
-    if parameters is not None:
-        function.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(one, inspect._ParameterKind(kind), default=default[0])
-                if default
-                else inspect.Parameter(one, inspect._ParameterKind(kind))
-                for one, kind, *default in parameters
-            ]
-        )
-    return function
 
 
 def _getters(kind: type, *names: str) -> Callable[[Any], list[Any]]:
@@ -414,6 +404,10 @@ _STANDARD_TYPES: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "range": (range, _getters(range, "start", "stop", "step")),
     "bytearray": (bytearray, lambda value: bytes(_slice_bytearray(value, slice(None))).hex()),
 }
+
+for _kind, _ in _STANDARD_TYPES.values():
+    _CLASSES[_kind.__name__] = _kind
+    _CLASS_NAMES[id(_kind)] = _kind.__name__
 
 _SINGLE_TYPES = {
     type(None), bool, int, float, complex, str, bytes, *(kind for kind, _ in _STANDARD_TYPES.values())

@@ -9,21 +9,21 @@ rebuilt from text: no object of the answer ever takes part in a test. A function
 process, be it of a test or of the answer, and the other side gets a stand-in whose calls, or elements, are
 asked for one by one. Changes that the answer makes to its arguments do not come back. A call is ["call",
 number of the function, args, kwargs], in either direction. One of the answer comes to ["value", value],
-["opaque", message] or ["raised", class, message, built-in base class], or for a view of a dict to ["keys",
-elements], ["values", elements] or ["items", elements]; one of the tests to ["value", value] or ["raised",
-class, message], whose class is an object.
+["opaque", message] or ["raised", name of the class, message, built-in base class]; one of the tests to
+["value", value] or ["raised", class, message].
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import mmap
 import os
 import sys
 import time
 import types
-from _thread import RLock
+from _thread import RLock, allocate_lock
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -47,6 +47,7 @@ _MAX_PLACES, _MAX_NAME_CHARS = 10, 60  # of a traceback
 
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _exit, _getpid, _write, _process_time = os._exit, os.getpid, os.write, time.process_time
+_sleep = time.sleep
 _compile, _eval, _exec = compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
@@ -135,7 +136,7 @@ class _Harness:
             act = partial(_eval, call, namespace) if is_expression else partial(function, *call[0], **call[1])
             self._send(self._text_of(act, position, most_chars=most_chars))
         if is_called_by_checks:
-            serve_calls(function, self._text_of)
+            serve_calls(function, self._text_of, partial(self.end, ["done"]))
 
     def run_checks(self, entry_point: str, setup_code: str, checks: list[str]) -> None:
         """Runs test programs in one namespace; there the entry point is a proxy of the answer's function."""
@@ -400,9 +401,9 @@ def _traceback(error: BaseException) -> str:
 CALL_FD = 4
 ENTRY_POINT = 0  # its place among the functions of the answer's process
 _MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
+_VARARGS, _VARKEYWORDS = 4, 8  # of `co_flags`, as in `inspect`
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _OF_GENERATORS = dir(types.GeneratorType)
-_VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
 class AnswerError(Exception):
@@ -417,7 +418,7 @@ class RemoteFunction:
     """The answer's function as test programs see it: `proxy` has each call made by the answer's process.
 
     Functions and iterators that tests hand over, or that the answer returns, stay in their process, too: the
-    other one has a stand-in for each, whose calls it makes.
+    other one has a stand-in for each, whose calls it makes. Calls of several threads are made in turn.
 
     It raises an exception of the answer as the built-in exception of that name (or that it derives
     from), or as `AnswerError`; one that a function of the test has raised comes back as it was. A test
@@ -429,11 +430,11 @@ class RemoteFunction:
     def __init__(self, name: str) -> None:
         self.was_called = False
         self._faults: list[Exception] = []
-        self._handed_over = _HandedOver(self._call)
+        self._turn = RLock()
         self._raised_here: dict[tuple[str, str], Exception] = {}
-        self.proxy = self._handed_over.stand_in(ENTRY_POINT)
-        self.proxy.__name__ = self.proxy.__qualname__ = name
-        codec.exchange(self._handed_over)
+        self._functions = _FunctionsOfTests(self._call)
+        self.proxy = self._functions.stand_in(ENTRY_POINT, name, None, None)
+        codec.exchange_functions(self._functions)
 
     def run(self, test: Callable[[], None]) -> None:
         """Runs a test. Raises what it raises, or the first fault of the answer since the last test."""
@@ -446,6 +447,10 @@ class RemoteFunction:
 
     def _call(self, number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
         """What a function of the answer returns; with `ends`, its StopIteration is raised as what it is."""
+        with self._turn:
+            return self._call_now(number, args, kwargs, ends)
+
+    def _call_now(self, number: int, args: Any, kwargs: Any, ends: bool) -> Any:
         self.was_called = True
         message: list[Any] = ["call", number, args, kwargs]
         while True:
@@ -454,8 +459,6 @@ class RemoteFunction:
                     message = self._called(number, args, kwargs)
                 case ["value", value]:
                     return value
-                case ["keys" | "values" | "items" as view, list(elements)]:
-                    return _view(view, elements)
                 case ["opaque", reason]:
                     raise self._fault(TypeError(str(reason)))
                 case ["raised", str(error_class), str(reason), str(base)]:
@@ -466,7 +469,7 @@ class RemoteFunction:
     def _called(self, number: Any, args: Any, kwargs: Any) -> list[Any]:
         """What a call of a function that a test has handed over comes to."""
         try:
-            return ["value", self._handed_over.functions[number](*args, **kwargs)]
+            return ["value", self._functions.own(number)(*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
             if not isinstance(error, _ENDS_LOOPS):
@@ -499,7 +502,7 @@ class RemoteFunction:
         own = self._raised_here.get((error_class, message))
         if isinstance(own, known):
             return own
-        own_class = self._handed_over.classes.get(error_class)
+        own_class = self._functions.classes.get(error_class)
         if own_class is not None and issubclass(own_class, known):
             known = own_class
         is_known = known is not Exception or error_class == "Exception"
@@ -510,21 +513,37 @@ class RemoteFunction:
         return _Fault()
 
 
-class _Exchange:
-    """The functions of this process, which the other one calls by their places, and the stand-ins of its own.
+class _Functions:
+    """Functions of this process that the other one calls by number, and stand-ins for those of the other.
 
-    `call` makes a call of the other process: its arguments are a number, those of the function, and whether
-    StopIteration ends it.
+    `call` makes a call in the other process.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        self.functions: list[Callable[..., Any]] = []
         self._call = call
+        self._next = itertools.count()
+        self._kept: dict[int, Callable[..., Any]] = {}
+        self._stand_ins: dict[int, Callable[..., Any]] = {}
+        # By identity. What they stand for is kept for ever, so that no other object gets its identity.
+        self._places: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._classes: dict[tuple[str, str], type[Exception]] = {}
 
     def keep(self, function: Callable[..., Any]) -> int:
-        self.functions.append(function)
-        return len(self.functions) - 1
+        number = self._places.setdefault(id(function), next(self._next))
+        self._kept[number] = function
+        return number
+
+    def refer(self, function: Callable[..., Any]) -> tuple[str, list[Any]]:
+        if (number := self._numbers.get(id(function))) is not None:
+            return "own", [number]
+        name, text = getattr(function, "__name__", ""), getattr(function, "__doc__", None)
+        name, text = (name if type(name) is str else ""), (text if type(text) is str else None)
+        return "function", [self.keep(function), name, text, self._parameters(function)]
+
+    def _parameters(self, function: Any) -> list[Any] | None:
+        """What `_with_parameters` takes; None where it is not said."""
+        return None
 
     def keep_iterator(self, iterator: Any) -> int:
         return self.keep(iterator.__next__)
@@ -532,14 +551,35 @@ class _Exchange:
     def keep_class(self, kind: type[Exception]) -> str:
         return _class_name(kind)
 
-    def stand_in(self, number: int) -> Callable[..., Any]:
+    def own(self, number: int) -> Callable[..., Any]:
+        return self._kept[number]
+
+    def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]:
+        if (known := self._stand_ins.get(number)) is not None:
+            return known
+
         def function(*args: Any, **kwargs: Any) -> Any:
             return self._call(number, args, kwargs)
 
+        if parameters:
+            function = _with_parameters(function, *parameters)
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = text
+        self._stand_ins[number] = function
+        self._numbers[id(function)] = number
         return function
 
     def iterator(self, number: int) -> Iterator[Any]:
-        return _elements(partial(self._call, number, (), {}, ends=True))
+        return _Elements(partial(self._call, number, (), {}, ends=True))
+
+    def generator(self, number: int) -> Iterator[Any]:
+        sent = None
+        while True:
+            try:
+                element = self._call(number, (sent,), {}, ends=True)
+            except StopIteration:
+                return
+            sent = yield element
 
     def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
         """The class of this process that stands for one of the other: always the same one."""
@@ -552,8 +592,12 @@ class _Exchange:
         return found
 
 
-class _HandedOver(_Exchange):
-    """What tests hand over to an answer. Their own exception classes, `classes`, come back as they are."""
+class _FunctionsOfTests(_Functions):
+    """The same on the side of the tests. Their functions are sent with their parameters: answers may ask for
+    them. Those of an answer's functions are not trusted.
+
+    Their own exception classes, `classes`, come back as they are.
+    """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__(call)
@@ -571,17 +615,72 @@ class _HandedOver(_Exchange):
             self.classes[name] = kind
         return name
 
+    def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]:
+        return super().stand_in(number, name, text, None)
+
     def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
         return self.classes.get(name) or super().exception_class(name, module, base)
 
+    def _parameters(self, function: Any) -> list[Any] | None:
+        if type(function) is not types.FunctionType:
+            return None
+        code = function.__code__
+        by_position, by_name = code.co_argcount, code.co_kwonlyargcount
+        has_more = [bool(code.co_flags & flag) for flag in (_VARARGS, _VARKEYWORDS)]
+        names = code.co_varnames[: by_position + by_name + sum(has_more)]
+        optional = [*names[by_position - len(function.__defaults__ or ()) : by_position]]
+        optional += function.__kwdefaults__ or ()
+        return [list(names), by_position, code.co_posonlyargcount, by_name, *has_more, optional]
 
-def _elements(next_element: Callable[[], Any]) -> Iterator[Any]:
-    while True:
-        try:
-            element = next_element()
-        except StopIteration:
-            return
-        yield element
+
+class _Elements(Iterator[Any]):
+    """An iterator whose elements come from a function."""
+
+    def __init__(self, next_element: Callable[[], Any]) -> None:
+        self._next = next_element
+
+    def __next__(self) -> Any:
+        return self._next()
+
+
+def _with_parameters(
+    call: Callable[..., Any],
+    names: list[str],
+    by_position: int,
+    by_position_only: int,
+    by_name: int,
+    has_args: bool,
+    has_kwargs: bool,
+    optional: list[str],
+) -> Any:
+    """A function with the given parameters that hands what it is given to `call`."""
+    ours = "_" + "_".join(names)  # longer than each of them
+
+    def relay(given: tuple[Any, ...], args: Any, named: dict[str, Any], kwargs: Any) -> Any:
+        count = next((place for place, one in enumerate(given) if one is relay), by_position)
+        later = zip(names[count:by_position], given[count:], strict=True)
+        named = {name: one for name, one in (*later, *named.items()) if one is not relay}
+        return call(*given[:count], *args, **named, **kwargs)
+
+    written = [f"{name}={ours}" if name in optional else name for name in names]
+    first, named = written[:by_position], written[by_position:][:by_name]
+    if by_position_only:
+        first.insert(by_position_only, "/")
+    args, kwargs, rest = "()", "{}", names[by_position + by_name :]
+    if has_args:
+        args = rest[0]
+        first.append(f"*{args}")
+    elif by_name:
+        first.append("*")
+    if has_kwargs:
+        kwargs = rest[-1]
+        named.append(f"**{kwargs}")
+    given = "".join(f"{name}," for name in names[:by_position])
+    by_names = ",".join(f"{name!r}:{name}" for name in names[by_position:][:by_name])
+    namespace: dict[str, Any] = {ours: relay}
+    heading = f"def function({','.join((*first, *named))}):"
+    _execute(f"{heading} return {ours}(({given}),{args},{{{by_names}}},{kwargs})", "<test>", namespace)
+    return namespace["function"]
 
 
 def _exception(kind: type[Exception], message: str) -> Exception | None:
@@ -602,60 +701,66 @@ def _key_of(message: str) -> Any:
         return message
 
 
-def _view(kind: str, elements: list[Any]) -> Any:
-    """The view of a dict that the answer returned."""
-    if kind == "values":
-        return dict(enumerate(elements)).values()
-    return dict(elements).items() if kind == "items" else dict.fromkeys(elements).keys()
+def serve_calls(
+    entry_point: Callable[..., Any],
+    answer_one: Callable[[Callable[[], Any]], str],
+    end: Callable[[], NoReturn],
+) -> None:
+    """Serves calls until the other side closes, and ends the process by `end` then, whatever else it does.
 
-
-def serve_calls(entry_point: Callable[..., Any], answer_one: Callable[[Callable[[], Any]], str]) -> None:
-    """Serves calls until the other side closes; `answer_one` gives the text of what one comes to."""
-    lock = RLock()  # an answer may call a test's function in several threads
+    `answer_one` gives the text of what a call comes to.
+    """
+    turn = allocate_lock()  # of the thread that reads and writes: an answer may call back in several
+    served: list[object] = []  # calls that wait for their reply; the other side expects that of the last one
 
     def serve() -> list[Any]:
-        """Serves calls until what a test's function has come to arrives; nothing if the other side closes."""
-        while (message := read_frame(CALL_FD, _MAX_REPLY_BYTES)) is not None:
+        """In its turn, serves calls until what a test's function has come to arrives."""
+        while True:
+            message = read_frame(CALL_FD, _MAX_REPLY_BYTES)
+            if message is None:
+                end()
             kind, *fields = codec.decode(message.decode("ascii"))
             if kind != "call":
                 return [kind, *fields]
+            this = object()
+            served.append(this)
+            turn.release()
             try:
-                write_frame(CALL_FD, reply_to(*fields).encode("ascii"))
-            except OSError:
-                break
-        return []
+                reply = reply_to(*fields)
+            finally:
+                turn.acquire()
+                while served[-1] is not this:  # another thread has called back, and its call led to one
+                    turn.release()
+                    _sleep(0.001)
+                    turn.acquire()
+                served.pop()
+            send(reply)
+
+    def send(text: str) -> None:
+        try:
+            write_frame(CALL_FD, text.encode("ascii"))
+        except BrokenPipeError:
+            end()
 
     def reply_to(number: int, args: Any, kwargs: Any) -> str:
-        value: Any = None
-
-        def act() -> Any:
-            nonlocal value
-            value = ours.functions[number](*args, **kwargs)
-            return value
-
-        reply = answer_one(act)
-        if reply.startswith('["opaque"') and (view := _VIEWS.get(type(value))):
-            reply = answer_one(partial(list, value)).replace('["value"', f'["{view}"', 1)
-        return reply
+        return answer_one(lambda: functions.own(number)(*args, **kwargs))
 
     def call(number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
-        asked = codec.encode(["call", number, args, kwargs]).encode("ascii")
-        with lock:
-            try:
-                write_frame(CALL_FD, asked)
-                reply = serve()
-            except OSError:
-                reply = []
+        text = codec.encode(["call", number, args, kwargs])
+        with turn:
+            send(text)
+            reply = serve()
         match reply:
             case ["value", value]:
                 return value
             case ["raised", kind, message]:
                 raise _exception(kind, message) or RuntimeError(f"{kind.__name__}: {message}")
-        raise EOFError("the tests have ended")
+        raise EOFError("a reply that is none")
 
-    ours = _Exchange(call)
-    ours.keep(entry_point)
-    codec.exchange(ours)
+    functions = _Functions(call)
+    functions.keep(entry_point)
+    codec.exchange_functions(functions)
+    turn.acquire()
     serve()
 
 
