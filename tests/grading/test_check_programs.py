@@ -445,6 +445,20 @@ def f(g=None):
     assert eager.tests_passed == (False, False, False)
 
 
+def test_calls_nest_between_both_sides_about_as_deep_as_in_one(grader):
+    checks = [
+        "def g(n): return n and 1 + f(g, n - 1)\nassert f(g, 200) == 200",
+        "class G:\n    def g(s, n): return n and 1 + f(s.g, n - 1)\nassert f(G().g, 200) == 200",
+        "def g(n): return f(g, n + 1)\ntry:\n    f(g, 0)\nexcept RecursionError:\n    pass\nelse:\n    assert 0",
+        "assert f(abs, -1) == 1",
+    ]
+    verdict = grade(grader, checks, "def f(g, n): return g(n)")
+    assert verdict.passed, (verdict.tests_passed, verdict.error_message)
+    for limit in (10**5, 2**31 - 1):
+        code = f"import sys\nsys.setrecursionlimit({limit})\ndef f(g, n): return g(n)"
+        assert grade(grader, (checks[0], checks[-1]), code).passed
+
+
 def test_a_program_may_call_the_answer_in_several_threads(grader):
     checks = [
         "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as threads:\n"

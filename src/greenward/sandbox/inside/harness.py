@@ -48,6 +48,7 @@ _MAX_PLACES, _MAX_NAME_CHARS = 10, 60  # of a traceback
 # Bound once: the answer's code can swap the names in `os`, `sys` and `builtins`, not these.
 _exit, _getpid, _write, _process_time = os._exit, os.getpid, os.write, time.process_time
 _sleep = time.sleep
+_most_frames, _set_most_frames = sys.getrecursionlimit, sys.setrecursionlimit
 _compile, _eval, _exec = compile, eval, exec
 _encode, _dumps, _PlainDataError = codec.encode, codec.dumps, codec.PlainDataError
 _class_name: Callable[[Any], str] = type.__dict__["__name__"].__get__
@@ -401,6 +402,10 @@ def _traceback(error: BaseException) -> str:
 CALL_FD = 4
 ENTRY_POINT = 0  # its place among the functions of the answer's process
 _MAX_REPLY_BYTES = codec.MAX_CHARS + 4096
+# What nests between a function and one of the other side that it calls counts little against the limit of
+# Python, and an exchange that has begun is not broken off by it.
+_FRAMES_OF_EXCHANGE, _FRAMES_OF_SERVING, _FRAMES_OF_CALLING = 50, 6, 3
+_MOST_FRAMES = (1 << 31) - 1
 _VARARGS, _VARKEYWORDS = 4, 8  # of `co_flags`, as in `inspect`
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _OF_GENERATORS = dir(types.GeneratorType)
@@ -447,7 +452,7 @@ class RemoteFunction:
 
     def _call(self, number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
         """What a function of the answer returns; with `ends`, its StopIteration is raised as what it is."""
-        with self._turn:
+        with self._turn, _DeeperBy(_FRAMES_OF_EXCHANGE):
             return self._call_now(number, args, kwargs, ends)
 
     def _call_now(self, number: int, args: Any, kwargs: Any, ends: bool) -> Any:
@@ -469,7 +474,8 @@ class RemoteFunction:
     def _called(self, number: Any, args: Any, kwargs: Any) -> list[Any]:
         """What a call of a function that a test has handed over comes to."""
         try:
-            return ["value", self._functions.own(number)(*args, **kwargs)]
+            with _DeeperBy(_FRAMES_OF_CALLING - _FRAMES_OF_EXCHANGE):
+                return ["value", self._functions.own(number)(*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
             if not isinstance(error, _ENDS_LOOPS):
@@ -633,6 +639,20 @@ class _FunctionsOfTests(_Functions):
         return [list(names), by_position, code.co_posonlyargcount, by_name, *has_more, optional]
 
 
+class _DeeperBy:
+    """Within it, Python's calls may nest so much deeper. Raises `RecursionError` where they already do so."""
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+
+    def __enter__(self) -> None:
+        _set_most_frames(max(1, min(_most_frames() + self._frames, _MOST_FRAMES)))
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(RecursionError):  # an answer has set the limit meanwhile
+            _set_most_frames(max(1, min(_most_frames() - self._frames, _MOST_FRAMES)))
+
+
 class _Elements(Iterator[Any]):
     """An iterator whose elements come from a function."""
 
@@ -726,7 +746,10 @@ def serve_calls(
             served.append(this)
             turn.release()
             try:
-                reply = reply_to(*fields)
+                with _DeeperBy(_FRAMES_OF_SERVING - _FRAMES_OF_EXCHANGE):
+                    reply = reply_to(*fields)
+            except RecursionError as error:
+                reply = _dumps(["raised", "RecursionError", str(error), "RecursionError"])
             finally:
                 turn.acquire()
                 while served[-1] is not this:  # another thread has called back, and its call led to one
@@ -747,7 +770,7 @@ def serve_calls(
 
     def call(number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
         text = codec.encode(["call", number, args, kwargs])
-        with turn:
+        with turn, _DeeperBy(_FRAMES_OF_EXCHANGE):
             send(text)
             reply = serve()
         match reply:
@@ -760,8 +783,8 @@ def serve_calls(
     functions = _Functions(call)
     functions.keep(entry_point)
     codec.exchange_functions(functions)
-    turn.acquire()
-    serve()
+    with turn, _DeeperBy(_FRAMES_OF_EXCHANGE):
+        serve()
 
 
 def builtin_base(kind: type) -> str:
