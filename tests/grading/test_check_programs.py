@@ -393,6 +393,13 @@ def test_exception_classes_of_the_program_are_caught_and_raised_by_the_answer(gr
     assert not any(grade(grader, [own + checks[0]], "def f(*a): return None").tests_passed)
 
 
+def test_a_function_that_runs_any_code_is_not_handed_over(grader):
+    code = "def f(g): return g('__import__(\"builtins\").__dict__.update(abs=lambda x: 3)')"
+    verdict = grade(grader, ["f(eval)", "try:\n    f([exec])\nfinally:\n    assert abs(-1) == 3"], code)
+    assert verdict.tests_passed == (False, False)
+    assert "cannot hand this over to the answer: by eval the answer could do all" in verdict.error_message
+
+
 def test_what_is_more_than_an_iterator_is_not_handed_over(grader):
     verdict = grade(grader, ["import io\nassert f(io.StringIO('ab')) == 'ab'"], "def f(g): return g.read()")
     assert verdict.status is Status.ERROR

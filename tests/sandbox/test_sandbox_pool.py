@@ -214,9 +214,10 @@ def test_inputs_that_are_not_plain_data_are_refused():
         list(executor.run([Job("def f(x): pass", "f", (Call((object(),)),))]))
 
 
-def test_a_pool_needs_a_worker():
-    with pytest.raises(SandboxError, match="at least one worker"):
-        LocalExecutor(0)
+@pytest.mark.parametrize("workers", [0, -1, 10**20])
+def test_a_pool_has_one_worker_at_least_and_no_more_than_the_machine_serves(workers):
+    with pytest.raises(SandboxError, match=rf"takes 1 to \d+ workers on this machine, not {workers}"):
+        LocalExecutor(workers)
 
 
 def test_the_worker_needs_only_the_standard_library():

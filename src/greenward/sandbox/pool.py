@@ -38,6 +38,7 @@ from greenward.sandbox.workers import (
 from greenward.sandbox.workspaces import USUAL_LIMITS, Workspace, WorkspaceLimits, WorkspacePool
 
 _MOST_USUAL = 32  # a process that serves more of them is slower than they are
+_MOST_OF_A_CORE = 64  # workers, all of which are started before the first answer
 
 
 def usual_workers() -> int:
@@ -73,8 +74,9 @@ class LocalExecutor(Closeable):
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         workers = usual_workers() if workers is None else workers
-        if workers < 1:
-            raise SandboxError(f"the sandbox needs at least one worker, not {workers}.")
+        most = _MOST_OF_A_CORE * max(1, usable_cores())
+        if not 1 <= workers <= most:
+            raise SandboxError(f"the sandbox takes 1 to {most} workers on this machine, not {workers}.")
         for name in packages:
             # That of a module would import the packages around it.
             if importlib.util.find_spec(name.partition(".")[0]) is None:

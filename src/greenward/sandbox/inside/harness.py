@@ -409,6 +409,7 @@ _MOST_FRAMES = (1 << 31) - 1
 _VARARGS, _VARKEYWORDS = 4, 8  # of `co_flags`, as in `inspect`
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _OF_GENERATORS = dir(types.GeneratorType)
+_RUN_ANYTHING = (eval, exec, getattr, setattr, delattr, __import__)
 
 
 class AnswerError(Exception):
@@ -600,7 +601,7 @@ class _Functions:
 
 class _FunctionsOfTests(_Functions):
     """The same on the side of the tests. Their functions are sent with their parameters: answers may ask for
-    them. Those of an answer's functions are not trusted.
+    them. Those of an answer's functions are not trusted. Functions that run any code are not sent.
 
     Their own exception classes, `classes`, come back as they are.
     """
@@ -608,6 +609,11 @@ class _FunctionsOfTests(_Functions):
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__(call)
         self.classes: dict[str, type[Exception]] = {}
+
+    def keep(self, function: Callable[..., Any]) -> int:
+        if any(function is one for one in _RUN_ANYTHING):
+            raise _PlainDataError(f"by {function.__name__} the answer could do all that tests can")
+        return super().keep(function)
 
     def keep_iterator(self, iterator: Any) -> int:
         kind = type(iterator)
