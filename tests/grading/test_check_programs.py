@@ -290,17 +290,12 @@ FUNCTIONS = {
             "f(__import__('collections').defaultdict(lambda: 7, a=2)) == ({'a': 2, 'b': 2, 'none': 7}, 7)",
         ],
     ),
-    "results with defaults": (
-        "from collections import Counter, OrderedDict\n    return Counter(g), OrderedDict.fromkeys(g)",
-        [
-            "f('aab')[0]['z'] == 0",
-            "f('aab')[0].most_common(1) == [('a', 2)]",
-            "f('ba')[1].popitem(last=False) == ('b', None)",
-        ],
-    ),
     "named tuples": (
         "return g._replace(x=g.y), g.x",
-        ["f(__import__('collections').namedtuple('P', 'x y')(1, 2)) == ((2, 2), 1)"],
+        [
+            "f(__import__('collections').namedtuple('P', 'x y')(1, 2)) == ((2, 2), 1)",
+            "f(__import__('collections').namedtuple('P', 'x y index')(1, 2, 3))[1] == 1",
+        ],
     ),
     "classes of plain values": (
         "return isinstance(3, g) or g('1.5')",
@@ -393,11 +388,87 @@ def test_exception_classes_of_the_program_are_caught_and_raised_by_the_answer(gr
     assert not any(grade(grader, [own + checks[0]], "def f(*a): return None").tests_passed)
 
 
-def test_a_function_that_runs_any_code_is_not_handed_over(grader):
-    code = "def f(g): return g('__import__(\"builtins\").__dict__.update(abs=lambda x: 3)')"
-    verdict = grade(grader, ["f(eval)", "try:\n    f([exec])\nfinally:\n    assert abs(-1) == 3"], code)
+@pytest.mark.parametrize(
+    "function",
+    ["eval", "exec", "getattr", "vars", "open", "str.format", "operator.attrgetter", "operator.methodcaller"],
+)
+def test_a_function_that_reaches_everything_is_not_handed_over(grader, function):
+    checks = [f"import operator\nf({function})", f"import operator\ntry: f([{function}])\nfinally: pass"]
+    verdict = grade(grader, checks, "def f(g): return 1")
     assert verdict.tests_passed == (False, False)
-    assert "cannot hand this over to the answer: by eval the answer could do all" in verdict.error_message
+    assert "cannot hand this over to the answer: by " in verdict.error_message
+    assert grade(
+        grader, ["import operator\nassert f(operator.itemgetter(0)) == 1"], "def f(g): return 1"
+    ).passed
+
+
+RAW = """
+import os
+def send(text):
+    os.write(4, len(text).to_bytes(4, "big") + text)
+def receive():
+    return os.read(4, int.from_bytes(os.read(4, 4), "big"))
+def for_ever(text):
+    while True:
+        send(text)
+        receive()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "end"), [("(x for x in [1])", "map(g, [1, 2])"), ("iter([1])", "iter(g, None)")]
+)
+def test_what_gives_the_elements_of_an_iterator_never_comes_back_as_a_function(grader, given, end):
+    """Exhausted, it would end the loop of a test that calls it."""
+    code = (
+        RAW
+        + """
+def f(g):
+    if hasattr(g, "__next__"):
+        list(g)
+    for_ever(b'["value",{"own":[0]}]')
+"""
+    )
+    checks = [f"g = f({given})\nfor got in {end}:\n    assert got == 77"]
+    assert grade(grader, checks, code).tests_passed == (False,)
+    honest = "def f(g):\n    list(g)\n    return lambda *x: 1"
+    assert grade(grader, checks, honest).tests_passed == (False,)
+
+
+@pytest.mark.parametrize("tag", ["set", "tuple", "deque", "dict", "Counter", "defaultdict"])
+def test_an_iterator_in_the_place_of_elements_is_a_fault_of_the_answer(grader, tag):
+    code = RAW + f'def f(x): for_ever(b\'["value",{{"{tag}":{{"iterator":[7]}}}}]\')'
+    verdict = grade(grader, ["f(1)", "try:\n    f(1)\nexcept BaseException:\n    pass"], code)
+    assert verdict.tests_passed == (False, False)
+    assert verdict.status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "namedtuple('T', 'startswith equals issuperset')(lambda *a: True, lambda *a: True, bool)",
+        "type('T', (tuple,), {'_fields': ('startswith',), 'startswith': lambda *a: True})((1,))",
+        "defaultdict(lambda: True)",
+    ],
+)
+def test_nothing_of_an_answer_brings_methods_or_defaults_into_a_test(grader, value):
+    checks = [
+        "assert f(1).startswith('y')",
+        "assert f(1).equals([9])",
+        "assert f(1).issuperset({1, 3})",
+        "assert f(1)['absent']",
+    ]
+    code = f"from collections import defaultdict, namedtuple\ndef f(x): return {value}"
+    assert not any(grade(grader, checks, code).tests_passed)
+
+
+def test_a_named_tuple_that_cannot_be_made_anew_is_a_tuple(grader):
+    checks = [
+        "from collections import namedtuple\nP = namedtuple('P', ['a', 'def'], rename=True)\nassert f(P(1, 2)) == 1",
+        "class T(tuple): _fields = ('a', 'b')\nassert f(T([1, 2, 3])) == 1",
+        "assert f([1]) == 1",
+    ]
+    assert grade(grader, checks, "def f(x): return x[0]").passed
 
 
 def test_what_is_more_than_an_iterator_is_not_handed_over(grader):
@@ -532,6 +603,8 @@ FORGED = [
     '["value",{"namedtuple":["T(object): pass\\nclass U",["a"],[1]]}]',
     '["value",{"numpy":["|O",[1],{"bytes":"0000000000000000"}]}]',
     '["value",{"function":[0,1,2,[["x",9]]]}]',
+    '["value",{"own":[0]}]',
+    '["opaque",1]',
 ]
 
 

@@ -88,13 +88,19 @@ def test_arguments_that_tests_make_stay_arrays_and_numbers_of_numpy(grader, kind
     assert not any(wrong.tests_passed)
 
 
-def test_arrays_that_an_answer_returns_are_arrays_in_a_test_program(grader):
-    check = "import numpy as np\nx = f([1, 2])\nassert x.shape == (2,) and (x == np.array([2, 4])).all()"
-    problem = Problem("p", "", "f", tests=(Check(check),))
-    code = "import numpy as np\ndef f(x): return 2 * np.array(x)"
-    (right, wrong) = grader.grade([(problem, code), (problem, code.replace("2", "3"))])
+def test_an_empty_array_of_an_answer_equals_nothing_in_a_test_program(grader):
+    """It would be broadcast to no element, all of which are equal to what is expected."""
+    tests = ["assert np.allclose(f([1, 2]), [1, 4])", "assert (f([1, 2]) == np.array([1, 4])).all()"]
+    checks = tuple(Check(f"import numpy as np\n{one}") for one in tests)
+    for wrong in ("np.zeros((0, 1))", "np.zeros(0)"):
+        (verdict,) = grader.grade(
+            [(Problem("p", "", "f", tests=checks), f"import numpy as np\ndef f(x): return {wrong}")]
+        )
+        assert not any(verdict.tests_passed)
+    (right,) = grader.grade(
+        [(Problem("p", "", "f", tests=checks), "import numpy as np\ndef f(x): return np.array(x) ** 2")]
+    )
     assert right.passed, right
-    assert wrong.status is Status.FAILED
 
 
 @pytest.mark.parametrize("kind", ["cases", "tests", "checks"])

@@ -7,7 +7,7 @@ as the plain values and nested lists that they hold. Methods of the base classes
 bound when this module is loaded: no method that an answer defines or replaces is called. Never pickle, never
 eval. JSON carries None, bool, short int, finite float, str and list as themselves; everything else is an
 object with one key, its tag. Between an answer and its test programs pass, too, functions, iterators, views
-of dicts, classes of such values and of exceptions, and some subclasses as they are (`exchange_functions`).
+of dicts and classes of plain values, and from the tests alone more than that (`exchange_functions`).
 `decode` rebuilds real values and is for trusted text (the inputs of a job). `decode_untrusted` keeps sets
 and dicts as `PlainSet` and `PlainDict`: rebuilding them would let an answer choose elements that all hash
 alike and cost the reader seconds. Values in this flat form are at most `MAX_DEPTH` deep, so they can be
@@ -35,6 +35,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from importlib import import_module
+from keyword import iskeyword
 from types import GeneratorType
 from typing import Any, NamedTuple, Protocol
 
@@ -132,7 +133,7 @@ def _to_json(value: Any, depth: int) -> Any:
     depth -= 1
     if kind is list:
         return _all_to_json(value, depth)
-    if _exchange is not None and (parts := _parts_of_subclass(value, kind)):
+    if _exchange is not None and _exchange.of_tests and (parts := _parts_of_subclass(value, kind)):
         return {parts[0]: _all_to_json(parts[1:], depth)}
     if issubclass(kind, dict):
         return {"dict": [_all_to_json(entry, depth) for entry in _items(value)]}
@@ -161,7 +162,7 @@ def _to_json(value: Any, depth: int) -> Any:
             return {"generator": [_exchange.keep(value.send)]}
         if hasattr(kind, "__next__"):
             return {"iterator": [_exchange.keep_iterator(value)]}
-        if isinstance(value, type) and issubclass(value, Exception):
+        if _exchange.of_tests and isinstance(value, type) and issubclass(value, Exception):
             base = next(one for one in value.__bases__ if issubclass(one, Exception))
             return {"exception": [_exchange.keep_class(value), value.__module__, _to_json(base, depth)]}
         if callable(value):
@@ -238,6 +239,10 @@ _VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items())
 class Exchange(Protocol):
     """The functions that this process and another one call in each other, by their numbers."""
 
+    @property
+    def of_tests(self) -> bool:
+        """Whether tests run in this process, else an answer."""
+
     def keep(self, function: Callable[..., Any]) -> int:
         """The number by which the other process can call a function of this one."""
 
@@ -267,8 +272,9 @@ _exchange: Exchange | None = None
 def exchange_functions(exchange: Exchange) -> None:
     """Has `encode` and `decode` take more than plain data from now on, in this process.
 
-    This is functions, iterators, views of dicts, the classes of plain values and of exceptions, and of the
-    subclasses Counter, OrderedDict, defaultdict, named tuples and what numpy has.
+    This is functions, iterators, views of dicts and the classes of plain values. Tests also send classes of
+    exceptions, and Counter, OrderedDict, defaultdict, named tuples and what numpy has as what they are: of an
+    answer, these could act in a test (by a field that is a function, or an empty array that equals all).
     A function becomes a stand-in in the other process, and a stand-in that comes back the function itself. Of
     an iterator, what gives the next element is kept; of a generator, what sends it a value.
     """
@@ -282,6 +288,8 @@ def exchange_functions(exchange: Exchange) -> None:
     _REBUILT["own"] = lambda parts: exchange.own(*_ints(parts))
     _REBUILT["iterator"] = lambda parts: exchange.iterator(*_ints(parts))
     _REBUILT["generator"] = lambda parts: exchange.generator(*_ints(parts))
+    if exchange.of_tests:
+        return
     _REBUILT["exception"] = lambda parts: exchange.exception_class(*parts)
     _REBUILT["Counter"] = lambda parts: Counter(*parts)
     _REBUILT["OrderedDict"] = lambda parts: OrderedDict(*parts)
@@ -291,42 +299,37 @@ def exchange_functions(exchange: Exchange) -> None:
 
 
 def _parts_of_subclass(value: Any, kind: type) -> list[Any]:
-    """The tag and the parts of what an exchange takes as it is; nothing for others."""
+    """The tag and the parts of what tests send as it is; nothing for others."""
     if kind is Counter or kind is OrderedDict:
         return [kind.__name__, dict(value)]
     if kind is defaultdict:
         return ["defaultdict", value.default_factory, dict(value)]
-    fields = getattr(kind, "_fields", None)
-    if issubclass(kind, tuple) and type(fields) is tuple and not _hides_methods(fields):
+    fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    if type(fields) is tuple and len(fields) == len(value) and all(map(_may_be_field, fields)):
         return ["namedtuple", kind.__name__, list(fields), list(value)]
     numpy: Any = sys.modules.get("numpy")
-    if hasattr(numpy, "ndarray") and isinstance(value, (numpy.ndarray, numpy.generic)):
+    if hasattr(numpy, "ndarray") and (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
         array = numpy.asarray(value)
-        if array.dtype.kind in _NUMBERS_OF_NUMPY and array.nbytes <= MAX_CHARS // 2:
+        if array.dtype.kind in _NUMBERS_OF_NUMPY and array.nbytes <= MAX_CHARS // 2 - 4096:
             return ["numpy", array.dtype.str, list(array.shape), array.tobytes()]
     return []
+
+
+def _may_be_field(name: Any) -> bool:
+    return type(name) is str and name.isidentifier() and name[:1] != "_" and not iskeyword(name)
 
 
 _NUMBERS_OF_NUMPY = "biufcmMSU"  # and dates and texts: no objects
 
 
-def _hides_methods(fields: tuple[str, ...]) -> bool:
-    """Whether a field has the name of a method of tuples: what a test calls is no answer's."""
-    return any(hasattr(tuple, name) for name in fields)
-
-
 @lru_cache(256)
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    if _hides_methods(fields):
-        raise ValueError(name)
     return namedtuple(name, fields)
 
 
 def _array(number_type: str, shape: list[int], content: bytes) -> Any:
     numpy: Any = import_module("numpy")  # which this process may not have needed yet
     kind = numpy.dtype(number_type)
-    if kind.kind not in _NUMBERS_OF_NUMPY:
-        raise ValueError(number_type)
     found = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(0, kind)
     return found.reshape(shape)[()]  # of no dimension, the number
 

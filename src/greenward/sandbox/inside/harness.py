@@ -19,6 +19,7 @@ import builtins
 import contextlib
 import itertools
 import mmap
+import operator
 import os
 import sys
 import time
@@ -409,7 +410,12 @@ _MOST_FRAMES = (1 << 31) - 1
 _VARARGS, _VARKEYWORDS = 4, 8  # of `co_flags`, as in `inspect`
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _OF_GENERATORS = dir(types.GeneratorType)
-_RUN_ANYTHING = (eval, exec, getattr, setattr, delattr, __import__)
+# By each of these an answer that gets it could reach more of the tests' process than they hand over.
+_REACH_EVERYTHING = (
+    eval, exec, compile, getattr, setattr, delattr, vars, globals, locals, open, __import__, str.format,
+    str.format_map, object.__getattribute__, object.__setattr__, type.__getattribute__, types.FunctionType,
+    operator.attrgetter, operator.methodcaller,
+)  # fmt: skip
 
 
 class AnswerError(Exception):
@@ -437,6 +443,7 @@ class RemoteFunction:
         self.was_called = False
         self._faults: list[Exception] = []
         self._turn = RLock()
+        self._is_decoding = False
         self._raised_here: dict[tuple[str, str], Exception] = {}
         self._functions = _FunctionsOfTests(self._call)
         self.proxy = self._functions.stand_in(ENTRY_POINT, name, None, None)
@@ -457,6 +464,8 @@ class RemoteFunction:
             return self._call_now(number, args, kwargs, ends)
 
     def _call_now(self, number: int, args: Any, kwargs: Any, ends: bool) -> Any:
+        if self._is_decoding:  # an iterator where a list belongs: it would be asked without end
+            raise self._fault(AnswerError("the answer's process sent a reply that is not plain data"))
         self.was_called = True
         message: list[Any] = ["call", number, args, kwargs]
         while True:
@@ -465,8 +474,8 @@ class RemoteFunction:
                     message = self._called(number, args, kwargs)
                 case ["value", value]:
                     return value
-                case ["opaque", reason]:
-                    raise self._fault(TypeError(str(reason)))
+                case ["opaque", str(reason)]:
+                    raise self._fault(TypeError(reason))
                 case ["raised", str(error_class), str(reason), str(base)]:
                     raise self._raised(error_class, reason, base, ends)
                 case _:
@@ -476,7 +485,7 @@ class RemoteFunction:
         """What a call of a function that a test has handed over comes to."""
         try:
             with _DeeperBy(_FRAMES_OF_CALLING - _FRAMES_OF_EXCHANGE):
-                return ["value", self._functions.own(number)(*args, **kwargs)]
+                return ["value", self._functions.function(number)(*args, **kwargs)]
         except Exception as error:
             name, reason = _describe(error)
             if not isinstance(error, _ENDS_LOOPS):
@@ -494,9 +503,13 @@ class RemoteFunction:
             reply = None
         if reply is None:
             raise self._fault(AnswerError("the answer's process did not reply"))
-        with contextlib.suppress(Exception):
+        self._is_decoding = True
+        try:
             return codec.decode(reply.decode("ascii"))
-        return None
+        except Exception:
+            return None
+        finally:
+            self._is_decoding = False
 
     def _raised(self, error_class: str, message: str, base: str, ends: bool) -> Exception:
         """What a test gets for an exception that is the built-in one `base` or derives from it."""
@@ -526,10 +539,13 @@ class _Functions:
     `call` makes a call in the other process.
     """
 
+    of_tests = False
+
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
         self._next = itertools.count()
         self._kept: dict[int, Callable[..., Any]] = {}
+        self._handed_over: set[int] = set()  # of those, not what gives the elements of iterators
         self._stand_ins: dict[int, Callable[..., Any]] = {}
         # By identity. What they stand for is kept for ever, so that no other object gets its identity.
         self._places: dict[int, int] = {}
@@ -546,7 +562,8 @@ class _Functions:
             return "own", [number]
         name, text = getattr(function, "__name__", ""), getattr(function, "__doc__", None)
         name, text = (name if type(name) is str else ""), (text if type(text) is str else None)
-        return "function", [self.keep(function), name, text, self._parameters(function)]
+        self._handed_over.add(number := self.keep(function))
+        return "function", [number, name, text, self._parameters(function)]
 
     def _parameters(self, function: Any) -> list[Any] | None:
         """What `_with_parameters` takes; None where it is not said."""
@@ -558,7 +575,14 @@ class _Functions:
     def keep_class(self, kind: type[Exception]) -> str:
         return _class_name(kind)
 
+    def function(self, number: int) -> Callable[..., Any]:
+        """What a call by this number calls."""
+        return self._kept[number]
+
     def own(self, number: int) -> Callable[..., Any]:
+        """A function that comes back as a value. What gives elements never does: it would end a loop."""
+        if number not in self._handed_over:
+            raise KeyError(number)
         return self._kept[number]
 
     def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]:
@@ -590,8 +614,6 @@ class _Functions:
 
     def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
         """The class of this process that stands for one of the other: always the same one."""
-        if not issubclass(base, Exception):
-            raise TypeError(name)
         standard = module.partition(".")[0] in sys.stdlib_module_names and sys.modules.get(module)
         found = getattr(standard or None, name, self._classes.get((module, name)))
         if not isinstance(found, type) or not issubclass(found, base):
@@ -601,17 +623,19 @@ class _Functions:
 
 class _FunctionsOfTests(_Functions):
     """The same on the side of the tests. Their functions are sent with their parameters: answers may ask for
-    them. Those of an answer's functions are not trusted. Functions that run any code are not sent.
+    them. Those of an answer's functions are not trusted. Functions that reach everything are not sent.
 
-    Their own exception classes, `classes`, come back as they are.
+    `classes` are their own exception classes, which an answer may raise.
     """
+
+    of_tests = True
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__(call)
         self.classes: dict[str, type[Exception]] = {}
 
     def keep(self, function: Callable[..., Any]) -> int:
-        if any(function is one for one in _RUN_ANYTHING):
+        if any(function is one for one in _REACH_EVERYTHING):
             raise _PlainDataError(f"by {function.__name__} the answer could do all that tests can")
         return super().keep(function)
 
@@ -629,9 +653,6 @@ class _FunctionsOfTests(_Functions):
 
     def stand_in(self, number: int, name: str, text: str | None, parameters: Any) -> Callable[..., Any]:
         return super().stand_in(number, name, text, None)
-
-    def exception_class(self, name: str, module: str, base: type[Exception]) -> type[Exception]:
-        return self.classes.get(name) or super().exception_class(name, module, base)
 
     def _parameters(self, function: Any) -> list[Any] | None:
         if type(function) is not types.FunctionType:
@@ -772,7 +793,7 @@ def serve_calls(
             end()
 
     def reply_to(number: int, args: Any, kwargs: Any) -> str:
-        return answer_one(lambda: functions.own(number)(*args, **kwargs))
+        return answer_one(lambda: functions.function(number)(*args, **kwargs))
 
     def call(number: int, args: Any, kwargs: Any, *, ends: bool = False) -> Any:
         text = codec.encode(["call", number, args, kwargs])
@@ -787,7 +808,7 @@ def serve_calls(
         raise EOFError("a reply that is none")
 
     functions = _Functions(call)
-    functions.keep(entry_point)
+    functions.refer(entry_point)
     codec.exchange_functions(functions)
     with turn, _DeeperBy(_FRAMES_OF_EXCHANGE):
         serve()
